@@ -14,6 +14,7 @@ from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.folder import loaded, read_config, told
 from adadepth.families.registry import Family, families, load
+from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
 from adadepth.system.places import resolve_place
 
 # What is predicted -> the heads of families that do, by kind of task, and what they register with transformers.
@@ -97,6 +98,16 @@ def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
         raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {known}; give the model's own")
 
 
+def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
+    """Refuse a tokenizer that is not the one that a model was trained with.
+
+    Raises:
+        ConfigError: Its pieces, or how it cuts texts, are others.
+    """
+    if trained.tokenizer is not None and digest_tokenizer(tokenizer) != trained.tokenizer:
+        raise ConfigError(f"tokenizer: is not the one that the model was trained with; if that is meant, {OVERRIDE}")
+
+
 def _needed(model: Any, predicts: str) -> Sequence[str]:
     """The special tokens that texts have to have."""
     if predicts in _WITHOUT_MARKS:
@@ -111,14 +122,25 @@ def _vocabulary(model: Any) -> int:
     return int(model.get_input_embeddings().num_embeddings if own is None else own)
 
 
-def layout_of(model: Any, tokenizer: Any, predicts: str, max_length: int | None) -> Layout:
+def layout_of(
+    model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained_length: int | None = None
+) -> Layout:
     """How the model was trained to read texts.
+
+    Args:
+        model: Any that predicts.
+        tokenizer: Its own.
+        predicts: See `what_is_predicted`.
+        max_length: Most tokens of a text; None: as many as in training.
+        trained_length: Most tokens of a text in training, which cuts all but texts that a language model continues;
+            None: not known, so as many as the model has positions for.
 
     Raises:
         ConfigError: If it cannot read sequences of `max_length`.
     """
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
-    length = longest if max_length is None else max_length
+    usual = longest if trained_length is None or predicts == "next" else min(trained_length, longest)
+    length = usual if max_length is None else max_length
     if predicts == "masks":
         layout = Layout.bert(tokenizer, length)
     elif predicts == "next":

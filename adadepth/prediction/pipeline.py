@@ -21,8 +21,16 @@ from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.measure.pictures import NO_SYMBOL
-from adadepth.prediction.models import cannot, layout_of, load_parts, refuse_tokenizer, what_is_predicted
+from adadepth.prediction.models import (
+    cannot,
+    layout_of,
+    load_parts,
+    refuse_other_tokenizer,
+    refuse_tokenizer,
+    what_is_predicted,
+)
 from adadepth.prediction.results import Prediction, Step, TokenPrediction
+from adadepth.runs.data_identity import DataIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +59,14 @@ class Pipeline:
         batch_size: Texts at a time; language models read one at a time.
         device: Where to compute; None: where the model is.
         exit_rule: For models that decide when an example exits: the rule, or its text; None: the model's own.
-        max_length: Most tokens of a text, special ones included; longer ones are cut. None: as many as the model reads.
+        max_length: Most tokens of a text, special ones included; longer ones are cut. None: as many as in training, or
+            where the model does not say how many these were, as many as it reads.
         segment_length: Tokens that a model with memory reads at a time, as those of a segment in an evaluation. None:
             as many as it remembers, and of a model that remembers nothing the whole text.
         new_tokens: Of a language model: so many tokens continue each text, fewer where it ends, as its `generate`
             writes them with the generation configuration that it was saved with. None: no text is continued.
         generation: Further arguments of that `generate`, such as a streamer, or criteria to stop.
+        allow_changed_data: Whether the tokenizer may be another than the one that the model was trained with.
 
     Raises:
         ConfigError: If the model, the tokenizer or a setting cannot be used; one line.
@@ -74,6 +84,7 @@ class Pipeline:
         segment_length: int | None = None,
         new_tokens: int | None = None,
         generation: Mapping[str, Any] | None = None,
+        allow_changed_data: bool = False,
     ) -> None:
         predicts = what_is_predicted(model)
         if predicts is None:
@@ -85,7 +96,11 @@ class Pipeline:
         self.batch_size = 1 if predicts == "next" else batch_size  # these know no padding
         self.exit_rule = _checked_rule(exit_rule, model)
         refuse_tokenizer(tokenizer, model, predicts)
-        self.layout = layout_of(model, tokenizer, predicts, max_length)
+        trained = DataIdentity.from_config("model", str(model.name_or_path), model.config)
+        if trained is not None and not allow_changed_data:
+            refuse_other_tokenizer(tokenizer, trained)
+        self.trained_length = None if trained is None else trained.sequence_length
+        self.layout = layout_of(model, tokenizer, predicts, max_length, self.trained_length)
         self.segment_length = _checked_segment_length(segment_length, model)
         self.new_tokens = _checked_new_tokens(new_tokens, model, predicts)
         self.generation = dict(generation or {})
@@ -239,7 +254,16 @@ class Pipeline:
         if count := sum(text.is_cut for text in encoded):
             length = self.layout.sequence_length
             logger.warning("%d of %d texts have more than %d tokens and were cut", count, len(encoded), length)
+        self._warn_of_long_texts(encoded)
         return encoded
+
+    def _warn_of_long_texts(self, encoded: Sequence[EncodedText]) -> None:
+        """Say that a language model reads texts that are longer than those it was trained on."""
+        length = self.trained_length
+        if self.predicts != "next" or length is None or self.segment_length is not None:
+            return
+        if count := sum(len(text) > length for text in encoded):
+            logger.warning("%d of %d texts have more than the %d tokens of training", count, len(encoded), length)
 
     def cells(self, text: str) -> str:
         """A puzzle in one line: spaces that are no symbols of the model only tell cells apart, as line ends do."""

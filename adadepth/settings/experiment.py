@@ -400,6 +400,9 @@ class ExperimentConfig:
         None, "train the network of one depth and as much work as that run: a directory, or `latest`"
     )
     resume: str | None = setting(None, "continue a run: its directory, or `latest`")
+    allow_changed_data: bool = setting(
+        False, "use a model with other data, or another tokenizer, than it was trained with; the record says which"
+    )
     output_dir: str = setting("outputs", "relative to where the command runs")
     small: bool = setting(False, "a run of seconds that learns nothing: settings with a value for that take it")
 

@@ -27,6 +27,7 @@ from adadepth.settings.experiment import Costs, RetrainFrom, Stage
 from adadepth.system.console import say
 from adadepth.system.files import damage
 from adadepth.system.processes import decide, wait_for_all
+from adadepth.tasks.identity import check_resumed_data, training_tokenizer
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
 from adadepth.tasks.report import write_run_report
@@ -107,7 +108,7 @@ class SearchRun:
     @cached_property
     def data(self) -> LanguageData:
         """All training text, for networks whose architecture is fixed."""
-        return load_data(self.config, self.args, self.config.tokenizer, searches=False)
+        return load_data(self.config, self.args, training_tokenizer(self.config, self.args), searches=False)
 
     @property
     def family(self) -> Family:
@@ -136,12 +137,14 @@ def _space(config: ExperimentConfig) -> Searching:
 def train(config: ExperimentConfig) -> Trained:
     """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
     args = training_arguments(config)
-    data = load_data(config, args, config.tokenizer)
+    data = load_data(config, args, training_tokenizer(config, args))
     config = taken_up(settled(config, args, data), args)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)
     search = SearchRun(config, args, decide(args, lambda: run_directory(config)))
+    if config.resume is not None and (supernet_folder := search.directory / SUPERNET).is_dir():
+        data = check_resumed_data(config, data, supernet, supernet_folder)
     if Stage.search in config.search.stages and not _is_searched(search):
         _search(search, data, supernet)
     wait_for_all(args)  # until the main process has written what the search found

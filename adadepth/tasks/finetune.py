@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.data import LabelledData, load_labelled_data, write_submission
@@ -21,10 +22,18 @@ from adadepth.measure.quality import check_metrics, check_tags, load_metrics
 from adadepth.measure.scoring import predictions
 from adadepth.report.run_files import write_prediction_rows
 from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings.class_names import number_classes
 from adadepth.settings.kinds import PREDICTED, called, kind_of, problem_of
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_study
+from adadepth.tasks.identity import (
+    check_evaluated_data,
+    class_names_of,
+    reordered_classes,
+    training_classes,
+    training_tokenizer,
+)
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -60,7 +69,11 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config)
-    data = main_first(args, lambda: _load_data(config, config.tokenizer, cls_options(config.model.name, config.model)))
+    tokenizer, classes = training_tokenizer(config, args), training_classes(config, args)
+    options = cls_options(config.model.name, config.model)
+    data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": classes}))
+    if (reordered := reordered_classes(config, data.labels)) is not None:
+        data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": reordered}))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
@@ -83,10 +96,12 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model_class = classifier_class(config.model, problem)
     model: Any = load_model(path, model_class, config.model, overridden_model_settings())
     tokenizer = checkpoint_tokenizer(config, path)
-    data = main_first(args, lambda: _load_data(config, tokenizer, cls_options(config.model.name, model.config)))
+    options = cls_options(config.model.name, model.config) | {"classes": class_names_of(model.config)}
+    data = main_first(args, lambda: _load_data(config, tokenizer, options))
     if data.labels:
         model.take_classes(data.labels)
     _check_fit(config, data, model)
+    data = check_evaluated_data(config, data, model)
     check_depth(config, model)
     rules = exit_study.parse(config.exit_rules, model)
 
@@ -191,7 +206,10 @@ def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session)
         directory = Path(session.run.directory)
         if split in names:
             predicted = predictions(records.logits, data.problem).numpy()
-            say(f"submission: {write_submission(directory / 'submission', names[split], predicted, data.labels)}")
+            if data.labels and dataset.labels:  # the server numbers classes as the data do, whatever the model's order
+                predicted = np.array(number_classes(data.labels, dataset.labels, "dataset.labels"))[predicted]
+            labels = dataset.labels or data.labels
+            say(f"submission: {write_submission(directory / 'submission', names[split], predicted, labels)}")
         else:
             rows = example_rows(records, data.labels, data.problem)
             say(f"predictions of {split}: {write_prediction_rows(directory, split, rows)}")

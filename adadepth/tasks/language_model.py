@@ -21,6 +21,7 @@ from adadepth.settings.kinds import called, kind_of, loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_study
+from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
 from adadepth.tasks.session import Parts, Session, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.tasks.stored import check_vocabulary
 from adadepth.training.arguments import training_arguments
@@ -30,7 +31,7 @@ from adadepth.training.gates import two_phase
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config)
-    data = load_data(config, args, config.tokenizer)
+    data = load_data(config, args, training_tokenizer(config, args))
     config = settled(config, args, data)
     model = fresh_model(config, data)
     settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
@@ -44,6 +45,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = load_language_model(path, config.model, overrides)
     data = load_data(config, args, tokenizer)
     check_vocabulary(config, model, data.tokenizer)
+    data = check_evaluated_data(config, data, model)
     parts = language_parts(config, args, data, model)
     rules = exit_study.parse(config.exit_rules, model)
 

@@ -13,21 +13,23 @@ from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
 from adadepth.prediction.describing import describe_texts
-from adadepth.prediction.models import held_class
+from adadepth.prediction.models import held_class, what_is_predicted
 from adadepth.prediction.tabular import check_input, check_output_file, input_file, output_ending, predict_table
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
+from adadepth.runs.data_identity import DataIdentity, text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.kinds import columns_of
 from adadepth.system.console import say
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.report import write_run_report
-from adadepth.tasks.session import overridden_model_settings
+from adadepth.tasks.session import check_positions, given_overrides, overridden_model_settings
 from adadepth.tasks.stored import check_weights, checked_model_path
 
 _FILE = "@"
 _PAIR = "\t"
+_CUT = ("classes", "tags", "masks")  # what is predicted of texts that are cut where they are longer than in training
 _MOST_BYTES = 2**25  # of a file of texts, which are read at once and shown on a page
 
 
@@ -37,12 +39,13 @@ def predict(config: ExperimentConfig) -> None:
     source = None if config.input is None else input_file(config.input)
     chosen = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = load_pipeline(config)
+    columns = _columns(config, pipeline.model, path)
     if source is not None:
-        check_input(pipeline, source, columns_of(config.dataset))
+        check_input(pipeline, source, columns)
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:
-            mean, work = _predict_table(config, pipeline, source, chosen or _place(directory, source))
+            mean, work = _predict_table(pipeline, source, columns, chosen or _place(directory, source))
         else:
             assert texts is not None, "validated"
             found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
@@ -59,9 +62,9 @@ def _place(directory: Path, source: Path) -> Path:
     return directory / f"predictions{output_ending(source)}"
 
 
-def _predict_table(config: ExperimentConfig, pipeline: Pipeline, source: Path, path: Path) -> tuple[float, float]:
+def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: Path) -> tuple[float, float]:
     """Write what is predicted of every row; return the mean updates of a unit and the share of the work."""
-    found = predict_table(pipeline, source, columns_of(config.dataset), path)
+    found = predict_table(pipeline, source, columns, path)
     mean, work, max_updates = found.depths / found.units, found.needed / found.full, pipeline.model.max_updates
     rows = f"{found.rows:,} row{'s' * (found.rows != 1)}"
     say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the work of full depth")
@@ -80,8 +83,10 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
         _tokenizer(config, path),
         batch_size=config.trainer.per_device_eval_batch_size,
         device=None if config.trainer.use_cpu else device,
+        max_length=_max_length(config, model, path),
         segment_length=_segment_length(config, model),
         new_tokens=config.new_tokens,
+        allow_changed_data=config.allow_changed_data,
     )
     return pipeline, path
 
@@ -134,6 +139,30 @@ def _tokenizer(config: ExperimentConfig, path: str) -> Any:
     chosen = checkpoint_tokenizer(config, path).path
     assert chosen is not None
     return load_tokenizer(chosen, ())
+
+
+def _max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
+    """The most tokens of a text; None: as many as the model says that its training read.
+
+    Models of older versions do not say it; the settings of their runs do.
+    """
+    length, is_set = text_length(config.dataset), "dataset.sequence_length" in given_overrides()
+    says_it = DataIdentity.from_config("checkpoint", path, model.config) is not None
+    if length is None or what_is_predicted(model) not in _CUT:
+        return None
+    if not is_set and (says_it or run_of_checkpoint(config) is None):
+        return None
+    check_positions(config, model)
+    return length
+
+
+def _columns(config: ExperimentConfig, model: Any, path: str) -> list[str]:
+    """The columns of a table that are read: as settings or the run say, else as the model was trained."""
+    trained = DataIdentity.from_config("checkpoint", path, model.config)
+    is_set = any(key.partition(".")[0] == "dataset" for key in given_overrides())
+    if trained is None or not trained.columns or is_set or run_of_checkpoint(config) is not None:
+        return columns_of(config.dataset)
+    return list(trained.columns)
 
 
 def _segment_length(config: ExperimentConfig, model: Any) -> int | None:

@@ -15,6 +15,7 @@ from adadepth.settings import ExperimentConfig, TokenizerConfig
 from adadepth.settings.kinds import loaded_data
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets
+from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
 from adadepth.tasks.session import (
     Parts,
     Trained,
@@ -31,7 +32,7 @@ from adadepth.training.arguments import training_arguments
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config)
-    data = _load_data(config, args, config.tokenizer)
+    data = _load_data(config, args, training_tokenizer(config, args))
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
@@ -45,6 +46,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = load_model(path, pretraining_class(config.model), config.model, overrides)
     data = _load_data(config, args, tokenizer)
     check_vocabulary(config, model, data.tokenizer)
+    data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
     fit = partial(budgets.compare_budgets, config.budget) if config.budget.targets else None

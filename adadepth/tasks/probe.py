@@ -20,6 +20,7 @@ from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer
+from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -45,6 +46,7 @@ def probe(config: ExperimentConfig) -> None:
     tokenizer, options = checkpoint_tokenizer(config, path), cls_options(config.model.name, model.config)
     data = main_first(args, lambda: load_labelled_data(config.dataset, tokenizer, config.seed, **options))
     check_vocabulary(config, model, data.tokenizer)
+    data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, Parts(data, data.evaluation, _never, model)) as session:

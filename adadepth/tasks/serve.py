@@ -29,8 +29,9 @@ from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import columns_of, kind_of, problem_of
 from adadepth.system.console import say
 from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
+from adadepth.tasks.identity import class_names_of
 from adadepth.tasks.predict import load_pipeline
-from adadepth.tasks.session import Parts
+from adadepth.tasks.session import Parts, given_overrides
 from adadepth.tasks.subject import cls_options
 from adadepth.training.arguments import training_arguments
 
@@ -79,7 +80,7 @@ def _each(config: ExperimentConfig) -> list[ExperimentConfig]:
     """The configuration of every checkpoint: several have their own each, as their runs were made."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
-    if others := [key for key in _given() if key.partition(".")[0] not in _OWN]:
+    if others := [key for key in given_overrides() if key.partition(".")[0] not in _OWN]:
         raise ConfigError(f"{others[0]}: read only with one checkpoint; several have the settings of their runs each")
     return [_of_run(config, place) for place in config.checkpoint]
 
@@ -92,11 +93,6 @@ def _of_run(config: ExperimentConfig, place: str) -> ExperimentConfig:
         return own
     found = settings_of_run(run, "checkpoint")
     return dataclasses.replace(found, checkpoint=str(run) if place == "latest" else place, mode=Mode.predict)
-
-
-def _given() -> list[str]:
-    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    return [each.lstrip("+~").partition("=")[0] for each in overrides]
 
 
 def served_checkpoint(config: ExperimentConfig) -> Served:
@@ -145,6 +141,7 @@ def _data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledDa
         few = min(_FEW, dataset.train_examples)
         dataset = dataclasses.replace(dataset, max_evaluation_examples=most, train_examples=few)
     options = cls_options(config.model.name, pipeline.model.config)
+    options |= {"classes": class_names_of(pipeline.model.config)}
     found: LabelledData = load_labelled_data(dataset, checkpoint_tokenizer(config, path), config.seed, **options)
     if found.labels:
         pipeline.model.take_classes(found.labels)

@@ -28,6 +28,7 @@ from adadepth.report.table import plain
 from adadepth.report.worth import as_json, as_lines
 from adadepth.report.writing import REPORT
 from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
+from adadepth.runs.data_identity import DataIdentity
 from adadepth.runs.directory import (
     CHECKPOINTS,
     MODEL,
@@ -48,6 +49,7 @@ from adadepth.system.files import describe_files, writing
 from adadepth.system.processes import decide
 from adadepth.system.signals import pass_on
 from adadepth.tasks.estimate import advice, fitting_rows
+from adadepth.tasks.identity import check_initial_tokenizer, check_resumed_data, check_rival_data
 from adadepth.tasks.report import draw_run_figures, judge, write_run_report
 from adadepth.tasks.stored import (
     check_weights,
@@ -131,6 +133,8 @@ def open_session(
     """Open run, tracker and trainer; when they close, however that comes, draw the report of what there is."""
     is_main = args.process_index == 0
     args.output_dir = str(directory / CHECKPOINTS)
+    if config.mode is Mode.train:
+        parts = with_training_data(config, parts, checkpoint)
     resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
     logged = 0 if checkpoint is None else logged_before(checkpoint)
     with writing(directory), ExitStack() as last:  # trackers close when the report is written, which some of them keep
@@ -153,6 +157,19 @@ def open_session(
         for kind in config.logger.artifacts if is_main else ():
             if (kept := directory / _KEPT[kind]).exists():  # an evaluation has no model of its own
                 tracker.artifact(str(kind), kept)
+
+
+def with_training_data(config: ExperimentConfig, parts: Parts, checkpoint: Path | None) -> Parts:
+    """Let the model carry what it is trained on; refuse to go on with a checkpoint that was trained on something else.
+
+    Raises:
+        CheckpointError: See `check_resumed_data`.
+    """
+    data = parts.data
+    if checkpoint is not None:
+        data = check_resumed_data(config, data, parts.model, checkpoint)
+    DataIdentity.from_data(config.dataset, data).write_to(parts.model.config)
+    return replace(parts, data=data)
 
 
 @contextmanager
@@ -203,6 +220,8 @@ def train_parts(
     `settle` changes the trained model before it is evaluated and saved.
     """
     parts = equipped(config, args, parts)
+    parts = replace(parts, data=check_initial_tokenizer(config, parts.data))
+    check_rival_data(config, parts.data, parts.model)
     check_batches(parts, args)
     check_memory(config, parts, args)
     if (finished := finished_before(config, args)) is not None:
@@ -522,7 +541,10 @@ def device_name(device: torch.device) -> str:
 
 def overridden_model_settings() -> list[str]:
     """The `model.*` settings given on the command line, which are laid over a checkpoint's own."""
-    if not HydraConfig.initialized():
-        return []
-    keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    return [key.removeprefix("model.") for key in keys if key.startswith("model.")]
+    return [key.removeprefix("model.") for key in given_overrides() if key.startswith("model.")]
+
+
+def given_overrides() -> list[str]:
+    """Return the groups and keys that the command line sets, as they were given."""
+    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return [override.lstrip("+~").partition("=")[0] for override in overrides]

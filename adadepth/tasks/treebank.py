@@ -22,6 +22,7 @@ from adadepth.settings.kinds import loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer
+from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -45,6 +46,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     tokenizer, masks = str(checkpoint_tokenizer(config, path).path), config.task is Task.pretrain
     data: TreebankData = main_first(args, lambda: loaded_data(config.dataset, tokenizer=tokenizer, masks=masks))
     check_vocabulary(config, model, data.tokenizer)
+    data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     scorers = _scorers(data, args.device)
     examples = {name: scorer.words.examples for name, scorer in scorers.items()}

@@ -12,7 +12,9 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import PaddingCollator
+from adadepth.data.cache import digest
 from adadepth.errors import DataError, nearest
+from adadepth.settings.class_names import number_classes
 from adadepth.settings.kinds import Problem
 
 if TYPE_CHECKING:
@@ -78,6 +80,75 @@ class LabelledData:
     least_fields: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Numbering:
+    """Which number each class has: that of a model that reads the data, or, without one, of the data's own order.
+
+    Attributes:
+        names: Classes as the data name them, in their order; empty where they have none.
+        classes: Classes as they are numbered, to which those of the data belong by name.
+        numbers: The number of each of the data's classes, (C,).
+    """
+
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of_classes(cls, names: Sequence[str], classes: Sequence[str] | None, source: str) -> Numbering:
+        """Return the numbering of the data's classes.
+
+        Args:
+            names: Classes of the data, in their order.
+            classes: Those of a model; None: there is none.
+            source: The setting that names the data's classes, and its value, for messages.
+
+        Raises:
+            DataError: The model lacks a class of the data.
+        """
+        known = list(names if classes is None or not names else classes)
+        numbers = number_classes(names, known, source)
+        for name, number in zip(names, numbers, strict=True):
+            known[number] = name  # as the data spell it
+        return cls(tuple(names), tuple(known), tuple(numbers))
+
+    def key(self) -> list[list[str]]:
+        """Return what a cache of numbered labels depends on; the names alone where their own order is kept."""
+        own = [list(self.names)]
+        return own if self.names == self.classes else [*own, list(self.classes)]
+
+    def read_class(self, read: Callable[[Any], int]) -> Callable[[Any], int]:
+        """Return the function from what a table holds to the number of its class.
+
+        Args:
+            read: The function from that to the number in the data's own order.
+        """
+        return lambda value: self.numbers[read(value)]
+
+    def read_classes(self, read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+        """Return the function from the labels of a row to 1 for those and 0, (classes,).
+
+        Args:
+            read: The same in the data's own order, (names,).
+        """
+
+        def read_numbered(values: Any) -> np.ndarray:
+            labels = np.zeros(len(self.classes))
+            labels[list(self.numbers)] = read(values)
+            return labels
+
+        return read_numbered
+
+
+def digest_sources(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of what each split was read from.
+
+    Args:
+        tables: Split to its table, of which only one with a fingerprint is read from somewhere.
+    """
+    return {split: digest(table.fingerprint()) for split, table in tables.items() if hasattr(table, "fingerprint")}
+
+
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:
     """Return the numbers of at most ``limit`` of ``rows`` rows, evenly spread: files are often sorted by label."""
     count = rows if limit is None else min(rows, limit)
@@ -88,13 +159,26 @@ def data_of_tables(
     dataset: TableConfig,
     words: PreTrainedTokenizerFast,
     tokenizer_path: str | None,
+    tables: Mapping[str, Any],
     splits: tuple[Any, Mapping[str, Any], Mapping[str, Any]],
     describe: Callable[[Any], dict[str, Any]],
     collator: type[PaddingCollator],
     problem: Problem,
     labels: tuple[str, ...] = (),
 ) -> LabelledData:
-    """Return what a run reads of tables: their `split_examples`, whose summary `describe` makes split by split."""
+    """Return what a run reads of tables: their `split_examples`, whose summary `describe` makes split by split.
+
+    Args:
+        dataset: Their settings.
+        words: The tokenizer, to be saved with the model.
+        tokenizer_path: Where it is from; None: it was trained on the texts.
+        tables: Split to the table that it was read from.
+        splits: The training, evaluation and test examples.
+        describe: From the examples of a split to what the summary says of them.
+        collator: Makes batches.
+        problem: What is predicted.
+        labels: Names of the classes, in the order of their numbers.
+    """
     train, evaluation, test = splits
     summary: dict[str, Any] = {
         "name": dataset.name,
@@ -104,6 +188,7 @@ def data_of_tables(
         "evaluation": {split: describe(found) for split, found in evaluation.items()},
         "test": {split: describe(found) for split, found in test.items()},
         "tokenizer": {"path": tokenizer_path, "vocab_size": len(words)},
+        "sources": digest_sources(tables),
     }
     collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     wanted = getattr(dataset, "class_weights", None)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adadepth.data.labelled.contract import LabelledData
-from adadepth.errors import ConfigError, nearest
-from adadepth.settings.kinds import loaded_data
+from adadepth.errors import ConfigError, DataError, nearest
+from adadepth.settings.class_names import number_classes, shorten
+from adadepth.settings.kinds import PREDICTED, loaded_data
 from adadepth.system.files import write_atomic
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def load_labelled_data(
     *,
     cls_tokens: int = 1,
     double_cls_pairs: DoubleCls = "first",
+    classes: Sequence[str] | None = None,
 ) -> LabelledData:
     """Read and tokenise labelled data, or take from the cache what was done before.
 
@@ -37,13 +39,27 @@ def load_labelled_data(
         cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``. 0: the model
             needs none, so any tokenizer with a padding token will do, and its own special tokens are used.
         double_cls_pairs: ``both``: the second text of a pair gets the further [CLS] too.
+        classes: Those of a model that reads the data, in its order: labels are then its numbers, by name. None: the
+            data's own order.
 
     Raises:
-        DataError: Something the data or the tokenizer lack, in one line.
+        DataError: Something the data or the tokenizer lack, or a class that the model does not have; in one line.
     """
     data: LabelledData = loaded_data(
-        dataset, tokenizer=tokenizer, seed=seed, cls_tokens=cls_tokens, double_cls_pairs=double_cls_pairs
+        dataset,
+        tokenizer=tokenizer,
+        seed=seed,
+        cls_tokens=cls_tokens,
+        double_cls_pairs=double_cls_pairs,
+        classes=classes,
     )
+    if classes is not None and PREDICTED[data.problem].has_classes and data.labels:
+        numbers = number_classes(data.labels, classes, f"dataset.name={dataset.name}")
+        if numbers != list(range(len(classes))):  # drawn data, whose classes have fixed numbers
+            raise DataError(
+                f"dataset.name={dataset.name}: its classes are {shorten(data.labels)}; the model predicts "
+                f"{shorten(classes)}"
+            )
     return data
 
 

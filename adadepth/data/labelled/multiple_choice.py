@@ -115,7 +115,9 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
     describe = partial(_describe, names=names)
     words = as_fed(words, layout)
-    return data_of_tables(dataset, words, tokenizer.path, splits, describe, ChoiceCollator, "multiple_choice", names)
+    return data_of_tables(
+        dataset, words, tokenizer.path, tables, splits, describe, ChoiceCollator, "multiple_choice", names
+    )
 
 
 def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:

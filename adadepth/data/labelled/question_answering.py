@@ -163,7 +163,8 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     )
     splits = split_examples(dataset, tables, stores, make)
     words = as_fed(words, layout)
-    return data_of_tables(dataset, words, tokenizer.path, splits, _describe, QuestionCollator, "question_answering")
+    read = (dataset, words, tokenizer.path, tables, splits)
+    return data_of_tables(*read, _describe, QuestionCollator, "question_answering")
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:

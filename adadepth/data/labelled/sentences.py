@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.bigram_shift import load_bigram_shift
 from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
-from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
+from adadepth.data.labelled.contract import LabelledData, Numbering, data_of_tables, describe_labels
 from adadepth.data.labelled.load import check_submission_names
 from adadepth.data.labelled.splits import cached_rows, open_splits, open_tests, split_examples, table_splits
 from adadepth.data.randomness import epoch_and_index
@@ -63,9 +63,22 @@ class LabelledExamples(StoredExamples[LabelledStore]):
 
 
 def load_sentences(
-    dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int, double_cls_pairs: DoubleCls
+    dataset: LabelledConfig,
+    tokenizer: TokenizerConfig,
+    seed: int,
+    cls_tokens: int,
+    double_cls_pairs: DoubleCls,
+    classes: Sequence[str] | None = None,
 ) -> LabelledData:
     """Return the sentences of tables, or those of Python's documentation with words shifted.
+
+    Args:
+        dataset: Which tables, and which columns of them.
+        tokenizer: Existing, or how to train one.
+        seed: Of the words that are shifted.
+        cls_tokens: See `load_labelled_data`, as for what follows.
+        double_cls_pairs: Whether the second text of a pair gets the further [CLS], too.
+        classes: Those of a model, by whose numbers labels are stored; None: the data's own order.
 
     Raises:
         DataError: Something the data or the tokenizer lack, in one line.
@@ -88,6 +101,7 @@ def load_sentences(
     names: tuple[str, ...] = ()
     if problem != "regression":
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
+    numbering = Numbering.of_classes(names, classes, f"dataset.label_column={dataset.label_column}")
     texts = dict.fromkeys(dataset.text_columns, "text_columns")
     with parallel_encoding():
         words = load_or_train(
@@ -97,19 +111,21 @@ def load_sentences(
             lambda: first_texts(train, texts, tokenizer.train_documents),
             needed_tokens(cls_tokens),
         )
-        key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
+        key = digest(CACHE_FORMAT, list(dataset.text_columns), *numbering.key(), words.backend_tokenizer.to_str())
         stores = {
-            split: _store(dataset, split, table, key, names if split in labelled else None, words, root)
+            split: _store(dataset, split, table, key, numbering if split in labelled else None, words, root)
             for split, table in tables.items()
         }
     layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
     make = partial(LabelledExamples, layout=layout, problem=problem)
     tests = [name for name in dataset.test_splits if name in tables]
-    classes = LabelledStore.classes if problem == "classification" else None
-    splits = split_examples(dataset, tables, stores, make, classes, tests)
-    describe = partial(_describe, names=names)
+    strata = LabelledStore.classes if problem == "classification" else None
+    splits = split_examples(dataset, tables, stores, make, strata, tests)
+    describe = partial(_describe, names=numbering.classes)
     words = as_fed(words, layout)
-    data = data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, problem, names)
+    data = data_of_tables(
+        dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, problem, numbering.classes
+    )
     return replace(data, has_difficulty=dataset.difficulty_column is not None)
 
 
@@ -123,15 +139,20 @@ def _store(
     split: str,
     table: DataTable,
     key: str,
-    names: tuple[str, ...] | None,
+    numbering: Numbering | None,
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return a split's tokens and, unless ``names`` is None, its labels and difficulties."""
-    label_column, difficulty = (None, []) if names is None else (dataset.label_column, _difficulty(dataset))
+    """Return a split's tokens and, unless ``numbering`` is None, its labels and difficulties."""
+    label_column, difficulty = (None, []) if numbering is None else (dataset.label_column, _difficulty(dataset))
     is_one = dataset.problem == "classification"
+    names = () if numbering is None else numbering.classes
     shape = (len(names),) if names and dataset.problem == "multi_label" else ()
-    read_label: Any = read_value if not names else class_reader(names) if is_one else labels_reader(names)
+    read_label: Any = read_value
+    if numbering is not None and names and is_one:
+        read_label = numbering.read_class(class_reader(numbering.names))
+    elif numbering is not None and names:
+        read_label = numbering.read_classes(labels_reader(numbering.names))
 
     def write(folder: Path, table: DataTable) -> None:
         texts, hard = dataset.text_columns, next(iter(difficulty), None)

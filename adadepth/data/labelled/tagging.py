@@ -16,7 +16,7 @@ import numpy as np
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
-from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
+from adadepth.data.labelled.contract import LabelledData, Numbering, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import TaggedStore, write_tagged
@@ -80,8 +80,16 @@ def _ordinary(example: dict[str, Any]) -> np.ndarray:
     return np.flatnonzero(example["special_tokens_mask"] == 0)
 
 
-def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+def load_tagging(
+    dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1, classes: Sequence[str] | None = None
+) -> LabelledData:
     """Read and tokenise sentences of tagged words, or take from the cache what was done before.
+
+    Args:
+        dataset: Which tables, and which columns of them.
+        tokenizer: Existing, or how to train one.
+        cls_tokens: How many [CLS] a sequence begins with.
+        classes: Tags of a model, by whose numbers tags are stored; None: the data's own order.
 
     Raises:
         DataError: Something the data or the tokenizer lack, in one line.
@@ -89,6 +97,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
     root = cache_root(dataset.cache_dir)
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
     names = class_names(dataset.labels, "tag_column", dataset.tag_column, list(tables.values()), root)
+    numbering = Numbering.of_classes(names, classes, f"dataset.tag_column={dataset.tag_column}")
     train = tables[dataset.train_split]
     with parallel_encoding():
         words = load_or_train(
@@ -102,19 +111,22 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
 
         def store(split: str, table: DataTable) -> TaggedStore:
             declared = table.class_names.get(dataset.tag_column, [])
-            write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=_reader(names, declared))
-            key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
+            read_tag = numbering.read_class(_reader(names, declared))
+            write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=read_tag)
+            reads = [words.backend_tokenizer.to_str(), table.fingerprint()]
+            key = digest(CACHE_FORMAT, columns, *numbering.key(), declared, *reads)
             blanks: dict[str, list[Any]] = {column: [] for column in columns}
             return TaggedStore.open(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
-    later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
+    tags = numbering.classes
+    later = later_labels(tags) if dataset.labelled_pieces == "all" else np.full(len(tags), IGNORE)
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     make = partial(TaggingExamples, layout=layout, later=later)
     splits = split_examples(dataset, tables, stores, make)
-    describe = partial(_describe, names=names)
+    describe = partial(_describe, names=tags)
     words = as_fed(words, layout, splits_words=True)
-    return data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, "tagging", names)
+    return data_of_tables(dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, "tagging", tags)
 
 
 def later_labels(names: Sequence[str]) -> np.ndarray:

@@ -83,6 +83,7 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
         "evaluation": _counts(dataset, "held-out", evaluation),
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
         "cache_key": key,
+        "sources": split.sources,
     }
     evaluation.keep(dataset.max_evaluation_examples)
     summary["evaluation"]["examples_used"] = len(evaluation)

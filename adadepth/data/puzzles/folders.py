@@ -12,6 +12,7 @@ digits are 2 to 10) and Maze-Hard (V = 6) have one kind.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -188,7 +189,18 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
     kept = _prepared(train, evaluation, dataset, seed)
     if not len(kept):
         raise DataError(f"dataset.path={dataset.path}: every training puzzle is one of the evaluation puzzles")
-    return puzzle_data(dataset, kept, evaluation, dataset.symbols, {"left_out": len(train) - len(kept)})
+    facts = {"left_out": len(train) - len(kept), "sources": _digest_puzzles({dataset.train_split: train, **evaluation})}
+    return puzzle_data(dataset, kept, evaluation, dataset.symbols, facts)
+
+
+def _digest_puzzles(splits: Mapping[str, PuzzleExamples]) -> dict[str, str]:
+    """Return the digest of the cells of every split, by its name."""
+    digests = {}
+    for split, examples in splits.items():
+        cells = hashlib.blake2b(examples.puzzles.tobytes(), digest_size=16)
+        cells.update(examples.solutions.tobytes())
+        digests[split] = cells.hexdigest()
+    return digests
 
 
 def _published(dataset: PuzzleTableConfig) -> Splits:

@@ -132,6 +132,7 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
         "append_eos": dataset.append_eos,
+        "sources": {name: text.key() for name, text in texts.items()},
         **{name: _described(found) for name, found in blocks.items()},
         "tokenizer": {
             "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words),

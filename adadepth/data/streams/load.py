@@ -88,6 +88,7 @@ def load_language_data(
         **{name: _described(stores[name], batches) for name, batches in sides.items()},
         "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
         "cache_key": _key(texts["train"], words, dataset),
+        "sources": {name: text.key() for name, text in texts.items()},
     }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 

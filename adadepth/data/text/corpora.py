@@ -235,6 +235,12 @@ class Split:
         options = [dataset.max_documents, str(dataset.document_separator), dataset.text_column, rows, dataset.streaming]
         return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """Digests of the training corpus, and of the held-out one where that is a corpus of its own."""
+        corpora = {"train": self.corpus, "evaluation": self.held_out}
+        return {side: digest(corpus.fingerprint()) for side, corpus in corpora.items() if corpus is not None}
+
     def _documents(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
         if self.dataset.max_documents is None:
             return self.corpus.documents(shard, shards)

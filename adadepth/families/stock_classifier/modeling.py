@@ -37,6 +37,7 @@ from adadepth.families.shared.losses import (
 from adadepth.families.shared.steps import asked_to_show
 from adadepth.families.stock_classifier.family import StockClassifierSettings
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.settings.class_names import are_numbered, match_classes
 from adadepth.system.places import quiet, resolve_place
 
 logger = logging.getLogger(__name__)
@@ -46,11 +47,6 @@ def head_classes(config: PreTrainedConfig) -> list[str]:
     """Names of the head's classes, in its order."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
-
-
-def are_numbered(names: Sequence[str]) -> bool:
-    """Whether these are what transformers calls classes that nobody has named: LABEL_0, LABEL_1."""
-    return list(names) == [f"LABEL_{number}" for number in range(len(names))]
 
 
 def class_order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
@@ -65,11 +61,9 @@ def class_order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
     Returns:
         A number of the head's for each wanted class; None where the two are not the same classes.
     """
-    for read in (str, str.casefold):
-        places = {read(name): place for place, name in enumerate(own)}
-        names = [read(name) for name in wanted]
-        if sorted(places) == sorted(names) and len(places) == len(own):
-            return [places[name] for name in names]
+    matches = match_classes(wanted, own)
+    if None not in matches and len(matches) == len(own):
+        return cast(list[int], matches)
     return list(range(len(own))) if are_numbered(own) and len(own) == len(wanted) else None
 
 

@@ -1,0 +1,153 @@
+"""The identity of a model's training data: saved in its configuration, compared where it meets data or a tokenizer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+
+from adadepth.data.cache import digest
+from adadepth.data.text.tokenizer import TOKENIZER_FILE
+from adadepth.errors import CheckpointError
+from adadepth.settings import DatasetConfig
+from adadepth.settings.kinds import columns_of, kind_of, problem_of
+
+FIELD = "training_data"  # of a model's configuration
+OVERRIDE = "allow_changed_data=true"
+# What tokenizers differ in beside their vocabularies: case, accents, spaces, digits, punctuation, scripts, symbols.
+_SAMPLE = (
+    "The Cafe\u0301 naïve STRASSE straße ﬁne",
+    " two  spaces,\ta tab\nand a line\u00a0break\u2028here ",
+    "1234567 3.14159 -1,5 10% $9.99 a_b snake_case camelCase don't e-mail@x.org",
+    "漢字かな 한국어 العربية हिन्दी ไทย 😀👩‍🚀 \u200b\ufeff x²",
+)
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """What a model was trained on, but for its classes, which its configuration names in `id2label`.
+
+    Attributes:
+        dataset: Name of the data set.
+        problem: What was predicted of it; None: the data are not labelled.
+        sources: Name of a split to the digest of what was read of it; empty for data that settings generate.
+        tokenizer: `digest_tokenizer` of its tokenizer; None: it reads no tokens.
+        sequence_length: Most tokens of a sequence in training; None: a number that the task fixes.
+        columns: Columns of a table that it reads, in order.
+    """
+
+    dataset: str
+    problem: str | None = None
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tokenizer: str | None = None
+    sequence_length: int | None = None
+    columns: Sequence[str] = ()
+
+    @classmethod
+    def from_data(cls, dataset: DatasetConfig, data: Any) -> DataIdentity:
+        """Return the identity of data that were read.
+
+        Args:
+            dataset: Their settings.
+            data: What the loader of their kind returned; has `summary` and `tokenizer`.
+        """
+        return cls(
+            dataset=dataset.name,
+            problem=problem_of(dataset),
+            sources=data.summary.get("sources", {}),
+            tokenizer=None if data.tokenizer is None else digest_tokenizer(data.tokenizer),
+            sequence_length=text_length(dataset),
+            columns=columns_of(dataset),
+        )
+
+    @classmethod
+    def from_config(cls, key: str, path: str, config: PreTrainedConfig) -> DataIdentity | None:
+        """Return what a model's configuration says of its training data; None: it says nothing.
+
+        Args:
+            key: The setting that names the model, for messages.
+            path: The folder or hub id of the model, for messages.
+            config: The model's configuration.
+
+        Raises:
+            CheckpointError: A field has a value of another type.
+        """
+        stored = getattr(config, FIELD, None)
+        if stored is None:
+            return None
+        whose = f"{key}={path}: its config.json: {FIELD}"
+        if not isinstance(stored, Mapping):
+            raise CheckpointError(f"{whose} must be an object, not {type(stored).__name__}")
+        if (fault := _find_fault(stored)) is not None:
+            raise CheckpointError(f"{whose}.{fault}")
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in known})
+
+    def write_to(self, config: PreTrainedConfig) -> None:
+        """Let a model's configuration carry this, so that every way to save the model saves it."""
+        setattr(config, FIELD, {**dataclasses.asdict(self), "columns": list(self.columns)})
+
+
+def _find_fault(stored: Mapping[str, Any]) -> str | None:
+    """Return the first field with a value of a wrong type, and what it must be; None: all are right."""
+    texts, digests = stored.get("columns", ()), stored.get("sources", {})
+    length = stored.get("sequence_length")
+    is_length = length is None or (isinstance(length, int) and not isinstance(length, bool) and length > 0)
+    checks = {
+        "dataset must be a text": isinstance(stored.get("dataset"), str),
+        "problem must be a text or null": isinstance(stored.get("problem"), str | None),
+        "tokenizer must be a text or null": isinstance(stored.get("tokenizer"), str | None),
+        "sequence_length must be a whole number above 0 or null": is_length,
+        "columns must be a list of texts": isinstance(texts, list | tuple)
+        and all(isinstance(text, str) for text in texts),
+        "sources must be an object of texts": isinstance(digests, Mapping)
+        and all(isinstance(text, str) for text in digests.values()),
+    }
+    return next((fault for fault, is_right in checks.items() if not is_right), None)
+
+
+def text_length(dataset: DatasetConfig) -> int | None:
+    """Return the most tokens of a text; None for generated tasks and puzzles, whose size is the task's own."""
+    kind = kind_of(dataset)
+    is_text = not kind.own_symbols and kind.positions == "sequence_length" and problem_of(dataset) != "puzzle"
+    return dataset.sequence_length if is_text else None
+
+
+def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Return a digest of what a tokenizer does: its pieces, its special tokens, and how it cuts a sample of text.
+
+    Equal tokenizers have equal digests whichever class or file they were read from; padding, truncation and what is put
+    around texts are no part of it.
+    """
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    try:
+        cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE]
+    except Exception:  # of symbols alone: any other character is an error of the library
+        cuts = []
+    return digest(sorted(tokenizer.get_vocab().items()), sorted(special.items()), cuts)
+
+
+@cache
+def _digest_in_folder(folder: Path) -> str | None:
+    """Return the digest of the tokenizer that lies in a folder; None: there is none that can be read."""
+    if not (folder / TOKENIZER_FILE).is_file():
+        return None
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        return digest_tokenizer(tokenizer)
+    except Exception:  # whoever needs it says what is wrong with it
+        return None
+
+
+def expected_tokenizer(key: str, path: str, config: PreTrainedConfig) -> str | None:
+    """Return the digest of the tokenizer that a model was trained with; None: nothing says which that was.
+
+    A model whose configuration does not say it was trained with the tokenizer that lies beside its weights.
+    """
+    stored = DataIdentity.from_config(key, path, config)
+    return stored.tokenizer if stored is not None else _digest_in_folder(Path(path))

@@ -1,0 +1,210 @@
+"""Comparison of the data and tokenizer a model meets with those it was trained on; see `runs.data_identity`.
+
+What changes what a model's numbers mean is refused, unless `allow_changed_data` is set; what may differ is said. The
+record of the run has both, under `data.changed`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from adadepth.errors import CheckpointError
+from adadepth.families.folder import read_config
+from adadepth.families.registry import family
+from adadepth.runs.data_identity import OVERRIDE, DataIdentity, expected_tokenizer
+from adadepth.runs.directory import CHECKPOINTS, MODEL, model_path, resolve_run
+from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings.class_names import are_numbered, shorten
+from adadepth.system.console import say
+from adadepth.system.places import resolve_place
+from adadepth.system.processes import is_first_process
+from adadepth.tasks.stored import resumable_checkpoint
+
+
+def class_names_of(config: Any) -> list[str] | None:
+    """Return the names of a model's classes in its order; None: they have none, or it has no classes."""
+    names = getattr(config, "id2label", None) or {}
+    ordered = [str(names[number]) for number in range(len(names))] if set(names) == set(range(len(names))) else []
+    return None if not ordered or are_numbered(ordered) else ordered
+
+
+def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any:
+    """Compare what a checkpoint is evaluated on with what it was trained on.
+
+    Args:
+        config: Has the checkpoint.
+        data: What was read; has `summary` and `tokenizer`.
+        model: The loaded model.
+
+    Returns:
+        The data, whose summary says what differs.
+
+    Raises:
+        CheckpointError: The tokenizer is not the one of the training.
+    """
+    path = model_path(config)
+    now = DataIdentity.from_data(config.dataset, data)
+    refused = _changed_tokenizer("checkpoint", path, model.config, now)
+    before = DataIdentity.from_config("checkpoint", path, model.config)
+    problems = None if before is None else before.problem, now.problem
+    if config.mode is Mode.evaluate and None not in problems and problems[0] != problems[1]:
+        refused.append(f"it was trained for {problems[0]}, the data are for {problems[1]}")
+    differing = [] if before is None else _differing(before, now)
+    return _decided(config, data, f"checkpoint={path}", refused, differing)
+
+
+def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path) -> Any:
+    """Compare what a resumed run reads with what its checkpoint was trained on; see `check_evaluated_data`.
+
+    Raises:
+        CheckpointError: Sources, tokenizer or classes are others.
+    """
+    stored = read_config("resume", str(checkpoint))
+    before = DataIdentity.from_config("resume", str(checkpoint), stored)
+    now = DataIdentity.from_data(config.dataset, data)
+    refused = _changed_tokenizer("resume", str(checkpoint), stored, now)
+    if before is None:
+        _say(f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared")
+    else:
+        refused += _changed_sources(before, now)
+    refused += _changed_classes(class_names_of(stored), class_names_of(model.config))
+    return _decided(config, data, f"resume={config.resume or checkpoint}", refused, [])
+
+
+def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
+    """Refuse to compare networks that were trained on different data.
+
+    Raises:
+        CheckpointError: Sources, tokenizer or classes are not those of the run that `rival_of` names.
+    """
+    if config.rival_of is None:
+        return
+    path = str(Path(config.rival_of, MODEL))
+    stored = read_config("rival_of", path)
+    before, now = DataIdentity.from_config("rival_of", path, stored), DataIdentity.from_data(config.dataset, data)
+    refused = _changed_tokenizer("rival_of", path, stored, now)
+    refused += [] if before is None else _changed_sources(before, now)
+    refused += _changed_classes(class_names_of(stored), class_names_of(model.config))
+    _decided(config, data, f"rival_of={config.rival_of}", refused, [])
+
+
+def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
+    """Compare the tokenizer with that of the pretrained weights or base that a training starts from.
+
+    Raises:
+        CheckpointError: It is another one.
+    """
+    refused: list[str] = []
+    source = "model.pretrained"
+    for name in ("pretrained", "base_model"):
+        path = getattr(config.model, name, None)
+        if path is not None and data.tokenizer is not None and config.tokenizer.path != path:
+            source = f"model.{name}={path}"
+            now, place = DataIdentity.from_data(config.dataset, data), resolve_place(f"model.{name}", path)
+            refused += _changed_tokenizer(f"model.{name}", place, read_config(f"model.{name}", place), now)
+    return _decided(config, data, source, refused, [])
+
+
+def training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
+    """Return the tokenizer that a training uses: that of the checkpoint where a run goes on with changed data."""
+    checkpoint = _changed_checkpoint(config, args)
+    return config.tokenizer if checkpoint is None else TokenizerConfig(path=str(checkpoint))
+
+
+def training_classes(config: ExperimentConfig, args: TrainingArguments) -> list[str] | None:
+    """Return the classes by whose numbers a training reads labels; None: the data's own order.
+
+    These are fixed where a run goes on with changed data, and where all but the halting head stays as it is.
+    """
+    checkpoint = _changed_checkpoint(config, args)
+    if checkpoint is not None:
+        return class_names_of(read_config("resume", str(checkpoint)))
+    return _pretrained_classes(config) if config.halting.alone else None
+
+
+def reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> list[str] | None:
+    """Return the classes of the pretrained head where they are the data's in another order; None: they are not.
+
+    A head with other classes is said to be one, because it goes on learning under the names of the data.
+    """
+    classes = _pretrained_classes(config)
+    if classes is None or not labels or family(config.model.name).build is not None or classes == list(labels):
+        return None
+    if sorted(classes) == sorted(labels):
+        return classes
+    if len(classes) == len(labels):
+        _say(f"model.pretrained={config.model.pretrained}: its head was trained to predict {shorten(classes)}")
+    return None
+
+
+def _pretrained_classes(config: ExperimentConfig) -> list[str] | None:
+    """Return the names of the classes of the weights that a training starts from; None: they have none."""
+    path = config.model.pretrained
+    if path is None:
+        return None
+    place = resolve_place("model.pretrained", path)
+    return class_names_of(read_config("model.pretrained", place))
+
+
+def _changed_checkpoint(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
+    """Return the checkpoint with which a run goes on whose data may have changed; None: no run does."""
+    if config.resume is None or not config.allow_changed_data:
+        return None
+    return resumable_checkpoint(resolve_run(config.resume, config, needs=CHECKPOINTS), args)
+
+
+def _changed_tokenizer(key: str, path: str, config: Any, now: DataIdentity) -> list[str]:
+    expected = expected_tokenizer(key, path, config) if now.tokenizer is not None else None
+    if expected is None or expected == now.tokenizer:
+        return []
+    return ["the tokenizer is not the one that it was trained with"]
+
+
+def _changed_sources(before: DataIdentity, now: DataIdentity) -> list[str]:
+    changed = [
+        split for split in (*before.sources, *now.sources) if before.sources.get(split) != now.sources.get(split)
+    ]
+    listed = ", ".join(dict.fromkeys(changed))
+    return [f"the data have changed ({listed})"] if changed else []
+
+
+def _changed_classes(before: Sequence[str] | None, now: Sequence[str] | None) -> list[str]:
+    if before is None or now is None or list(before) == list(now):
+        return []
+    return [f"the classes were {shorten(before)}, are {shorten(now)}"]
+
+
+def _differing(before: DataIdentity, now: DataIdentity) -> list[str]:
+    """Return what may differ in an evaluation, a line each."""
+    lines = []
+    if before.dataset != now.dataset:
+        lines.append(f"trained on {before.dataset}, evaluated on {now.dataset}")
+    else:
+        lines += _changed_sources(before, now)
+    if list(before.columns) != list(now.columns):
+        lines.append(f"it read the columns {', '.join(before.columns)}, now reads {', '.join(now.columns)}")
+    lengths = before.sequence_length, now.sequence_length
+    if None not in lengths and lengths[0] != lengths[1]:
+        lines.append(f"trained with dataset.sequence_length={lengths[0]}, evaluated with {lengths[1]}")
+    return lines
+
+
+def _decided(config: ExperimentConfig, data: Any, source: str, refused: list[str], differing: list[str]) -> Any:
+    """Refuse or say what differs; return the data with a summary that records it."""
+    if refused and not config.allow_changed_data:
+        raise CheckpointError(f"{source}: {'; '.join(refused)}; if that is meant, add {OVERRIDE}")
+    changed = [*refused, *differing]
+    if not changed:
+        return data
+    _say(f"{source}: {'; '.join(changed)}")
+    return dataclasses.replace(data, summary={**data.summary, "changed": changed})
+
+
+def _say(line: str) -> None:
+    if is_first_process():
+        say(line)

@@ -1,0 +1,371 @@
+"""A model meets other classes, another tokenizer, other data or longer texts than in training."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import random
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from adadepth import Pipeline, tasks
+from adadepth.errors import CheckpointError, ConfigError, DataError
+from adadepth.families.folder import read_config
+from adadepth.runs.checkpoints import checkpoint_step, checkpoints
+from adadepth.runs.data_identity import DataIdentity, digest_tokenizer
+from tests.configs.support import configured
+from tests.marks_support import mostly_slow
+from tests.training.finetune_support import SMALL
+from tests.training.support import stopped_early
+from tests.unit.data.labelled_support import write_splits
+
+WORDS = {"neg": ["bad", "dull", "poor"], "pos": ["good", "fine", "great"]}
+TABLE = ("dataset=table", "dataset.text_columns=[text]", "dataset.label_column=label", "dataset.metrics=[accuracy]")
+LEARNS = (
+    *SMALL, "trainer.max_steps=20", "trainer.per_device_train_batch_size=16", "trainer.learning_rate=3e-3",
+    "trainer.warmup_steps=0", "trainer.disable_tqdm=true", "trainer.logging_steps=20", "trainer.eval_strategy=no",
+    "trainer.save_strategy=steps", "trainer.save_steps=10", "trainer.save_total_limit=null",
+    "trainer.load_best_model_at_end=false",
+    "trainer.eval_on_start=false", "predictions=true", "runtime.threads=1", "trainer.dataloader_drop_last=false",
+)  # fmt: skip
+FAMILIES = {
+    "act": ("act_cola", "model=albert_act_mini", "budget=none"),
+    "albert": ("act_cola", "model=albert_mini", "budget=none"),
+    "ponder": ("ponder_cola", "model=ponder_albert_mini"),
+    "pabee": ("act_cola", "model=pabee_mini", "budget=none"),
+}
+
+
+def sentences(count: int, seed: int, words: Mapping[str, list[str]] = WORDS) -> list[dict[str, Any]]:
+    """Rows whose class is that of their one telling word; three of four have the last class."""
+    draw, names = random.Random(seed), list(words)
+    rows = []
+    for number in range(count):
+        label = names[-1] if number % 4 else names[number // 4 % (len(names) - 1)]
+        filler = [draw.choice(["film", "plot", "the", "was", "story"]) for _ in range(4)]
+        rows.append({"text": " ".join([*filler, draw.choice(words[label])]), "label": label})
+    return rows
+
+
+def write_table(folder: Path, words: Mapping[str, list[str]] = WORDS) -> Path:
+    write_splits(folder, "csv", train=sentences(96, 0, words), validation=sentences(32, 1, words))
+    return folder
+
+
+def options(folder: Path, data: Path, *overrides: str) -> tuple[str, ...]:
+    local = (f"dataset.path={data}", f"output_dir={folder}/out", f"dataset.cache_dir={folder}/cache")
+    return (*TABLE, *LEARNS, *local, "tokenizer.path=null", "model.pretrained=null", *overrides)
+
+
+def train(folder: Path, family: str, data: Path, *overrides: str) -> Path:
+    root, *model = FAMILIES[family]
+    tasks.run(configured(root, *model, *options(folder, data), *overrides))
+    return max((folder / "out").glob("*/*"))
+
+
+def evaluate(run: Path, family: str, *overrides: str) -> float:
+    root, *model = FAMILIES[family]
+    out = run.parents[1]
+    metric = tasks.run(
+        configured(
+            root, *model, "mode=evaluate", f"checkpoint={run}", f"output_dir={out}", "optimise=eval/accuracy",
+            "trainer.disable_tqdm=true", *overrides,
+        )
+    )  # fmt: skip
+    assert metric is not None
+    return metric
+
+
+@pytest.fixture(scope="module", params=mostly_slow(FAMILIES, lambda family: family == "act"))
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+    """Family, run and data of a classifier that has learned its table."""
+    folder = tmp_path_factory.mktemp(request.param)
+    data = write_table(folder / "data")
+    return request.param, train(folder, request.param, data), data
+
+
+def rename(data: Path, folder: Path, names: Mapping[str, str]) -> Path:
+    """Copy a table with other names of classes."""
+    folder.mkdir()
+    for file in data.iterdir():
+        rows = list(csv.DictReader(file.open(encoding="utf-8")))
+        write_splits(folder, "csv", **{file.stem: [{**row, "label": names[row["label"]]} for row in rows]})
+    return folder
+
+
+def changes(run: Path) -> Iterable[str]:
+    """What the record of the newest evaluation says of changed data."""
+    newest = max((run / "evaluations").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    changed: Iterable[str] = json.loads((newest / "run.json").read_text())["data"].get("changed", ())
+    return changed
+
+
+def test_classes_in_another_order_are_mapped_by_name(trained: tuple[str, Path, Path]) -> None:
+    family, run, _ = trained
+    accuracy = evaluate(run, family)
+    assert accuracy > 0.7
+    assert evaluate(run, family, "dataset.labels=[pos,neg]") == accuracy
+
+
+def test_classes_in_other_spelling_are_mapped(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
+    family, run, data = trained
+    other = rename(data, tmp_path / "capitals", {"neg": "Neg", "pos": "POS"})
+    assert evaluate(run, family, f"dataset.path={other}") == evaluate(run, family)
+
+
+def test_numbers_of_declared_classes_are_mapped_by_their_names(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
+    """A file that holds 0 and 1, whose names the settings give in the order of another model."""
+    family, run, data = trained
+    numbered = rename(data, tmp_path / "numbers", {"neg": "1", "pos": "0"})
+    assert evaluate(run, family, f"dataset.path={numbered}", "dataset.labels=[pos,neg]") == evaluate(run, family)
+
+
+def test_a_class_that_the_model_does_not_have_is_refused(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
+    family, run, data = trained
+    others = rename(data, tmp_path / "others", {"neg": "neg", "pos": "approve"})
+    with pytest.raises(DataError, match=r"dataset.label_column=label: the model has no class 'approve'.*neg, pos$"):
+        evaluate(run, family, f"dataset.path={others}")
+
+
+def test_data_with_a_part_of_the_classes_are_evaluated(tmp_path: Path) -> None:
+    words = {"maybe": ["perhaps", "so-so", "possibly"], **WORDS}
+    data = write_table(tmp_path / "three", words)
+    run = train(tmp_path, "act", data)
+    two = write_table(tmp_path / "two")
+    assert evaluate(run, "act", f"dataset.path={two}") > 0.7
+    assert changes(run) == ["the data have changed (train, validation)"]
+
+
+def test_predictions_have_the_names_of_the_model(trained: tuple[str, Path, Path]) -> None:
+    family, run, _ = trained
+    accuracy = evaluate(run, family, "dataset.labels=[pos,neg]", "predictions=true")
+    newest = max((run / "evaluations").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    lines = (newest / "predictions" / "validation.jsonl").read_text().splitlines()
+    rows = list(map(json.loads, lines))
+    assert sum(row["label"] == row["prediction"] for row in rows) / len(rows) == accuracy
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
+    family, run, _ = trained
+    words = tmp_path / "words"
+    shutil.copytree(run / "model", words, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    described = json.loads((words / "tokenizer.json").read_text())
+    pieces = described["model"]["vocab"]
+    pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
+    (words / "tokenizer.json").write_text(json.dumps(described))
+    refused = "the tokenizer is not the one that it was trained with; if that is meant, add allow_changed_data=true"
+    with pytest.raises(CheckpointError, match=refused):
+        evaluate(run, family, f"tokenizer.path={words}")
+    evaluate(run, family, f"tokenizer.path={words}", "allow_changed_data=true")
+    assert changes(run) == ["the tokenizer is not the one that it was trained with"]
+    model = Pipeline.from_pretrained(run / "model").model
+    other = AutoTokenizer.from_pretrained(words)
+    with pytest.raises(ConfigError, match="tokenizer: is not the one that the model was trained with"):
+        Pipeline(model, other)
+    assert Pipeline(model, other, allow_changed_data=True)("film")
+
+
+def test_a_saved_tokenizer_has_the_digest_of_the_one_in_training(trained: tuple[str, Path, Path]) -> None:
+    _, run, _ = trained
+    identity = DataIdentity.from_config("checkpoint", "", read_config("checkpoint", str(run / "model")))
+    assert identity is not None
+    assert identity.tokenizer == digest_tokenizer(AutoTokenizer.from_pretrained(run / "model"))
+    assert (identity.dataset, identity.problem, list(identity.columns)) == ("table", "classification", ["text"])
+    assert identity.sequence_length == 32
+    assert set(identity.sources) == {"train", "validation"}
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    data = write_table(tmp_path / "data")
+    run = train(tmp_path, "act", data)
+    last, *_ = reversed(checkpoints(run / "checkpoints"))
+    shutil.rmtree(last)
+    stopped_early(run)
+    root, *model = FAMILIES["act"]
+    write_splits(data, "csv", train=[*sentences(94, 0), *sentences(4, 9)], validation=sentences(32, 1))
+
+    def resume(*overrides: str) -> None:
+        tasks.run(configured(root, *model, *options(tmp_path, data), f"resume={run}", *overrides))
+
+    with pytest.raises(CheckpointError, match=r"the data have changed \(train\).*add allow_changed_data=true"):
+        resume()
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    resume("allow_changed_data=true")
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["data"]["changed"] == ["the data have changed (train)"]
+    model_digest = digest_tokenizer(AutoTokenizer.from_pretrained(run / "model"))
+    first, *_ = checkpoints(run / "checkpoints")
+    assert model_digest == digest_tokenizer(AutoTokenizer.from_pretrained(first))
+
+
+def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
+    data = write_table(tmp_path / "data")
+    run = train(tmp_path, "act", data)
+    last, *_ = reversed(checkpoints(run / "checkpoints"))
+    shutil.rmtree(last)
+    stopped_early(run)
+    root, *model = FAMILIES["act"]
+    others = rename(data, tmp_path / "renamed", {"neg": "down", "pos": "up"})
+    shutil.rmtree(data)
+    others.rename(data)
+    given = configured(root, *model, *options(tmp_path, data), f"resume={run}")
+    with pytest.raises(CheckpointError, match="the classes were neg, pos, are down, up"):
+        tasks.run(given)
+    with pytest.raises(DataError, match="the model has no class 'down'"):
+        tasks.run(dataclasses.replace(given, allow_changed_data=True))
+
+
+TEXTS = {
+    "act_tiny": ("dataset=text", "budget=none", "tokenizer.vocab_size=100", "dataset.sequence_length=32"),
+    "par_network": (
+        "dataset=stream_text",
+        "model.architecture=sfsf",
+        "dataset.sequence_length=8",
+        "trainer.per_device_eval_batch_size=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("root", mostly_slow(TEXTS, lambda root: root == "act_tiny"))
+def test_a_language_model_does_not_go_on_with_another_text(root: str, tmp_path: Path) -> None:
+    """A changed text would be cut by another tokenizer than the one whose pieces the weights know."""
+    text = tmp_path / "text"
+    text.mkdir()
+    documents = [f"The {word} cat of number {number} sat. It saw a dog." for number, word in enumerate(["big"] * 60)]
+    (text / "all.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    given = (
+        root, "debug=default", *TEXTS[root], f"dataset.path={text}", f"output_dir={tmp_path}/out",
+        f"dataset.cache_dir={tmp_path}/cache", "trainer.disable_tqdm=true", "trainer.max_steps=4",
+        "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
+    )  # fmt: skip
+    tasks.run(configured(*given))
+    (run,) = (tmp_path / "out").glob("*/*")
+    shutil.rmtree(max(checkpoints(run / "checkpoints"), key=checkpoint_step))
+    stopped_early(run)
+    (text / "all.txt").write_text("\n\n".join([*documents, "Quite another text."] * 2), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="the data have changed"):
+        tasks.run(configured(*given, f"resume={run}"))
+    words = digest_tokenizer(AutoTokenizer.from_pretrained(checkpoints(run / "checkpoints")[0]))
+    tasks.run(configured(*given, f"resume={run}", "allow_changed_data=true"))
+    assert digest_tokenizer(AutoTokenizer.from_pretrained(run / "model")) == words
+
+
+def test_a_rival_is_trained_on_the_same_data(tmp_path: Path) -> None:
+    data = write_table(tmp_path / "data")
+    run = train(tmp_path, "act", data)
+    root, *model = FAMILIES["act"]
+    write_splits(data, "csv", train=sentences(90, 5), validation=sentences(32, 6))
+    with pytest.raises(CheckpointError, match=r"rival_of=.*the data have changed"):
+        tasks.run(configured(root, *model, *options(tmp_path, data), f"rival_of={run}"))
+
+
+def test_texts_are_as_long_as_in_training(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
+    """A model with more positions than its training used says the same in evaluation, prediction and Python."""
+    family, run, _ = trained
+    rows = [
+        {"text": " ".join([row["text"], "the film was dull and poor " * 12]), "label": row["label"]}
+        for row in sentences(24, 3)
+    ]
+    write_splits(tmp_path / "long", "csv", train=rows, validation=rows)
+    evaluate(run, family, f"dataset.path={tmp_path}/long", "predictions=true")
+    newest = max((run / "evaluations").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    lines = (newest / "predictions" / "validation.jsonl").read_text().splitlines()
+    evaluated = [json.loads(line)["prediction"] for line in lines]
+    texts = [row["text"] for row in rows]
+    pipeline = Pipeline.from_pretrained(run / "model")
+    assert [each.label for each in pipeline(texts)] == evaluated
+    assert pipeline.layout.sequence_length == 32
+    root, *model = FAMILIES[family]
+    given = [
+        "mode=predict", f"checkpoint={run}", f"input={tmp_path}/long/validation.csv", f"output_dir={run.parents[1]}"
+    ]  # fmt: skip
+    tasks.run(configured(root, *model, *given, f"output={tmp_path}/told.jsonl"))
+    told = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert [row["prediction"] for row in told] == evaluated
+    longer = Pipeline.from_pretrained(run / "model", max_length=64)
+    assert longer.layout.sequence_length == 64
+
+
+TAGS = {"the": "DET", "film": "NOUN", "plot": "NOUN", "was": "VERB", "good": "ADJ"}
+
+
+def write_tagged(folder: Path) -> list[str]:
+    rows = [{"words": [word, *list(TAGS)[:3]], "tags": [TAGS[word], *list(TAGS.values())[:3]]} for word in TAGS] * 8
+    write_splits(folder, "jsonl", train=rows, validation=rows)
+    return [
+        "dataset=tagging_table", f"dataset.path={folder}", "dataset.token_column=words", "dataset.tag_column=tags",
+        "dataset.metrics=[token_accuracy]",
+    ]  # fmt: skip
+
+
+def test_tags_are_mapped_by_name(tmp_path: Path) -> None:
+    data = write_tagged(tmp_path / "data")
+    common = (*LEARNS, f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache", "tokenizer.path=null")
+    model = ("act_pos", "model=albert_act_mini", "model.pretrained=null", "budget=none")
+    tasks.run(configured(*model, *data, *common))
+    (run,) = (tmp_path / "out").glob("*/*")
+    given = (*model, "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}/out", "optimise=eval/token_accuracy")
+    accuracy = tasks.run(configured(*given))
+    assert accuracy is not None
+    assert accuracy > 0.4
+    assert tasks.run(configured(*given, "dataset.labels=[VERB,ADJ,NOUN,DET]")) == accuracy
+    with pytest.raises(DataError, match=r"dataset.tag_column=tags: the model has no class 'X'"):
+        tasks.run(configured(*given, "dataset.labels=[VERB,ADJ,NOUN,X]"))
+
+
+def test_several_labels_a_text_are_mapped_by_name(tmp_path: Path) -> None:
+    rows = [{"text": f"It says {name}", "label": name} for name in ("food", "news; food", "", "food")] * 8
+    write_splits(tmp_path / "data", "csv", train=rows, validation=rows)
+    given = ("dataset.problem=multi_label", "dataset.metrics=[micro_f1]", 'dataset.label_separator=";"')
+    run = train(tmp_path, "ponder", tmp_path / "data", *given)
+    scores = [
+        evaluate(run, "ponder", "optimise=eval/micro_f1", *order) for order in ((), ("dataset.labels=[news,food]",))
+    ]
+    assert scores[0] == scores[1] > 0.5
+    rows = [{"text": f"It says {name}", "label": name} for name in ("food", "news")] * 8
+    write_splits(tmp_path / "one", "csv", train=rows, validation=rows)
+    single = ("dataset.problem=classification", "dataset.metrics=[accuracy]")
+    with pytest.raises(CheckpointError, match="trained for multi_label, the data are for classification"):
+        evaluate(run, "ponder", *single, f"dataset.path={tmp_path}/one")
+
+
+def test_weights_that_a_training_starts_from_keep_their_classes(trained: tuple[str, Path, Path]) -> None:
+    """A head goes on under the names it has learned; one that alone stays as it is must have them all."""
+    family, run, data = trained
+    folder = run.parents[2] / "again"
+    start = ("trainer.max_steps=1", "trainer.learning_rate=1e-9", "dataset.labels=[pos,neg]")
+    again = train(folder, family, data, f"model.pretrained={run}/model", f"tokenizer.path={run}/model", *start)
+    record = json.loads((again / "run.json").read_text())
+    assert record["final_metrics"]["eval/accuracy"] == evaluate(run, family)
+    assert read_config("checkpoint", str(again / "model")).id2label == {0: "neg", 1: "pos"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sequence_length", "16"), ("sequence_length", True), ("sequence_length", 0), ("sources", ["a"]),
+        ("sources", {"train": 1}), ("tokenizer", 3), ("columns", "text"), ("dataset", None), ("problem", []),
+    ],
+)  # fmt: skip
+def test_a_damaged_identity_is_one_line(field: str, value: Any, tmp_path: Path) -> None:
+    config = read_config_of({"dataset": "table", field: value})
+    with pytest.raises(CheckpointError, match=rf"checkpoint=here: its config.json: training_data.{field} must be"):
+        DataIdentity.from_config("checkpoint", "here", config)
+
+
+def read_config_of(stored: Any) -> Any:
+    from transformers import AlbertConfig
+
+    return AlbertConfig(training_data=stored)
+
+
+def test_an_identity_that_is_no_object_is_one_line() -> None:
+    with pytest.raises(CheckpointError, match="training_data must be an object, not str"):
+        DataIdentity.from_config("checkpoint", "here", read_config_of("table"))
