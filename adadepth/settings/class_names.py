@@ -21,13 +21,13 @@ def match_classes(names: Sequence[str], known: Sequence[str]) -> list[int | None
     Returns:
         (C,) numbers; None for a class that is not known.
     """
-    for spell in (str, str.casefold):
-        numbers = {spell(name): number for number, name in enumerate(known)}
-        matches = [numbers.get(spell(name)) for name in names]
-        if len(numbers) == len(known) and None not in matches and len(set(matches)) == len(matches):
-            return list(matches)
     exact = {name: number for number, name in enumerate(known)}
-    return [exact.get(name) for name in names]
+    matches = [exact.get(name) for name in names]
+    folded = {name.casefold(): number for number, name in enumerate(known)}
+    is_told_apart = len(folded) == len(known) and len({name.casefold() for name in names}) == len(names)
+    if None in matches and is_told_apart:
+        return [folded.get(name.casefold()) for name in names]
+    return matches
 
 
 def number_classes(names: Sequence[str], known: Sequence[str], source: str) -> list[int]:

@@ -16,6 +16,7 @@ from adadepth.data.randomness import Purpose, random_generator
 from adadepth.data.text.tokenizer import for_model
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import TRAINER_STATE
+from adadepth.runs.data_identity import DataIdentity
 from adadepth.system.files import write_atomic
 
 
@@ -26,7 +27,17 @@ def tokenizer_of(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTr
         model: Any `DepthModel`.
         tokenizer: The tokenizer of the data; None where there is no text.
     """
-    return None if tokenizer is None else for_model(tokenizer, model.longest_sequence, reads_types=_reads_types(model))
+    return None if tokenizer is None else for_model(tokenizer, _longest_text(model), reads_types=_reads_types(model))
+
+
+def _longest_text(model: Any) -> int | None:
+    """The most tokens that a tokenizer cuts texts to: as many as in training, or as the model has positions for.
+
+    A language model that writes is not cut: its prompts may be longer than its training sequences.
+    """
+    identity = DataIdentity.from_config("model", str(model.name_or_path), model.config)
+    trained = None if identity is None or model.can_generate() else identity.sequence_length
+    return min((length for length in (trained, model.longest_sequence) if length is not None), default=None)
 
 
 def _reads_types(model: Any) -> bool:

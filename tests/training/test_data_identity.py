@@ -227,6 +227,7 @@ TEXTS = {
     "par_network": (
         "dataset=stream_text",
         "model.architecture=sfsf",
+        "model.cutoffs=[]",
         "dataset.sequence_length=8",
         "trainer.per_device_eval_batch_size=2",
     ),

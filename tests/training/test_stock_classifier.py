@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForTokenClassification, BertConfig, BertForTokenClassification
 
 from adadepth import tasks
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, DataError
 from adadepth.measure.quality import tagging_quality
 from tests.configs.support import configured
 from tests.pages_support import check_costs
@@ -133,7 +133,7 @@ def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:
 
 
 def test_classes_of_other_names_are_one_line(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(DataError) as raised:
         run(
             folder,
             tmp_path,
@@ -141,8 +141,8 @@ def test_classes_of_other_names_are_one_line(folder: Path, tmp_path: Path) -> No
             f"checkpoint={folder}/tagger",
             "dataset.labels=[O,B-PER,I-PER,B-LOC,I-LOC]",
         )
-    assert str(raised.value).endswith(
-        "its head has the classes b-loc, i-per, o, b-per; the data have O, B-PER, I-PER, B-LOC, I-LOC"
+    assert str(raised.value) == (
+        "dataset.tag_column=tags: the model has no class 'I-LOC'; it predicts b-loc, i-per, o, b-per"
     )
 
 
