@@ -63,7 +63,7 @@ class Kind:
         settings: What `dataset=NAME` fills; `name` is the data set's.
         problem: What is predicted of them, or a function of the settings that says so; None: not labelled.
         loader: From the settings to the data of a run, `LabelledData` where they are labelled, else what the task
-            reads; is told `tokenizer` and `seed`, and of labelled data `cls_tokens` and `double_cls_pairs`.
+            reads; is told `tokenizer` and `seed`, and of labelled data `cls_tokens`, `double_cls_pairs` and `classes`.
         columns: What a model reads of a row: the setting that names the column, or the columns, else the column itself.
         tables: Reads a table that is neither of the hub nor a file a split: from the settings to a
             `adadepth.data.text.data_table.DataTable` a split, by its name. Tokens, labels, the cache, held-out rows and

@@ -18,7 +18,7 @@ from adadepth.settings.kinds import KINDS, PREDICTED, REGIMES, called, kind_of, 
 from adadepth.settings.plugins import load
 
 TOLD = {
-    "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs"},
+    "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs", "classes"},
     "scorer": {"model", "data", "examples", "groups", "dataset", "wants_rows"},
 }
 
