@@ -339,10 +339,10 @@ def trained_head(task: Task, dataset: DatasetConfig) -> str:
 
 
 def columns_of(dataset: DatasetConfig) -> list[str]:
-    """The columns of a table that a model reads which was trained on such data."""
+    """The columns of a table that a model reads which was trained on such data; none: the table's names say which."""
     about = kind_of(dataset).columns
     named = getattr(dataset, about, about)
-    return [named] if isinstance(named, str) else list(named)
+    return [named] if isinstance(named, str) else list(named or [])
 
 
 def positions_read(dataset: DatasetConfig) -> tuple[str, int]:

@@ -14,10 +14,17 @@ from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
 from adadepth.prediction.describing import describe_texts
 from adadepth.prediction.models import held_class
-from adadepth.prediction.tabular import check_input, check_output_file, input_file, output_ending, predict_table
+from adadepth.prediction.tabular import (
+    check_input,
+    check_output_file,
+    input_columns,
+    input_file,
+    output_ending,
+    predict_table,
+)
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
-from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
+from adadepth.runs.directory import open_run, read_record, read_settings, run_directory, run_of_checkpoint
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.kinds import columns_of
 from adadepth.system.console import say
@@ -37,12 +44,13 @@ def predict(config: ExperimentConfig) -> None:
     source = None if config.input is None else input_file(config.input)
     chosen = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = load_pipeline(config)
+    columns = [] if source is None else input_columns(source, columns_of(config.dataset), trained_columns(config))
     if source is not None:
-        check_input(pipeline, source, columns_of(config.dataset))
+        check_input(pipeline, source, columns)
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:
-            mean, work = _predict_table(config, pipeline, source, chosen or _place(directory, source))
+            mean, work = _predict_table(pipeline, source, columns, chosen or _place(directory, source))
         else:
             assert texts is not None, "validated"
             found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
@@ -59,14 +67,22 @@ def _place(directory: Path, source: Path) -> Path:
     return directory / f"predictions{output_ending(source)}"
 
 
-def _predict_table(config: ExperimentConfig, pipeline: Pipeline, source: Path, path: Path) -> tuple[float, float]:
+def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: Path) -> tuple[float, float]:
     """Write what is predicted of every row; return the mean updates of a unit and the share of the work."""
-    found = predict_table(pipeline, source, columns_of(config.dataset), path)
+    found = predict_table(pipeline, source, columns, path)
     mean, work, max_updates = found.depths / found.units, found.needed / found.full, pipeline.model.max_updates
     rows = f"{found.rows:,} row{'s' * (found.rows != 1)}"
     say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the work of full depth")
     say(f"predictions: {path}")
     return mean, work
+
+
+def trained_columns(config: ExperimentConfig) -> list[str]:
+    """Return the columns of texts that the checkpoint's run read; none: it is from no run, or of another kind."""
+    run = run_of_checkpoint(config)
+    data = {} if run is None else read_record(run).get("data")
+    columns = data.get("text_columns") if isinstance(data, dict) else None
+    return [str(name) for name in columns] if isinstance(columns, list) else []
 
 
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
