@@ -118,8 +118,9 @@ def _before_verb(table: DataTable, batch: Rows, place: int, first: int) -> str:
     """The words before the verb, which are counted from 1."""
     words, verb = str(batch["orig_sentence"][place]).split(), str(batch["verb_index"][place])
     if not verb.isdigit() or not 1 < int(verb) <= len(words):
+        where = row_place(table, batch, place, first)
         raise DataError(
-            f"{row_place(table, batch, place, first)} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many "
-            "words its orig_sentence has, is needed"
+            f"{where} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its orig_sentence "
+            "has, is needed"
         )
     return " ".join(words[: int(verb) - 1])
