@@ -79,29 +79,30 @@ def check_output_file(given: str, source: Path) -> Path:
     return path
 
 
-def input_columns(source: Path, configured: Sequence[str], trained: Sequence[str]) -> list[str]:
+def input_columns(source: Path, configured: Sequence[str] | None, trained: Sequence[str]) -> list[str]:
     """Return the columns of a file that a model reads.
 
     Args:
         source: A table, or `.txt`, whose texts have no names.
-        configured: Those that the configuration names; none: those of the training where the file has them, or those
+        configured: Those that the configuration names; None: those of the training where the file has them, or those
             with usual names.
         trained: Those that the model was trained on, if that is known.
 
     Raises:
         DataError: The file cannot be read, or the names of its columns do not say which hold the texts.
     """
-    if configured:
+    if configured is not None:
         return list(configured)
     if source.suffix == _LINES:
         return list(trained) or [USUAL_TEXTS[0]]
-    first = next(_rows(source, []), {})
+    if not (first := next(_rows(source, []), {})):
+        return [USUAL_TEXTS[0]]
     if trained and set(trained) <= set(first):
         return list(trained)
-    if first and not (columns := usual_texts(list(first))):
-        known = ", ".join(first)
-        raise DataError(f"input={source}: has the columns {known}; say with dataset.text_columns which hold the texts")
-    return columns if first else [USUAL_TEXTS[0]]
+    if columns := usual_texts(list(first)):
+        return columns
+    known = ", ".join(first)
+    raise DataError(f"input={source}: has the columns {known}; say with dataset.text_columns which hold the texts")
 
 
 def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> None:

@@ -108,7 +108,8 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     measured = None if data is None else _measured(config, data, pipeline.model)
     knobs = knobs_of(pipeline.model)
     budget = None if measured is None else budget_knob(pipeline.model, lambda: measured.here().updates)
-    columns = columns_of(config.dataset) or trained_columns(config)
+    columns = columns_of(config.dataset)
+    columns = trained_columns(config) if columns is None else columns
     reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns) == 2
     found = Served(
         name=path if run is None else f"{config.name}/{run.name}",

@@ -56,7 +56,7 @@ class ClassReader:
         Raises:
             ValueError: It is none; the message says what is allowed.
         """
-        text = label_text(value)
+        text = label_text(value) or ""
         if text in self.numbers:
             return self.numbers[text]
         if text in self.strangers:

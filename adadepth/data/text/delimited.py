@@ -59,7 +59,6 @@ def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]
 
     Quotes are read as RFC 4180 has them: a quoted field may hold line ends, and nothing but a separator follows it.
     """
-    is_quoted = file.suffix == ".csv"
     held: list[str] = []  # the lines of the row that is read
 
     def lines() -> Iterator[str]:
@@ -68,8 +67,10 @@ def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]
             yield line
 
     csv.field_size_limit(_LONGEST_CELL)
-    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
+    if file.suffix == ".csv":
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    else:
+        reader = csv.reader(lines(), delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     first = 1
     try:
         for row in reader:
