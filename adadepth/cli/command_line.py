@@ -11,6 +11,7 @@ from hydra.errors import HydraException
 from adadepth.cli.composition import check_yaml
 from adadepth.cli.help import about, usage, versions
 from adadepth.cli.hints import known_configs
+from adadepth.cli.python_values import from_python
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
 from adadepth.runs.directory import read_record
@@ -41,7 +42,7 @@ def arguments(given: list[str]) -> list[str]:
     options = [item for item in given if item not in overrides]
     if any(item.lstrip("+~").startswith("hydra.searchpath") for item in overrides):
         raise ConfigError("hydra.searchpath: say the folder with --config-dir")
-    overrides = [beyond_ascii(verbatim(item)) for item in overrides]
+    overrides = [beyond_ascii(from_python(verbatim(item))) for item in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]

@@ -103,6 +103,28 @@ def check_yaml(path: Path) -> None:
         raise ConfigError(f"{path}: hydra.searchpath: say the folder with --config-dir")
     if count > _MOST_NODES:
         raise ConfigError(f"{path}: its aliases, written out, are more than {_MOST_NODES} values")
+    for node in _class_nodes(root):
+        if isinstance(node, yaml.ScalarNode) and node.style is None and (other := _read_otherwise(node.value)):
+            place = f"{path}, line {node.start_mark.line + 1}"
+            raise ConfigError(f"{place}: the class {node.value} is {other} in YAML; write it in quotes: '{node.value}'")
+
+
+def _class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Yield what stands for the name of a class: entries of `labels`, and keys of `class_weights`."""
+    for name, child in _entries(node).items():
+        if name == "labels" and isinstance(child, yaml.SequenceNode):
+            yield from child.value
+        elif name == "class_weights" and isinstance(child, yaml.MappingNode):
+            yield from (key for key, _ in child.value)
+        else:
+            yield from _class_nodes(child)
+
+
+def _read_otherwise(text: str) -> str | None:
+    """Return what a text without quotes is in YAML where that is written otherwise, such as False for `no`."""
+    value = OmegaConf.to_container(OmegaConf.create(f"name: {text}"), resolve=False)
+    other = str(value["name"]) if isinstance(value, dict) else text
+    return None if other == text else other
 
 
 def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:

@@ -56,12 +56,29 @@ def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
 def _quoting(override: str) -> str:
     """How to write an override whose value needs quotes of Hydra's own, within those of the shell; or nothing."""
     key, _, value = override.partition("=")
+    if value.startswith("{") and value.endswith("}"):
+        return _quoting_of_mapping(key, value)
     is_list = value.startswith("[") and value.endswith("]")
     texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
     if not key or not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
         return ""  # no quotes would help
     quoted = ",".join(f'"{text}"' for text in texts)
     written = f"{key}=[{quoted}]" if is_list else f"{key}={quoted}"
+    try:
+        OverridesParser.create().parse_override(written)
+    except HydraException:
+        return ""
+    return f"; a text with such marks has quotes around it: '{written}'"
+
+
+def _quoting_of_mapping(key: str, value: str) -> str:
+    """How to write a mapping whose values need quotes, such as names of files with brackets; or nothing."""
+    entries = [entry.partition(":") for entry in re.split(r",(?=[^,:{}\[\]]+:)", value[1:-1])]
+    has_lists = any(text.strip().startswith("[") for _, _, text in entries)
+    if has_lists or not all(name.strip() and text.strip() for name, _, text in entries) or re.search(".'|.{", value):
+        return ""
+    quoted = [f'{name.strip()}: "{text.strip().strip(chr(34))}"' for name, _, text in entries]
+    written = f"{key}={{{', '.join(quoted)}}}"
     try:
         OverridesParser.create().parse_override(written)
     except HydraException:

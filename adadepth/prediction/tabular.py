@@ -10,7 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from adadepth.data.labelled.splits import DELIMITERS, csv_delimiter, open_table
+from adadepth.data.labelled.columns import USUAL_TEXTS, usual_texts
+from adadepth.data.labelled.splits import open_table
+from adadepth.data.text.delimited import DELIMITERS, csv_delimiter
 from adadepth.data.text.local_files import find_files, text_lines
 from adadepth.data.text.passages import Text, is_unicode
 from adadepth.errors import ConfigError, DataError, nearest
@@ -75,6 +77,32 @@ def check_output_file(given: str, source: Path) -> Path:
     if path.exists() and path.samefile(source):
         raise ConfigError(f"output={given}: is the input, which is never written over")
     return path
+
+
+def input_columns(source: Path, configured: Sequence[str] | None, trained: Sequence[str]) -> list[str]:
+    """Return the columns of a file that a model reads.
+
+    Args:
+        source: A table, or `.txt`, whose texts have no names.
+        configured: Those that the configuration names; None: those of the training where the file has them, or those
+            with usual names.
+        trained: Those that the model was trained on, if that is known.
+
+    Raises:
+        DataError: The file cannot be read, or the names of its columns do not say which hold the texts.
+    """
+    if configured is not None:
+        return list(configured)
+    if source.suffix == _LINES:
+        return list(trained) or [USUAL_TEXTS[0]]
+    if not (first := next(_rows(source, []), {})):
+        return [USUAL_TEXTS[0]]
+    if trained and set(trained) <= set(first):
+        return list(trained)
+    if columns := usual_texts(list(first)):
+        return columns
+    known = ", ".join(first)
+    raise DataError(f"input={source}: has the columns {known}; say with dataset.text_columns which hold the texts")
 
 
 def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ class DataIdentity:
             sources=data.summary.get("sources", {}),
             tokenizer=None if data.tokenizer is None else digest_tokenizer(data.tokenizer),
             sequence_length=text_length(dataset),
-            columns=columns_of(dataset),
+            columns=data.summary.get("text_columns") or columns_of(dataset) or (),
         )
 
     @classmethod

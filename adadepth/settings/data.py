@@ -170,8 +170,10 @@ class TableConfig(ExamplesConfig):
 class LabelledConfig(TableConfig):
     """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
 
-    text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
-    label_column: str = setting("label", "a class number, a class name, a value, or several names")
+    text_columns: list[str] | None = setting(None, "one, or two for pairs; None: sentence, or by their usual names")
+    label_column: str | None = setting(
+        None, "a class name or number, a value, or several names; None: label, or by its usual name"
+    )
     problem: SequenceProblem = setting(
         SequenceProblem.classification, "one class a text, any number of labels, or one value"
     )

@@ -10,6 +10,8 @@ from adadepth.settings import OPTIONAL_GROUPS, DatasetConfig, ExperimentConfig, 
 from adadepth.settings.declaration import without_neutral
 
 _RUN = ("task", "mode", "seed", "seeds", "exit_rules")
+# What a data set's None meant when it was written out.
+WRITTEN_OUT = {"text_columns": ["sentence"], "label_column": "label"}
 _RESULT_KEYS = (*_RUN, "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "trainer")
 
 
@@ -23,6 +25,9 @@ def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {key: settings[key] for key in _RESULT_KEYS if key in settings}
     for key, group in OPTIONAL_GROUPS.items():
         chosen[key] = _plain(group()) | dict(chosen.get(key) or {})
+    if isinstance(dataset := chosen.get("dataset"), Mapping):
+        named = {key: value for key, value in WRITTEN_OUT.items() if key in dataset and dataset[key] is None}
+        chosen["dataset"] = {**dataset, **named}
     kinds = {"dataset": DatasetConfig, "trainer": TrainerConfig} | OPTIONAL_GROUPS
     return {key: without_neutral(kinds[key], value) if key in kinds else value for key, value in chosen.items()}
 

@@ -338,11 +338,11 @@ def trained_head(task: Task, dataset: DatasetConfig) -> str:
     return PREDICTED[problem].head
 
 
-def columns_of(dataset: DatasetConfig) -> list[str]:
-    """The columns of a table that a model reads which was trained on such data."""
+def columns_of(dataset: DatasetConfig) -> list[str] | None:
+    """The columns of a table that a model reads which was trained on such data; None: the table's names say which."""
     about = kind_of(dataset).columns
     named = getattr(dataset, about, about)
-    return [named] if isinstance(named, str) else list(named)
+    return [named] if isinstance(named, str) else None if named is None else list(named)
 
 
 def positions_read(dataset: DatasetConfig) -> tuple[str, int]:

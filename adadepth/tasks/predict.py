@@ -14,7 +14,14 @@ from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
 from adadepth.prediction.describing import describe_texts
 from adadepth.prediction.models import held_class, what_is_predicted
-from adadepth.prediction.tabular import check_input, check_output_file, input_file, output_ending, predict_table
+from adadepth.prediction.tabular import (
+    check_input,
+    check_output_file,
+    input_columns,
+    input_file,
+    output_ending,
+    predict_table,
+)
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
 from adadepth.runs.data_identity import DataIdentity, text_length
@@ -39,7 +46,7 @@ def predict(config: ExperimentConfig) -> None:
     source = None if config.input is None else input_file(config.input)
     chosen = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = load_pipeline(config)
-    columns = _columns(config, pipeline.model, path)
+    columns = [] if source is None else _columns(config, pipeline.model, source)
     if source is not None:
         check_input(pipeline, source, columns)
     directory = run_directory(config)
@@ -70,6 +77,12 @@ def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: P
     say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the work of full depth")
     say(f"predictions: {path}")
     return mean, work
+
+
+def trained_columns(model: Any) -> list[str]:
+    """Return the columns of texts that a model was trained on; none where it does not say them."""
+    identity = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
+    return [] if identity is None else list(identity.columns)
 
 
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
@@ -156,13 +169,13 @@ def _max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
     return length
 
 
-def _columns(config: ExperimentConfig, model: Any, path: str) -> list[str]:
-    """The columns of a table that are read: as settings or the run say, else as the model was trained."""
-    trained = DataIdentity.from_config("checkpoint", path, model.config)
+def _columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
+    """Return the columns of a table that are read: as settings or the run say, else as the model was trained."""
+    trained = trained_columns(model)
     is_set = any(key.partition(".")[0] == "dataset" for key in given_overrides())
-    if trained is None or not trained.columns or is_set or run_of_checkpoint(config) is not None:
-        return columns_of(config.dataset)
-    return list(trained.columns)
+    is_of_run = run_of_checkpoint(config) is not None
+    configured = columns_of(config.dataset) if is_set or is_of_run or not trained else None
+    return input_columns(source, configured, trained)
 
 
 def _segment_length(config: ExperimentConfig, model: Any) -> int | None:

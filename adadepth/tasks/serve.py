@@ -30,7 +30,7 @@ from adadepth.settings.kinds import columns_of, kind_of, problem_of
 from adadepth.system.console import say
 from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
 from adadepth.tasks.identity import class_names_of
-from adadepth.tasks.predict import load_pipeline
+from adadepth.tasks.predict import load_pipeline, trained_columns
 from adadepth.tasks.session import Parts, given_overrides
 from adadepth.tasks.subject import cls_options
 from adadepth.training.arguments import training_arguments
@@ -104,7 +104,9 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     measured = None if data is None else _measured(config, data, pipeline.model)
     knobs = knobs_of(pipeline.model)
     budget = None if measured is None else budget_knob(pipeline.model, lambda: measured.here().updates)
-    reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns_of(config.dataset)) == 2
+    columns = columns_of(config.dataset)
+    columns = trained_columns(pipeline.model) if columns is None else columns
+    reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns) == 2
     found = Served(
         name=path if run is None else f"{config.name}/{run.name}",
         pipeline=pipeline,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adadepth.errors import ConfigError
+from adadepth.settings.fingerprint import result_hash
 from tests.configs.support import configured
 
 
@@ -31,3 +32,13 @@ def test_a_wrong_setting_is_one_line(overrides: list[str], expected: str) -> Non
         configured("adalayers_tiny", *overrides)
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_columns_by_name_are_those_that_runs_wrote_out_before() -> None:
+    """So that a run goes on, and is the same run of a grid, whether its file names the columns or not."""
+    given = ("ponder_tiny", "dataset=table", "dataset.path=x")
+    by_name = configured(*given)
+    written = configured(*given, "dataset.text_columns=[sentence]", "dataset.label_column=label")
+    other = configured(*given, "dataset.text_columns=[text]")
+    assert (by_name.dataset.text_columns, by_name.dataset.label_column) == (None, None)
+    assert result_hash(by_name) == result_hash(written) != result_hash(other)

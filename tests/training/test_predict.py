@@ -313,7 +313,7 @@ def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
 
 MISTAKES = [
     ("mine.csv", "text\na\n", [], "lacks the column sentence; it has text"),
-    ("mine.csv", "sentence,x\na,1\nb\n", [], "mine.csv: row 1 "),
+    ("mine.csv", "sentence,x\na,1\nb\n", [], "mine.csv: line 3 has 1 fields, its header 2"),
     ("mine.jsonl", '{"sentence": "a"}\n{"sentence": 3}\n', [], "row 1, column sentence: holds int, not text"),
     ("mine.jsonl", '{"sentence": "a"}\n{"x": "b"}\n', [], "row 1 lacks the column sentence"),
     ("mine.jsonl", "[1]\n", [], "row 0 is no object of JSON"),

@@ -157,7 +157,7 @@ def _table_source(dataset: TableConfig) -> Iterator[str]:
 
 def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
     """What is predicted of a sentence or a pair."""
-    if len(dataset.text_columns) not in (1, 2):
+    if dataset.text_columns is not None and len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
         yield "dataset.label_separator: must not be empty"

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from adadepth.data.batches import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
+from adadepth.data.labelled.classes import ClassReader, class_readers
 from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
-from adadepth.data.text.data_table import DataTable, Rows, class_reader, first_texts
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, first_texts, row_place
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
@@ -86,6 +87,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     tables = open_splits(dataset, columns | {"label_column": [dataset.label_column]})
     train = choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
+    readers = _readers(dataset, names, tables, root)
     texts = [*dataset.context_columns, *dataset.ending_columns]
     read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
@@ -100,13 +102,16 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
         key = digest(CACHE_FORMAT, *columns_read, names, words.backend_tokenizer.to_str())
 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
-        classes = partial(read_labels, column=dataset.label_column, read_label=class_reader(names))
-
-        def write(folder: Path, table: DataTable) -> None:
-            write_rows(folder, choice_table(table, dataset), parts, words, dataset.label_column, class_reader(names))
 
         def store(split: str, table: DataTable) -> LabelledStore:
-            name, blanks = f"choices-{digest(key, table.fingerprint())}", dict.fromkeys(texts)
+            reader = readers[split]
+
+            def write(folder: Path, table: DataTable) -> None:
+                write_rows(folder, choice_table(table, dataset), parts, words, dataset.label_column, reader)
+
+            classes = partial(read_labels, column=dataset.label_column, read_label=reader)
+            name = f"choices-{digest(key, reader.key(), table.fingerprint())}"
+            blanks = dict.fromkeys(texts)
             return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
 
         stores = {split: store(split, table) for split, table in tables.items()}
@@ -118,6 +123,15 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     return data_of_tables(
         dataset, words, tokenizer.path, tables, splits, describe, ChoiceCollator, "multiple_choice", names
     )
+
+
+def _readers(
+    dataset: ChoiceConfig, names: tuple[str, ...], tables: dict[str, DataTable], root: Path
+) -> dict[str, ClassReader]:
+    """Return how the labels of every split are read: without names, a number is that of an ending."""
+    if not dataset.labels:
+        tables = {split: replace(table, class_names={}) for split, table in tables.items()}
+    return class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
 
 
 def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
@@ -139,7 +153,8 @@ def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
                     name: list(map(" ".join, zip(starts, texts, strict=True))) for name, texts in endings.items()
                 }
             label = dataset.label_column
-            yield {context: read("context_columns", context), **endings, label: batch[label]}
+            places = {ROW_PLACES: batch[ROW_PLACES]} if ROW_PLACES in batch else {}
+            yield {context: read("context_columns", context), **endings, label: batch[label], **places}
             first += len(batch[context])
 
     return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
@@ -147,10 +162,10 @@ def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
 
 def _column(table: DataTable, batch: Rows, key: str, name: str, *, first: int) -> list[str]:
     """Return a column of texts; a missing one is empty."""
-    for number, text in enumerate(batch[name], start=first):
+    for position, text in enumerate(batch[name]):
         if text is not None and not isinstance(text, str):
-            kind = type(text).__name__
-            raise DataError(f"dataset.{key}={name}: row {number} of {table.label} holds {kind}, not text")
+            kind, place = type(text).__name__, row_place(table, batch, position, first)
+            raise DataError(f"dataset.{key}={name}: {place} holds {kind}, not text")
     return [text or "" for text in batch[name]]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, row_place
 from adadepth.data.text.local_files import as_path, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 
@@ -45,15 +45,26 @@ def _find(dataset: SentEvalConfig) -> Path:
 
 def _table(file: Path, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
-        rows = ((label, sentence) for part, label, sentence in _rows(file) if part == split)
+        rows = (row for row in _rows(file) if row.split == split)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
-            yield {name: list(values) for name, values in zip(_COLUMNS, zip(*batch, strict=True), strict=True)}
+            places = [RowPlace(f"dataset.path={file}", "line", row.line) for row in batch]
+            cells = [[row.label for row in batch], [row.sentence for row in batch]]
+            yield {**dict(zip(_COLUMNS, cells, strict=True)), ROW_PLACES: places}
 
     return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, partial(_fingerprint, file, split))
 
 
-def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield split, class and sentence of every line; fields between the second and the last are somebody's notes."""
+class _Row(NamedTuple):
+    """A line of a file: its number from 1 on, its split, class and sentence."""
+
+    line: int
+    split: str
+    label: str
+    sentence: str
+
+
+def _rows(file: Path) -> Iterator[_Row]:
+    """Yield every line; fields between the second and the last are somebody's notes."""
     for number, line in enumerate(text_lines("dataset.path", file), start=1):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
@@ -63,7 +74,7 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
             )
         if fields[0] not in _SPLITS:
             raise DataError(f"dataset.path={file}: line {number} begins with {fields[0]!r}, not with tr, va or te")
-        yield _SPLITS[fields[0]], fields[1], fields[-1]
+        yield _Row(number, _SPLITS[fields[0]], fields[1], fields[-1])
 
 
 def _fingerprint(file: Path, split: str) -> list[str]:
@@ -95,7 +106,7 @@ def _split(table: DataTable, split: str) -> DataTable:
             first = numbers.stop
             places = [place for place, number in enumerate(numbers) if number % 100 in _NUMBERS_OF[split]]
             rows = {name: [values[place] for place in places] for name, values in batch.items()}
-            yield {**rows, PREFIX: [_before_verb(table, numbers[place], batch, place) for place in places]}
+            yield {**rows, PREFIX: [_before_verb(table, batch, place, numbers.start) for place in places]}
 
     def fingerprint() -> list[str]:
         return [*table.fingerprint(), split]
@@ -103,12 +114,13 @@ def _split(table: DataTable, split: str) -> DataTable:
     return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint)
 
 
-def _before_verb(table: DataTable, number: int, batch: Rows, place: int) -> str:
+def _before_verb(table: DataTable, batch: Rows, place: int, first: int) -> str:
     """The words before the verb, which are counted from 1."""
     words, verb = str(batch["orig_sentence"][place]).split(), str(batch["verb_index"][place])
     if not verb.isdigit() or not 1 < int(verb) <= len(words):
+        where = row_place(table, batch, place, first)
         raise DataError(
-            f"{table.label}: row {number} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many "
-            "words its orig_sentence has, is needed"
+            f"{where} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its orig_sentence "
+            "has, is needed"
         )
     return " ".join(words[: int(verb) - 1])

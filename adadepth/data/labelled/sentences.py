@@ -6,29 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.bigram_shift import load_bigram_shift
+from adadepth.data.labelled.classes import class_names, class_readers, read_value, with_lists
 from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
+from adadepth.data.labelled.columns import TextColumns, choose_columns
 from adadepth.data.labelled.contract import LabelledData, Numbering, data_of_tables, describe_labels
 from adadepth.data.labelled.load import check_submission_names
 from adadepth.data.labelled.splits import cached_rows, open_splits, open_tests, split_examples, table_splits
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
-from adadepth.data.text.data_table import (
-    DataTable,
-    class_names,
-    class_reader,
-    first_texts,
-    labels_reader,
-    read_value,
-    require_columns,
-    with_lists,
-)
+from adadepth.data.text.data_table import DataTable, first_texts, require_columns
 from adadepth.data.text.layout import DoubleCls, Layout
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.settings.kinds import problem_of
@@ -87,33 +80,30 @@ def load_sentences(
         return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)
     check_submission_names(dataset.submission)
     root = cache_root(dataset.cache_dir)
-    tables = open_splits(dataset, {"text_columns": dataset.text_columns}, optional=dataset.test_splits)
+    tables = open_splits(dataset, {}, optional=dataset.test_splits)
     tables |= open_tests(dataset)
-    labelled = table_splits(dataset)
+    columns = choose_columns(dataset, tables[dataset.train_split])
+    for table in tables.values():
+        require_columns(table, "text_columns", columns.texts)
     problem = problem_of(dataset)
     assert problem is not None, "sentences have classes, labels or values"
-    for split in labelled:
-        require_columns(tables[split], "label_column", [dataset.label_column])
+    for split in table_splits(dataset):
+        require_columns(tables[split], "label_column", [columns.label])
         require_columns(tables[split], "difficulty_column", _difficulty(dataset))
         if problem == "multi_label":
-            tables[split] = with_lists(tables[split], dataset.label_column, dataset.label_separator)
+            tables[split] = with_lists(tables[split], columns.label, dataset.label_separator)
     train = tables[dataset.train_split]
-    names: tuple[str, ...] = ()
-    if problem != "regression":
-        names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
-    numbering = Numbering.of_classes(names, classes, f"dataset.label_column={dataset.label_column}")
-    texts = dict.fromkeys(dataset.text_columns, "text_columns")
+    numbering, readers = _read_classes(dataset, columns.label, tables, root, classes)
     with parallel_encoding():
         words = load_or_train(
             tokenizer,
             root,
-            lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
-            lambda: first_texts(train, texts, tokenizer.train_documents),
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), columns.texts),
+            lambda: first_texts(train, dict.fromkeys(columns.texts, "text_columns"), tokenizer.train_documents),
             needed_tokens(cls_tokens),
         )
-        key = digest(CACHE_FORMAT, list(dataset.text_columns), *numbering.key(), words.backend_tokenizer.to_str())
         stores = {
-            split: _store(dataset, split, table, key, numbering if split in labelled else None, words, root)
+            split: _store(dataset, columns, split, table, readers.get(split), words, root)
             for split, table in tables.items()
         }
     layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
@@ -126,7 +116,8 @@ def load_sentences(
     data = data_of_tables(
         dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, problem, numbering.classes
     )
-    return replace(data, has_difficulty=dataset.difficulty_column is not None)
+    summary = {**data.summary, "text_columns": columns.texts, "label_column": columns.label}
+    return replace(data, summary=summary, has_difficulty=dataset.difficulty_column is not None)
 
 
 def _difficulty(dataset: LabelledConfig) -> list[str]:
@@ -134,34 +125,70 @@ def _difficulty(dataset: LabelledConfig) -> list[str]:
     return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
 
 
+def _read_classes(
+    dataset: LabelledConfig,
+    column: str,
+    tables: dict[str, DataTable],
+    root: Path,
+    known: Sequence[str] | None,
+) -> tuple[Numbering, dict[str, _LabelReader]]:
+    """Return the numbers of the classes, none of a regression, and how the labels of every labelled split are read.
+
+    `known` are the classes of a model, whose numbers they are then.
+    """
+    labelled = {split: tables[split] for split in table_splits(dataset)}
+    if dataset.problem == "regression":
+        return Numbering((), (), ()), dict.fromkeys(labelled, _LabelReader(read_value, "value"))
+    train = labelled[dataset.train_split]
+    names = class_names(dataset.labels, "label_column", column, [train], root)
+    has_order = bool(dataset.labels) or column in train.class_names
+    classes = class_readers(names, "label_column", column, labelled, root, has_order=has_order)
+    numbering = Numbering.of_classes(names, known, f"dataset.label_column={column}")
+    keys = {split: [reader.key(), *numbering.key()] for split, reader in classes.items()}
+    if dataset.problem == "classification":
+        return numbering, {
+            split: _LabelReader(numbering.read_class(reader), keys[split]) for split, reader in classes.items()
+        }
+    shape = (len(numbering.classes),)
+    return numbering, {
+        split: _LabelReader(numbering.read_classes(reader.read_several), keys[split], shape)
+        for split, reader in classes.items()
+    }
+
+
+class _LabelReader(NamedTuple):
+    """How the labels of a split are read: the function, what identifies it, and the shape of what it returns."""
+
+    read: Callable[[Any], Any]
+    key: Any
+    shape: tuple[int, ...] = ()
+
+
 def _store(
     dataset: LabelledConfig,
+    columns: TextColumns,
     split: str,
     table: DataTable,
-    key: str,
-    numbering: Numbering | None,
+    reader: _LabelReader | None,
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return a split's tokens and, unless ``numbering`` is None, its labels and difficulties."""
-    label_column, difficulty = (None, []) if numbering is None else (dataset.label_column, _difficulty(dataset))
-    is_one = dataset.problem == "classification"
-    names = () if numbering is None else numbering.classes
-    shape = (len(names),) if names and dataset.problem == "multi_label" else ()
-    read_label: Any = read_value
-    if numbering is not None and names and is_one:
-        read_label = numbering.read_class(class_reader(numbering.names))
-    elif numbering is not None and names:
-        read_label = numbering.read_classes(labels_reader(numbering.names))
+    """Return a split's tokens and, unless ``reader`` is None, its labels and difficulties."""
+    difficulty = next(iter(_difficulty(dataset)), None)
+    classes = None
+    if reader is not None and dataset.problem == "classification":
+        classes = partial(read_labels, column=columns.label, read_label=reader.read)
 
     def write(folder: Path, table: DataTable) -> None:
-        texts, hard = dataset.text_columns, next(iter(difficulty), None)
-        write_rows(folder, table, texts, words, label_column, read_label, hard, shape)
+        if reader is None:
+            write_rows(folder, table, columns.texts, words, None, read_value)
+        else:
+            write_rows(folder, table, columns.texts, words, columns.label, reader.read, difficulty, reader.shape)
 
-    name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
-    classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names and is_one else None
-    blanks = dict.fromkeys(dataset.text_columns, "")
-    return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
+    labels = None if reader is None else [columns.label, reader.key, difficulty]
+    key = digest(CACHE_FORMAT, columns.texts, labels, words.backend_tokenizer.to_str(), table.fingerprint())
+    blanks = dict.fromkeys(columns.texts, "")
+    return LabelledStore.open(cached_rows(root, f"labelled-{key}", dataset, split, table, write, blanks, classes))
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -20,17 +17,17 @@ from adadepth.data.labelled.probing import agreement_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.stores.arrays import cached_arrays, versioned
 from adadepth.data.text.data_table import DataTable, Rows, joined, require_columns
-from adadepth.data.text.hub import file_table, hub_tables
+from adadepth.data.text.delimited import DELIMITERS, delimited_table
+from adadepth.data.text.hub import hub_tables
 from adadepth.data.text.local_files import (
     COLUMN_TEXT,
     TABLE_SUFFIXES,
     as_path,
     column_table,
-    files_digest,
     find_files,
     split_names,
-    text_lines,
 )
+from adadepth.data.text.table_files import file_table, is_saved, saved_splits, saved_table
 from adadepth.errors import DataError, nearest
 from adadepth.settings.kinds import kind_of
 from adadepth.settings.plugins import load
@@ -132,9 +129,7 @@ def set_aside(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray
     return aside
 
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
-_ROWS_AT_ONCE = 1000
 
 
 def open_splits(
@@ -197,7 +192,6 @@ def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
             known = ", ".join(tables)
             raise DataError(f"dataset.test_hub.{split}.split={entry['split']}: the data set has only {known}")
         found[split] = tables[entry["split"]]
-        require_columns(found[split], "text_columns", dataset.text_columns)
     return found
 
 
@@ -213,7 +207,18 @@ def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
 
 
 def _named_files(path: Mapping[Any, Any], wanted: Sequence[str]) -> dict[str, list[Path]]:
-    named = {str(split): find_files(f"dataset.path.{split}", files) for split, files in path.items()}
+    named = {str(split): _files(f"dataset.path.{split}", files) for split, files in path.items()}
+    return _by_split(named, wanted)
+
+
+def _files(key: str, path: Any) -> list[Path]:
+    """Return the files that a setting names, or the one folder that `save_to_disk` wrote."""
+    if isinstance(path, str) and is_saved(folder := as_path(key, path)):
+        return [folder]
+    return find_files(key, path)
+
+
+def _by_split(named: Mapping[str, list[Path]], wanted: Sequence[str]) -> dict[str, list[Path]]:
     called = {split: next((name for name in _names(split, wanted) if name in named), None) for split in wanted}
     return {split: named[name] for split, name in called.items() if name is not None}
 
@@ -230,6 +235,13 @@ def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
         siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
         problem = "is a file" if folder.exists() else f"no such folder{nearest(folder.name, siblings)}"
         raise DataError(f"dataset.path={path}: {problem}; give a folder of splits, or a mapping of splits to files")
+    if saved := saved_splits(folder):
+        return _by_split({split: [entry] for split, entry in saved.items()}, wanted)
+    if is_saved(folder):
+        raise DataError(
+            f"dataset.path={path}: is one table of save_to_disk, without splits; give dataset.path={{train: FOLDER, "
+            "validation: FOLDER}"
+        )
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and file.stat().st_size > 0)
     found = {}
     for split in wanted:
@@ -258,54 +270,15 @@ def open_table(file: Path, key: str = "dataset.path") -> DataTable:
     Raises:
         DataError: It is none, or cannot be read.
     """
+    if file.is_dir():
+        return saved_table(key, file)
     if file.suffix in DELIMITERS:
-        return _delimited(file, key)
+        return delimited_table(file, key)
     if file.suffix in COLUMN_TEXT:
         return column_table(file, key)
     if file.name.endswith(_SUFFIXES):
         return file_table(key, file)
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
-
-
-def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
-    """What parts the columns of a CSV: mostly a comma; where that is the decimal mark, spreadsheets write others.
-
-    Args:
-        file: Its first line is a header.
-        key: Setting that names it, for messages.
-    """
-    unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
-    return max(",;\t", key=unquoted.count)
-
-
-def _delimited(file: Path, key: str) -> DataTable:
-    """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
-    label = f"{key}={file}"
-    is_quoted = file.suffix == ".csv"
-    delimiter = csv_delimiter(file, key) if is_quoted else DELIMITERS[file.suffix]
-
-    def rows() -> Iterator[list[str]]:
-        # With their line ends, because a quoted field may hold some.
-        lines = (f"{line}\n" for line in text_lines(key, file))
-        quoted = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE)
-        try:
-            yield from (row for row in quoted if row)
-        except csv.Error as error:
-            raise DataError(f"{label}: {error}") from error
-
-    columns = next(rows(), [])
-    if twice := [name for name in columns if columns.count(name) > 1]:
-        raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
-
-    def batches() -> Iterator[Rows]:
-        numbered = enumerate(islice(rows(), 1, None))
-        while batch := list(islice(numbered, _ROWS_AT_ONCE)):
-            for number, row in batch:
-                if len(row) != len(columns):
-                    raise DataError(f"{label}: row {number} has {len(row)} fields, its header {len(columns)}")
-            yield {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
-
-    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
 
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ same, where that begins an entity the one that continues it. Special tokens carr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,13 @@ import numpy as np
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
+from adadepth.data.labelled.classes import class_names, class_readers
 from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.contract import LabelledData, Numbering, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import TaggedStore, write_tagged
-from adadepth.data.text.data_table import DataTable, class_names, class_reader
+from adadepth.data.text.data_table import DataTable
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
@@ -98,6 +99,8 @@ def load_tagging(
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
     names = class_names(dataset.labels, "tag_column", dataset.tag_column, list(tables.values()), root)
     numbering = Numbering.of_classes(names, classes, f"dataset.tag_column={dataset.tag_column}")
+    has_order = bool(dataset.labels) or dataset.tag_column in tables[dataset.train_split].class_names
+    readers = class_readers(names, "tag_column", dataset.tag_column, tables, root, has_order=has_order)
     train = tables[dataset.train_split]
     with parallel_encoding():
         words = load_or_train(
@@ -110,11 +113,11 @@ def load_tagging(
         columns = (dataset.token_column, dataset.tag_column)
 
         def store(split: str, table: DataTable) -> TaggedStore:
-            declared = table.class_names.get(dataset.tag_column, [])
-            read_tag = numbering.read_class(_reader(names, declared))
+            reader = readers[split]
+            read_tag = numbering.read_class(reader)
             write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=read_tag)
             reads = [words.backend_tokenizer.to_str(), table.fingerprint()]
-            key = digest(CACHE_FORMAT, columns, *numbering.key(), declared, *reads)
+            key = digest(CACHE_FORMAT, columns, reader.key(), *numbering.key(), *reads)
             blanks: dict[str, list[Any]] = {column: [] for column in columns}
             return TaggedStore.open(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
 
@@ -145,18 +148,6 @@ def later_labels(names: Sequence[str]) -> np.ndarray:
 def _sentences(table: DataTable, column: str, limit: int | None) -> Iterator[str]:
     rows = (words for batch in table.batches() for words in batch[column])
     return (" ".join(map(str, words)) for words in islice(rows, limit))
-
-
-def _reader(names: tuple[str, ...], declared: list[str]) -> Callable[[Any], int]:
-    """Return the function from a name or a class number to the tag's number.
-
-    A number is that of the classes that the data declare, if they do: configured names may be in another order.
-    """
-    read = class_reader(names)
-    if not declared:
-        return read
-    read_declared = class_reader(tuple(declared))
-    return lambda tag: read(declared[read_declared(tag)])
 
 
 def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:

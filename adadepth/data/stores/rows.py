@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.text.data_table import DataTable, Rows, row_place
 from adadepth.data.text.tokenizer import encode_sentences, encode_words
 from adadepth.errors import DataError
 
@@ -83,7 +83,7 @@ def write_rows(
             encoded = encode_sentences(tokenizer, list(_texts(table, batch, columns, first)))
             writer.append(tokens=list(chain.from_iterable(encoded)), offsets=list(map(len, encoded)))
             for name, (kind, column, read) in numbers.items():
-                writer.append(**{name: _numbers(table, batch[column], kind, column, read, first)})
+                writer.append(**{name: _numbers(table, batch, kind, column, read, first)})
             first += len(batch[columns[0]])
 
 
@@ -92,18 +92,18 @@ def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float
     found = [np.empty(0)]
     first = 0
     for batch in table.batches():
-        found.append(_numbers(table, batch[column], "label", column, read_label, first))
+        found.append(_numbers(table, batch, "label", column, read_label, first))
         first += len(batch[column])
     return np.concatenate(found)
 
 
 def _texts(table: DataTable, batch: Rows, columns: list[str], first: int) -> Iterator[str]:
     """Yield the texts row by row; a missing one is empty."""
-    for number, row in enumerate(zip(*(batch[column] for column in columns), strict=True), start=first):
+    for position, row in enumerate(zip(*(batch[column] for column in columns), strict=True)):
         for column, text in zip(columns, row, strict=True):
             if text is not None and not isinstance(text, str):
-                kind = type(text).__name__
-                raise DataError(f"dataset.text_columns={column}: row {number} of {table.label} holds {kind}, not text")
+                kind, place = type(text).__name__, row_place(table, batch, position, first)
+                raise DataError(f"dataset.text_columns={column}: {place} holds {kind}, not text")
             yield text or ""
 
 
@@ -114,14 +114,14 @@ def _read_difficulty(value: Any) -> int:
 
 
 def _numbers(
-    table: DataTable, values: list[Any], kind: str, column: str, read: Callable[[Any], float], first: int
+    table: DataTable, batch: Rows, kind: str, column: str, read: Callable[[Any], float], first: int
 ) -> np.ndarray:
     found: list[Any] = []
-    for position, value in enumerate(values):
+    for position, value in enumerate(batch[column]):
         try:
             found.append(read(value))
         except ValueError as error:
-            place = f"row {first + position} of {table.label}"
+            place = row_place(table, batch, position, first)
             raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
     return np.array(found, dtype=np.float64)
 
@@ -185,7 +185,7 @@ def write_tagged(
     with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
         for batch in table.batches():
             rows = list(_rows(table, batch, columns, first))
-            writer.append(tags=list(_tags(table, rows, columns[1], read_tag, first)))
+            writer.append(tags=list(_tags(table, batch, columns[1], read_tag, first)))
             sentences = [sentence for sentence, _ in rows]
             words = list(chain.from_iterable(encode_words(tokenizer, sentences)))
             writer.append(tokens=list(chain.from_iterable(words)), words=list(map(len, words)))
@@ -196,8 +196,8 @@ def write_tagged(
 def _rows(table: DataTable, batch: Rows, columns: tuple[str, str], first: int) -> Iterator[tuple[list[str], list[Any]]]:
     """Yield the words and tags of each row."""
     token_column, tag_column = columns
-    for number, (words, tags) in enumerate(zip(*map(batch.get, columns), strict=True), start=first):
-        row = f"row {number} of {table.label}"
+    for position, (words, tags) in enumerate(zip(*map(batch.get, columns), strict=True)):
+        row = row_place(table, batch, position, first)
         for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):
             if not isinstance(values, list):
                 raise DataError(f"dataset.{key}_column={column}: {row} holds {type(values).__name__}, not a list")
@@ -210,14 +210,11 @@ def _rows(table: DataTable, batch: Rows, columns: tuple[str, str], first: int) -
         yield words, tags
 
 
-def _tags(
-    table: DataTable, rows: list[tuple[list[str], list[Any]]], column: str, read_tag: Callable[[Any], int], first: int
-) -> Iterator[int]:
-    for number, (_, tags) in enumerate(rows, start=first):
+def _tags(table: DataTable, batch: Rows, column: str, read_tag: Callable[[Any], int], first: int) -> Iterator[int]:
+    for position, tags in enumerate(batch[column]):
         for tag in tags:
             try:
                 yield read_tag(tag)
             except ValueError as error:
-                raise DataError(
-                    f"dataset.tag_column={column}: row {number} of {table.label} has the tag {tag!r}; {error}"
-                ) from error
+                place = row_place(table, batch, position, first)
+                raise DataError(f"dataset.tag_column={column}: {place} has the tag {tag!r}; {error}") from error

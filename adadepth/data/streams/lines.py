@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
+from adadepth.data.text.hub import hub_digest, hub_rows
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
@@ -20,6 +20,7 @@ from adadepth.data.text.local_files import (
     marked_lines,
     text_lines,
 )
+from adadepth.data.text.table_files import file_rows
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig
 

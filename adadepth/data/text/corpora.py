@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, digest
-from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
+from adadepth.data.text.hub import hub_digest, hub_rows, warn_once
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
@@ -24,6 +24,7 @@ from adadepth.data.text.local_files import (
     text_documents,
     text_lines,
 )
+from adadepth.data.text.table_files import file_rows
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:

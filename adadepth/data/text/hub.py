@@ -1,86 +1,21 @@
-"""The one place that uses the ``datasets`` library: files of jsonl, parquet and arrow, and data sets of the hub."""
+"""The one place that uses the ``datasets`` library: data sets of the hub, and what the library wrote to a disk."""
 
 from __future__ import annotations
 
-import gzip
 import logging
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adadepth.data.text.data_table import DataTable, Rows
-from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 from adadepth.system.places import first_line, require_hub
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 1000  # rows read at a time
-_MOST_TIMES, _PART = 100, 2**20  # a packed file opens to no more times its size, and some parts of so many bytes
 _warned: set[str] = set()  # subjects of `warn_once`
-
-
-def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
-    """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
-    with _readable(key, file):
-        yield from _texts(f"{key}={file}", _open_file(file), column)
-
-
-def file_table(key: str, file: Path) -> DataTable:
-    """Return a jsonl, parquet or arrow file as a table, read in the same way."""
-
-    def batches() -> Iterator[Rows]:
-        with _readable(key, file):
-            yield from _open_file(file).iter(batch_size=_BATCH)
-
-    with _readable(key, file):
-        rows = _open_file(file)
-        columns = rows.column_names or list(next(iter(rows), {}))
-    return DataTable(f"{key}={file}", columns, _class_names(rows), batches, partial(files_digest, [file]))
-
-
-def _open_file(file: Path) -> Any:
-    from datasets import load_dataset
-
-    if file.suffix == ".gz":
-        stat = file.stat()
-        _check_packed(file, stat.st_size, stat.st_mtime_ns)
-    return load_dataset(_kind(file), data_files=[str(file)], split="train", streaming=True)
-
-
-@cache
-def _check_packed(file: Path, size: int, modified: int) -> None:
-    """Refuse a file that opens to far more than text does, of which a third or a tenth remains; looked at once."""
-    opened = 0
-    with file.open("rb") as packed, gzip.open(packed) as unpacked:
-        while part := unpacked.read(_PART):
-            opened += len(part)
-            if opened > _PART * 64 + _MOST_TIMES * packed.tell():
-                raise DataError(f"{file}: opens to more than {_MOST_TIMES} times its size; unpack it to read it anyway")
-
-
-def _kind(file: Path) -> str:
-    if file.name.endswith(JSON_SUFFIXES):
-        return "json"
-    return "arrow" if file.name.endswith(ARROW_SUFFIXES) else "parquet"
-
-
-@contextmanager
-def _readable(key: str, file: Path) -> Iterator[None]:
-    """Turn what the library says about a damaged file into one line."""
-    try:
-        yield
-    except UnicodeDecodeError:
-        for _ in text_lines(key, file):  # finds the byte and names it
-            pass
-        raise
-    except (RuntimeError, OSError, ValueError, EOFError, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({first_line(error)})") from error
 
 
 def hub_rows(
@@ -124,7 +59,7 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
         str(split): DataTable(
             _label(entry),
             rows.column_names,
-            _class_names(rows),
+            declared_classes(rows.features),
             partial(rows.iter, batch_size=_BATCH),
             partial(hub_digest, {**entry, "split": str(split)}),
         )
@@ -132,10 +67,24 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     }
 
 
-def _class_names(rows: Any) -> dict[str, list[str]]:
+def declared_classes(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
     """Return the declared classes of each column, be it one a row or a list of them."""
-    features = {name: getattr(feature, "feature", feature) for name, feature in (rows.features or {}).items()}
-    return {name: list(feature.names) for name, feature in features.items() if hasattr(feature, "names")}
+    inner = {name: getattr(feature, "feature", feature) for name, feature in (features or {}).items()}
+    return {name: list(feature.names) for name, feature in inner.items() if hasattr(feature, "names")}
+
+
+def classes_in_metadata(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the declared classes of each column from what the library writes into the metadata of a file."""
+    from datasets import Features
+
+    return declared_classes(Features.from_dict(dict(features)))
+
+
+def load_saved(folder: Path) -> Any:
+    """Return the rows of a table that `save_to_disk` wrote, with plain values."""
+    from datasets import load_from_disk
+
+    return load_from_disk(str(folder)).with_format(None)
 
 
 def hub_digest(entry: Mapping[str, Any]) -> list[str]:
@@ -165,14 +114,27 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
 
 
 def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
-    columns = rows.column_names or list(next(iter(rows), {}))
+    check_column(label, rows.column_names or list(next(iter(rows), {})), column)
+    yield from column_texts(label, rows.select_columns([column]).iter(batch_size=_BATCH), column)
+
+
+def check_column(label: str, columns: Sequence[str], column: str) -> None:
+    """Fail with the nearest name where there is no such column of texts."""
     if column not in columns:
         raise DataError(
             f"dataset.text_column={column}: {label} has the columns {', '.join(columns)}{nearest(column, columns)}"
         )
+
+
+def column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[str]:
+    """Yield the texts of a column; missing ones are left out, and counted in a warning.
+
+    Raises:
+        DataError: Something is no text.
+    """
     seen = missing = 0
     try:
-        for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
+        for batch in batches:
             for text in batch[column]:
                 seen, missing = seen + 1, missing + (text is None)
                 if text is not None and not isinstance(text, str):

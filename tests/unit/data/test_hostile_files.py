@@ -14,8 +14,8 @@ from adadepth.data.cache import cached_folder
 from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
 from adadepth.data.puzzles.generated import draw_paths
 from adadepth.data.stores.questions import read_rows
-from adadepth.data.text.hub import file_table
 from adadepth.data.text.local_files import find_files
+from adadepth.data.text.table_files import file_table
 from adadepth.errors import ConfigError, DataError
 from adadepth.settings.data import MazePathConfig
 from adadepth.tasks.predict import read_texts

@@ -108,8 +108,8 @@ def test_a_line_of_another_format_is_named(tmp_path: Path, line: str, expected: 
 
 def test_a_class_that_training_does_not_have_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", [*TENSES, "te\tFUT\tShe will ."])
-    assert "row 2 of" in message(senteval(tmp_path))
-    assert "has the label 'FUT'; allowed are 0 to 1 or PAST, PRES" in message(senteval(tmp_path))
+    assert "line 7 of" in message(senteval(tmp_path))
+    assert "has the label 'FUT'; allowed are PAST, PRES" in message(senteval(tmp_path))
 
 
 def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "expected"), [
-    ({"verb_index": 9}, "row 4 has the verb_index '9'; from 2 to 7, which is how many words its orig_sentence has"),
-    ({"verb_index": 1}, "row 4 has the verb_index '1'; from 2 to 7"),
-    ({"verb_index": "x"}, "row 4 has the verb_index 'x'; from 2 to 7"),
-    ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: row 4 of"),
+    ({"verb_index": 9}, "agr.tsv has the verb_index '9'; from 2 to 7, which is how many words its orig_sentence has"),
+    ({"verb_index": 1}, "agr.tsv has the verb_index '1'; from 2 to 7"),
+    ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; from 2 to 7"),
+    ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: line 6 of"),
     ({"n_diff_intervening": "na"}, "has the difficulty 'na'; a whole number from 0 on is needed"),
 ])  # fmt: skip
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], expected: str) -> None:

@@ -204,14 +204,14 @@ def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("row", "changes", "expected"), [
     ({"tokens": ["a", "cat"], "ner_tags": ["O"]}, {},
-     "dataset.tag_column=ner_tags: row 4 of dataset.path=FILE has 2 words but 1 tags"),
+     "dataset.tag_column=ner_tags: line 5 of dataset.path=FILE has 2 words but 1 tags"),
     ({"tokens": ["a"], "ner_tags": ["B-PRE"]}, {"labels": NAMES},
-     "dataset.tag_column=ner_tags: row 4 of dataset.path=FILE has the tag 'B-PRE'; allowed are 0 to 2 or O, B-PER, "
+     "dataset.tag_column=ner_tags: line 5 of dataset.path=FILE has the tag 'B-PRE'; allowed are O, B-PER, "
      "I-PER (did you mean 'B-PER'?)"),
-    ({"tokens": ["a"], "ner_tags": ["3"]}, {"labels": NAMES}, "has the tag '3'; allowed are 0 to 2 or O, B-PER, I-PER"),
-    ({"tokens": ["a"], "ner_tags": [None]}, {}, "row 4 of dataset.path=FILE has the tag None; allowed are"),
+    ({"tokens": ["a"], "ner_tags": ["3"]}, {"labels": NAMES}, "has the tag '3'; allowed are O, B-PER, I-PER"),
+    ({"tokens": ["a"], "ner_tags": [None]}, {}, "line 5 of dataset.path=FILE has the tag None; allowed are"),
     ({"tokens": [None], "ner_tags": ["O"]}, {},
-     "dataset.token_column=tokens: row 4 of dataset.path=FILE holds the word None, which is not text"),
+     "dataset.token_column=tokens: line 5 of dataset.path=FILE holds the word None, which is not text"),
     (None, {"token_column": "words"}, "dataset.token_column=words: dataset.path=FILE has the columns tokens, ner_tags"),
     (None, {"tag_column": "ner_tag"}, "has the columns tokens, ner_tags (did you mean 'ner_tags'?)"),
 ])  # fmt: skip
@@ -229,7 +229,7 @@ def test_a_text_is_no_list_of_words(tmp_path: Path) -> None:
     path = write_splits(
         tmp_path / "in", "csv", train=[{"tokens": "a cat", "ner_tags": 1}, {"tokens": "b", "ner_tags": 0}]
     )
-    with pytest.raises(DataError, match=r"^dataset.token_column=tokens: row 0 of .* holds str, not a list$"):
+    with pytest.raises(DataError, match=r"^dataset.token_column=tokens: line 2 of .* holds str, not a list$"):
         load(tmp_path, path, evaluation_splits=["train"])
 
 

@@ -1,0 +1,114 @@
+"""CSV and TSV: files with a header line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
+from adadepth.data.text.local_files import files_digest, text_lines
+from adadepth.errors import DataError
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_ROWS_AT_ONCE = 1000
+_LONGEST_CELL = 2**27  # characters; without a limit a quote that nothing closes would take all memory
+_CELL_SHOWN = 40  # characters of a cell in a message
+
+
+def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
+    """Return what parts the columns of a CSV: a comma, or where that is the decimal mark what spreadsheets write.
+
+    Args:
+        file: Its first line is a header.
+        key: Setting that names it, for messages.
+    """
+    unquoted = re.sub('"[^"]*"', "", next(_physical_lines(file, key), ""))
+    return max(",;\t", key=unquoted.count)
+
+
+def delimited_table(file: Path, key: str) -> DataTable:
+    """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks.
+
+    Raises:
+        DataError: Now or while it is read; the message names the file, and of a row that is not right its line.
+    """
+    label = f"{key}={file}"
+    delimiter = csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
+    columns = next((row for _, row in _rows(file, key, delimiter)), [])
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
+
+    def batches() -> Iterator[Rows]:
+        rows = islice(_rows(file, key, delimiter), 1, None)
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
+            for line, row in batch:
+                if len(row) != len(columns):
+                    raise DataError(f"{label}: line {line} has {len(row)} fields, its header {len(columns)}")
+            cells: Rows = {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
+            yield {**cells, ROW_PLACES: [RowPlace(label, "line", line) for line, _ in batch]}
+
+    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
+
+
+def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield every row that is no blank line with the number of its first line, from 1 on.
+
+    Quotes are read as RFC 4180 has them: a quoted field may hold line ends, and nothing but a separator follows it.
+    """
+    held: list[str] = []  # the lines of the row that is read
+
+    def lines() -> Iterator[str]:
+        for line in _physical_lines(file, key):
+            held.append(line)
+            yield line
+
+    csv.field_size_limit(_LONGEST_CELL)
+    if file.suffix == ".csv":
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    else:
+        reader = csv.reader(lines(), delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
+    first = 1
+    try:
+        for row in reader:
+            if row:
+                yield first, row
+            first = reader.line_num + 1
+            held.clear()
+    except csv.Error as error:
+        raise DataError(f"{key}={file}: {_what_is_wrong(error, held, first, delimiter)}") from error
+
+
+def _what_is_wrong(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
+    """Return what is wrong with a row, whose lines these are: mostly a quote, whose field is named with its line."""
+    text, position = "".join(lines), 0
+    mark = re.escape(delimiter)
+    field = re.compile(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]+|"")*+(?P<end>"(?=[{mark}\r\n]|$)|)')
+    while match := field.search(text, position):
+        if not match["end"]:
+            line = first + len(re.findall("\r\n|\r|\n", text[: match.start()]))
+            beginning = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
+            return (
+                f"line {line}: the field {beginning!r} begins with a quote that none before a separator or the end of "
+                "a line closes; a quote that is text is written twice, inside a field in quotes"
+            )
+        position = match.end()
+    return f"line {first}: {error}"
+
+
+def _physical_lines(file: Path, key: str) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 file with their line ends, ``\n``, ``\r\n`` or ``\r``, and no others.
+
+    Raises:
+        DataError: A byte is not UTF-8; the message names its offset.
+    """
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            yield from stream
+    except UnicodeDecodeError:
+        for _ in text_lines(key, file):  # finds the byte and names it
+            pass
+        raise

@@ -1,0 +1,184 @@
+"""Files of JSON, parquet and Arrow, and the folders that `save_to_disk` of the ``datasets`` library writes."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
+from adadepth.data.text.hub import check_column, classes_in_metadata, column_texts, declared_classes, load_saved
+from adadepth.data.text.json_rows import read_json_rows
+from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES, files_digest
+from adadepth.errors import DataError
+from adadepth.system.places import first_line
+
+_ROWS_AT_ONCE = 1000
+_SPLITS, _STATE = "dataset_dict.json", "state.json"  # of `save_to_disk`: of a folder of splits, and of each of them
+
+
+def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
+    """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
+    table = file_table(key, file)
+    check_column(table.label, table.columns, column)
+    if file.name.endswith(JSON_SUFFIXES):
+        yield from column_texts(table.label, table.batches(), column)
+    else:
+        yield from column_texts(table.label, _column_batches(key, file, [column]), column)
+
+
+def file_table(key: str, file: Path) -> DataTable:
+    """Return a jsonl, parquet or arrow file as a table, which is read a part at a time.
+
+    Args:
+        key: Setting that names the file, for messages.
+        file: Its ending says what it is.
+
+    Raises:
+        DataError: Now or while it is read: it is not readable; one line.
+    """
+    with _readable(key, file):
+        if file.name.endswith(JSON_SUFFIXES):
+            return _json_table(key, file)
+        return _column_table(key, file)
+
+
+def _json_table(key: str, file: Path) -> DataTable:
+    label = f"{key}={file}"
+    first = islice(read_json_rows(key, file), _ROWS_AT_ONCE)
+    columns = list(dict.fromkeys(name for row in first for name in row.cells))
+
+    def batches() -> Iterator[Rows]:
+        with _readable(key, file):
+            rows = read_json_rows(key, file)
+            while batch := list(islice(rows, _ROWS_AT_ONCE)):
+                cells = {name: [row.cells.get(name) for row in batch] for name in columns}
+                yield {**cells, ROW_PLACES: [RowPlace(label, row.unit, row.number) for row in batch]}
+
+    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
+
+
+def _column_table(key: str, file: Path) -> DataTable:
+    schema = _schema(file)
+    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+        raise DataError(f"{key}={file}: has {schema.names.count(twice[0])} columns called {twice[0]}")
+    batches = partial(_column_batches, key, file, schema.names)
+    return DataTable(f"{key}={file}", schema.names, _features(schema), batches, partial(files_digest, [file]))
+
+
+def _column_batches(key: str, file: Path, columns: list[str]) -> Iterator[Rows]:
+    with _readable(key, file):
+        for batch in _record_batches(file, columns):
+            yield batch.to_pydict()
+
+
+def _schema(file: Path) -> Any:
+    from pyarrow import parquet
+
+    if not file.name.endswith(ARROW_SUFFIXES):
+        return parquet.read_schema(file)
+    with _open_arrow(file) as reader:
+        return reader.schema
+
+
+def _record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
+    """Yield the rows of a parquet or arrow file with some of its columns, some rows at a time."""
+    from pyarrow import parquet
+
+    if not file.name.endswith(ARROW_SUFFIXES):
+        with parquet.ParquetFile(file) as opened:
+            yield from opened.iter_batches(_ROWS_AT_ONCE, columns=columns)
+        return
+    with _open_arrow(file) as reader:
+        for batch in _arrow_batches(reader):
+            for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                yield batch.slice(first, _ROWS_AT_ONCE).select(columns)
+
+
+def _open_arrow(file: Path) -> Any:
+    """Open a file of Arrow's streaming format, which ``datasets`` writes, or of its file format."""
+    import pyarrow
+
+    source = pyarrow.memory_map(str(file))
+    try:
+        return pyarrow.ipc.open_stream(source)
+    except pyarrow.ArrowInvalid:
+        return pyarrow.ipc.open_file(source)
+
+
+def _arrow_batches(reader: Any) -> Iterator[Any]:
+    if hasattr(reader, "num_record_batches"):
+        return (reader.get_batch(number) for number in range(reader.num_record_batches))
+    return iter(reader)
+
+
+def _features(schema: Any) -> dict[str, list[str]]:
+    """Return the classes that ``datasets`` declared in a file's metadata, by column."""
+    written = (schema.metadata or {}).get(b"huggingface")
+    features = None if written is None else (json.loads(written).get("info") or {}).get("features")
+    return classes_in_metadata(features) if features else {}
+
+
+@contextmanager
+def _readable(key: str, file: Path) -> Iterator[None]:
+    """Turn what a library says about a damaged file into one line."""
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError, EOFError, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({first_line(error)})") from error
+
+
+def _kind(file: Path) -> str:
+    if file.name.endswith(JSON_SUFFIXES):
+        return "json"
+    return "arrow" if file.name.endswith(ARROW_SUFFIXES) else "parquet"
+
+
+# --- folders of `save_to_disk`
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder is one that `save_to_disk` wrote, of a table."""
+    return (folder / _STATE).is_file()
+
+
+def saved_splits(folder: Path) -> dict[str, Path]:
+    """Return the folder of each split of what `save_to_disk` wrote; none: it did not write this one."""
+    if not (folder / _SPLITS).is_file():
+        return {}
+    return {entry.name: entry for entry in sorted(folder.iterdir()) if is_saved(entry)}
+
+
+def saved_table(key: str, folder: Path) -> DataTable:
+    """Return a table that `save_to_disk` wrote, as the library reads it.
+
+    Raises:
+        DataError: Now or while it is read: it is not readable; one line.
+    """
+    with _readable_folder(key, folder):
+        rows = load_saved(folder)
+
+    def batches() -> Iterator[Rows]:
+        with _readable_folder(key, folder):
+            yield from rows.iter(batch_size=_ROWS_AT_ONCE)
+
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    classes = declared_classes(rows.features)
+    return DataTable(f"{key}={folder}", rows.column_names, classes, batches, partial(files_digest, files))
+
+
+@contextmanager
+def _readable_folder(key: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError, LookupError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{key}={folder}: not readable as what save_to_disk writes ({first_line(error)})") from error

@@ -1,0 +1,344 @@
+"""Labels are classes by name; a number is a place in a list where that is declared, or nothing else is possible."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Sequence, Value
+from pyarrow import parquet
+
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.text.table_files import file_table
+from adadepth.errors import DataError
+from adadepth.settings import LabelledConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.settings.data import ChoiceConfig, HubTable, SequenceProblem
+
+SMALL = TokenizerConfig(vocab_size=40)
+
+
+def dataset(path: Any, **changes: Any) -> LabelledConfig:
+    """Settings of a table in the columns `text` and `label`, with its cache beside it."""
+    cache = Path(path["train"] if isinstance(path, dict) else path).parent / "cache"
+    settings: dict[str, Any] = {
+        "name": "table", "source": Source.local, "path": path if isinstance(path, dict) else str(path),
+        "text_columns": ["text"], "label_column": "label", "cache_dir": str(cache), "sequence_length": 16,
+    }  # fmt: skip
+    return LabelledConfig(**{**settings, **changes})
+
+
+def write_csv(folder: Path, labels: list[Any], validation: list[Any] | None = None) -> Path:
+    folder.mkdir(exist_ok=True)
+    for split, values in (("train", labels), ("validation", labels if validation is None else validation)):
+        lines = [f"some words,{value}" for value in values]
+        (folder / f"{split}.csv").write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_declared(folder: Path, numbers: list[Any], feature: Any) -> Path:
+    """Write the splits train and validation as parquet with declared classes."""
+    folder.mkdir(exist_ok=True)
+    table = Dataset.from_dict({"text": ["some words"] * len(numbers), "label": numbers}).cast_column("label", feature)
+    for split in ("train", "validation"):
+        table.to_parquet(str(folder / f"{split}.parquet"))
+    return folder
+
+
+def load(config: Any) -> LabelledData:
+    return load_labelled_data(config, SMALL, 0)
+
+
+def read_names(data: LabelledData, split: str = "train") -> list[Any]:
+    """Return the class of every example by name; of several labels, the set of their names."""
+    examples = data.train if split == "train" else data.evaluation[split]
+    labels = [examples[(0, index) if split == "train" else index]["label"] for index in range(len(examples))]  # type: ignore[arg-type,index]
+    if data.problem == "multi_label":
+        return [{name for name, mark in zip(data.labels, marks, strict=True) if mark} for marks in labels]
+    return [data.labels[label] for label in labels]
+
+
+@pytest.mark.parametrize("labels", [
+    ["1", "2", "3", "4", "5", "n/a"], ["10", "2", "other"], ["0", "1", "x"], ["2", "1", "O", "2"], ["01", "1", "0x1"],
+    ["nan", "de", "nan"], ["1.5", "2", "other"][1:], ["-1", "0", "none"],
+])  # fmt: skip
+def test_a_number_that_is_a_name_is_that_class(tmp_path: Path, labels: list[str]) -> None:
+    data = load(dataset(write_csv(tmp_path / "in", labels)))
+    assert read_names(data) == read_names(data, "validation") == labels
+
+
+@pytest.mark.parametrize("order", [["3", "other", "2"], ["other", "2", "3"]])
+def test_a_number_that_is_a_name_is_that_class_among_configured_names(tmp_path: Path, order: list[str]) -> None:
+    path = write_csv(tmp_path / "in", ["2", "3", "other"], ["3", "2", "3"])
+    data = load(dataset(path, labels=order))
+    assert data.labels == tuple(order)
+    assert read_names(data) == ["2", "3", "other"]
+    assert read_names(data, "validation") == ["3", "2", "3"]
+
+
+def test_names_and_places_are_not_mixed_in_a_column(tmp_path: Path) -> None:
+    for labels, wrong in ((["pos", "0", "neg"], "0"), (["1", "neg", "pos"], "1")):
+        with pytest.raises(DataError, match=f"has the label '{wrong}'; allowed are neg, pos; numbers are places in"):
+            load(dataset(write_csv(tmp_path / "in", labels), labels=["neg", "pos"]))
+
+
+def test_places_need_an_order_that_somebody_chose(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "in", ["pos", "neg"], ["0", "1"])
+    with pytest.raises(DataError, match=r"line 2 of dataset.path=\S+validation.csv has the label '0'; .* neg, pos"):
+        load(dataset(path))
+    with pytest.raises(DataError, match=r"validation.csv has the label '0'"):
+        load(dataset(path, labels=["pos", "neg"]))
+
+
+def test_numbers_beside_names_are_places_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    data = load(dataset(write_csv(tmp_path / "in", ["1", "0", "1.0"]), labels=["neg", "pos"]))
+    assert read_names(data) == ["pos", "neg", "pos"]
+    assert any("whole numbers are places in the list: 0 is neg, 1 is pos" in message for message in caplog.messages)
+
+
+def test_true_and_false_are_no_places(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        table = pa.table({"text": ["a", "b", "c"], "label": [True, False, True]})
+        parquet.write_table(table, folder / f"{split}.parquet")
+    for order in (["True", "False"], ["false", "true"]):
+        data = load(dataset(folder, labels=order))
+        assert [name.lower() for name in read_names(data)] == ["true", "false", "true"]
+    assert load(dataset(folder)).labels == ("0", "1")
+
+
+def test_numbers_with_a_point_and_without_are_one_class(tmp_path: Path) -> None:
+    data = load(dataset(write_csv(tmp_path / "in", ["2.0", "1", "1.0"]), labels=["1.0", "2.0"]))
+    assert read_names(data) == ["2.0", "1.0", "1.0"]
+    with pytest.raises(DataError, match="at least two different ones are needed"):
+        load(dataset(tmp_path / "in", labels=["1", "1.0"]))
+
+
+def test_names_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = load(dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
+    assert read_names(data) == ["Pos", "pos", "neg", "neg", "neg"]
+    assert any("'Pos' and 'pos' differ by case or Unicode form only" in message for message in caplog.messages)
+    assert any("white space around them are one class: neg" in message for message in caplog.messages)
+
+
+def test_the_order_of_equal_numbers_is_fixed(tmp_path: Path) -> None:
+    assert load(dataset(write_csv(tmp_path / "in", ["1", "01", "001", "0", "2"]))).labels == (
+        "0",
+        "001",
+        "01",
+        "1",
+        "2",
+    )
+
+
+# --- declared classes
+
+
+@pytest.mark.parametrize("names", [
+    [str(number) for number in range(1, 14)], ["1", "0"], ["0", "2", "1"], ["100163", "100168", "4"], ["b", "a", "3"],
+    ["1", "1.5", "n/a"],
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "saved", "hub"])
+def test_a_declared_number_is_the_index(tmp_path: Path, names: list[str], kind: str) -> None:
+    numbers = [number % len(names) for number in range(len(names) + 1)]
+    table = Dataset.from_dict({"text": ["some words"] * len(numbers), "label": numbers})
+    table = table.cast_column("label", ClassLabel(names=names))
+    path: Any = tmp_path / "in"
+    if kind == "saved":
+        DatasetDict({"train": table, "validation": table.select([0])}).save_to_disk(str(path))
+    elif kind == "arrow":
+        table.save_to_disk(str(path))
+        path = {split: str(next(path.glob("*.arrow"))) for split in ("train", "validation")}
+    else:
+        write_declared(path, numbers, ClassLabel(names=names))
+    config = dataset(path)
+    if kind == "hub":
+        config.source, config.path, config.hub = Source.hub, None, HubTable(str(path))
+    data = load(config)
+    assert data.labels == tuple(names)
+    assert read_names(data) == [names[number] for number in numbers]
+
+
+def test_declared_and_configured_names_are_matched_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    path = write_declared(tmp_path / "in", [0, 1, 1], ClassLabel(names=["neg", "pos"]))
+    assert read_names(load(dataset(path, labels=["pos", "neg"]))) == ["neg", "pos", "pos"]
+    assert read_names(load(dataset(path, labels=["bad", "good"]))) == ["bad", "good", "good"]
+    assert any("declares neg, pos, which are called bad, good, in this order" in message for message in caplog.messages)
+    with pytest.raises(DataError, match="has the label 0; the data call it 'neg'; allowed are good, pos"):
+        load(dataset(path, labels=["good", "pos"]))
+
+
+def test_what_is_declared_for_rows_without_a_label_is_no_class(tmp_path: Path) -> None:
+    path = write_declared(tmp_path / "in", [0, 1, -1], ClassLabel(names=["neg", "pos"]))
+    with pytest.raises(DataError, match=r"row 2 of .* has the label -1; allowed are neg, pos"):
+        load(dataset(path))
+
+
+def test_only_one_split_declares_its_classes(tmp_path: Path) -> None:
+    path = write_declared(tmp_path / "in", [0, 1, 1], ClassLabel(names=["pos", "neg"]))
+    (path / "validation.parquet").unlink()
+    for labels, expected in ((["neg", "pos"], ["neg", "pos"]), (["0", "1"], ["pos", "neg"])):
+        (path / "validation.csv").write_text("text,label\n" + "".join(f"some,{label}\n" for label in labels))
+        data = load(dataset(path))
+        assert read_names(data) == ["pos", "neg", "neg"]
+        assert read_names(data, "validation") == expected
+
+
+def test_declared_lists_of_several_labels(tmp_path: Path) -> None:
+    names = ["100163", "100168", "0"]
+    path = write_declared(tmp_path / "in", [[0, 2], [], [1]], Sequence(ClassLabel(names=names)))
+    data = load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+    assert read_names(data) == [{"100163", "0"}, set(), {"100168"}]
+
+
+def test_tags(tmp_path: Path) -> None:
+    """Numbers among tags are tags, and declared ones are indices."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def tags_of(**changes: Any) -> tuple[tuple[str, ...], list[str]]:
+        config = TaggingConfig(
+            name="t", source=Source.local, path=str(folder), cache_dir=str(tmp_path / "cache"), sequence_length=16,
+            metrics=["token_accuracy"], **changes,
+        )  # fmt: skip
+        data = load(config)
+        return data.labels, [data.labels[tag] for tag in data.train.gold(0)]  # type: ignore[attr-defined]
+
+    rows = json.dumps({"tokens": ["a", "b", "c"], "ner_tags": ["2", "O", "1"]})
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").write_text(rows + "\n")
+    assert tags_of() == (("1", "2", "O"), ["2", "O", "1"])
+    assert tags_of(labels=["O", "1", "2"]) == (("O", "1", "2"), ["2", "O", "1"])
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").unlink()
+        table = Dataset.from_dict({"tokens": [["a", "b", "c"]], "ner_tags": [[0, 2, 1]]})
+        table.cast_column("ner_tags", Sequence(ClassLabel(names=["2", "O", "1"]))).to_parquet(
+            str(folder / f"{split}.parquet")
+        )
+    assert tags_of() == (("2", "O", "1"), ["2", "1", "O"])
+    assert tags_of(labels=["1", "2", "O"]) == (("1", "2", "O"), ["2", "1", "O"])
+
+
+@pytest.mark.parametrize("names", [["1", "2"], ["0", "1"], ["A", "B"]])
+def test_the_number_of_an_ending_that_is_declared(tmp_path: Path, names: list[str]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    table = Dataset.from_dict({"sent1": ["a"] * 2, "a": ["b"] * 2, "b": ["c"] * 2, "label": [0, 1]})
+    for split in ("train", "validation"):
+        table.cast_column("label", ClassLabel(names=names)).to_parquet(str(folder / f"{split}.parquet"))
+    config = ChoiceConfig(
+        name="c", source=Source.local, path=str(folder), cache_dir=str(tmp_path / "cache"), sequence_length=16,
+        context_columns=["sent1"], ending_columns=["a", "b"],
+    )  # fmt: skip
+    assert [load(config).train[(0, index)]["label"] for index in range(2)] == [0, 1]
+
+
+# --- several labels a text
+
+LISTS = [
+    ("['joy', 'fear']", {"joy", "fear"}), ('["joy", "a, b"]', {"joy", "a, b"}), ("[]", set()), ("", set()),
+    ("['2']", {"2"}), ("[2, 14]", {"2", "14"}), ("('joy',)", {"joy"}), ("{'joy', 'fear'}", {"joy", "fear"}),
+    ("joy, fear", {"joy", "fear"}), ("['it\\'s']", {"it's"}), ("(joy) a,b", {"(joy) a", "b"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cell", "expected"), LISTS)
+def test_lists_that_are_texts(tmp_path: Path, cell: str, expected: set[str]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    quoted = '"' + cell.replace('"', '""') + '"'
+    for split in ("train", "validation"):
+        (folder / f"{split}.csv").write_text(f'text,label\na,{quoted}\nb,"x,y"\n')
+    data = load(dataset(folder, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+    assert read_names(data) == [expected, {"x", "y"}]
+
+
+@pytest.mark.parametrize("cell", ["['joy' 'fear']", "[joy, fear]", "[['joy']]", "[1 2]", "['joy']['fear']", "[None]"])
+def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
+    path = write_csv(tmp_path / "in", ["x", f'"{cell}"', "y"])
+    with pytest.raises(DataError, match=r"line 3 of .* has the labels .*, which is no list; write \['a', 'b'\]"):
+        load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+
+
+def test_articles_of_a_convention(tmp_path: Path) -> None:
+    """ECtHR's: numbers among names, in lists."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    labels = [["2", "3"], ["14"], [], ["P1-1", "8"]]
+    for split in ("train", "validation"):
+        parquet.write_table(pa.table({"text": ["some"] * 4, "label": labels}), folder / f"{split}.parquet")
+    data = load(dataset(folder, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
+    assert read_names(data) == [set(row) for row in labels]
+
+
+# --- types of columns
+
+
+@pytest.mark.parametrize("column", [
+    pa.array(["b", "a", "b"]).dictionary_encode(), pa.array(["b", "a", "b"], pa.large_string()),
+    pa.array(["b", "a", "b"], pa.string_view()), pa.array([1, 0, 1], pa.uint8()), pa.array([1.0, 0.0, 1.0]),
+    pa.array([True, False, True]), pa.array([1, 0, 1], pa.int16()).dictionary_encode(),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["parquet", "stream.arrow", "file.arrow"])
+def test_types_of_label_columns(tmp_path: Path, column: pa.Array, kind: str) -> None:
+    table = pa.table({"text": pa.array(["one", "two", "three"]).dictionary_encode(), "label": column})
+    file = tmp_path / f"train.{kind}"
+    if kind == "parquet":
+        if column.type == pa.string_view():
+            pytest.skip("a type of Arrow files")
+        parquet.write_table(table, file)
+    else:
+        make = pa.ipc.new_stream if kind.startswith("stream") else pa.ipc.new_file
+        with make(str(file), table.schema) as writer:
+            writer.write_table(table)
+    (batch,) = file_table("dataset.path", file).batches()
+    assert batch["label"] == column.to_pylist()
+    data = load(dataset({"train": str(file), "validation": str(file)}))
+    assert [data.train[(0, index)]["label"] for index in range(3)] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("labels", [[1, None, 0], [1.0, float("nan"), 0.0], ["a", None, "b"], ["a", "", "b"]])
+def test_a_row_without_a_label_is_named(tmp_path: Path, labels: list[Any]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        parquet.write_table(pa.table({"text": ["some"] * 3, "label": labels}), folder / f"{split}.parquet")
+    with pytest.raises(DataError, match=r"^dataset.label_column=label: row 1 of \S+train.parquet has the label"):
+        load(dataset(folder))
+
+
+def test_parts_that_declare_different_classes_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for part, names in enumerate((["a", "b"], ["b", "a"])):
+        table = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}).cast_column("label", ClassLabel(names=names))
+        table.to_parquet(str(folder / f"train-0000{part}-of-00002.parquet"))
+    with pytest.raises(DataError, match=r"train-00001-of-00002.parquet: the classes that it declares are not those of"):
+        load(dataset(folder))
+
+
+def test_a_row_is_named_by_its_own_part(tmp_path: Path) -> None:
+    folder = write_csv(tmp_path / "in", ["a", "b"])
+    (folder / "train.csv").rename(folder / "train-00000-of-00002.csv")
+    (folder / "train-00001-of-00002.csv").write_text("text,label\nx,a\ny,\n")
+    with pytest.raises(DataError, match=r"line 3 of \S+train-00001-of-00002.csv has the label ''"):
+        load(dataset(folder))
+
+
+def test_values_are_read_as_before(tmp_path: Path) -> None:
+    data = load(dataset(write_csv(tmp_path / "in", ["0.5", "2", "-1e3"]), problem=SequenceProblem.regression))
+    assert [data.train[(0, index)]["label"] for index in range(3)] == [0.5, 2.0, -1000.0]
+    with pytest.raises(DataError, match=r"line 3 of .* has the label 'nan'; a finite number is needed"):
+        load(dataset(write_csv(tmp_path / "in", ["0.5", "nan"]), problem=SequenceProblem.regression))
+
+
+def test_declared_values_are_kept(tmp_path: Path) -> None:
+    """A column without classes in a file with declared ones is read by its values."""
+    path = write_declared(tmp_path / "in", ["b", "a"], Value("string"))
+    assert read_names(load(dataset(path))) == ["b", "a"]

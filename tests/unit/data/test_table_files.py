@@ -1,0 +1,252 @@
+"""Files of tables are read as other readers read them, or refused with the name of the file and the line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from datasets import Dataset, DatasetDict
+
+from adadepth.data import load_labelled_data
+from adadepth.data.labelled.columns import usual_texts
+from adadepth.data.labelled.splits import file_splits, open_table
+from adadepth.data.text.data_table import DataTable
+from adadepth.data.text.table_files import file_rows
+from adadepth.errors import DataError
+from adadepth.settings import LabelledConfig, Source, TokenizerConfig
+
+
+def read(table: DataTable) -> dict[str, list[Any]]:
+    """Return the columns of a table."""
+    columns: dict[str, list[Any]] = {name: [] for name in table.columns}
+    for batch in table.batches():
+        for name in table.columns:
+            columns[name] += batch[name]
+    return columns
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_bytes(text.encode())
+    return file
+
+
+def refused(file: Path) -> str:
+    with pytest.raises(DataError) as raised:
+        read(open_table(file))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+# --- quotes of CSV
+
+ROWS = "".join(f"neg,dull film {number}\n" for number in range(60))
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    (f'label,text\npos,good\npos,"fine film\n{ROWS}', 3),
+    (f'label,text\npos,good\npos,"fine film\n{ROWS}pos,"great film\n{ROWS}', 3),
+    (f'label,text\npos,"a\nb"\npos,"fine" film\n{ROWS}', 4),
+    (f'label,text\n{ROWS}pos,"two\nlines","x\n', 63),
+    ('label,text\npos,"fine"  \n', 2),
+    ('label,text\npos,"He said \\"no\\" twice"\n', 2),
+    ('label,text\r\npos,"a\r\nb"\r\n"pos,x\r\n', 4),
+    ('label,text\rpos,"a\rb"\r"pos,x\r', 4),
+    ('label,"text\npos,a\n', 1),
+])  # fmt: skip
+def test_a_quote_that_nothing_closes_is_named_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    file = write(tmp_path, "train.csv", text)
+    assert refused(file).startswith(f"dataset.path={file}: line {line}: the field '\"")
+
+
+@pytest.mark.parametrize("text", [
+    'label,text\npos,"two\nlines, ""quoted"""\nneg,5" disk and "more"\n\npos,""\n"neg","a\r\nb"\n',
+    'label,text\r\npos,"two\r\nlines"\r\nneg,x\u2028y\x0bz\x0c\x85\u3000\xa0\r\n',
+    'label,text\rpos,"two\rlines"\rneg,x\r', "\ufefflabel,text\npos,\ufeffx\n", '\ufeff"label","text"\npos,x\n',
+    "label,text\n", "label,text", 'label,text\npos,"' + "long " * 40_000 + '"\n', "label,text\npos," + "x" * 200_000,
+    'label;text\npos;1,5\nneg;"2,5; and more"\n', 'label\ttext\npos\ta,b;c\n', "label\npos\n\nneg\n",
+])  # fmt: skip
+def test_csv_is_what_pandas_reads(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, "train.csv", text)
+    separator = max(",;\t", key=text.partition("\n")[0].partition("\r")[0].count)
+    expected = pd.read_csv(file, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    assert read(open_table(file)) == expected.to_dict(orient="list")
+
+
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("a.csv", "text,label\na,b\na,b,c\n", "line 3 has 3 fields, its header 2"),
+    ("a.csv", 'text,label\n"a\nb",c\n\na\n', "line 5 has 1 fields, its header 2"),
+    ("a.tsv", "text\tlabel\na\tb\tc\n", "line 2 has 3 fields, its header 2"),
+    ("a.csv", "\ufefftext,text\na,b\n", "its header names the column text 2 times"),
+    ("a.tsv", "text\tlabel\nx\ry\tz\n", "line 2 has 1 fields, its header 2"),
+    ("a.csv", "text,label\n   \na,b\n", "line 2 has 1 fields, its header 2"),
+])  # fmt: skip
+def test_a_row_that_is_not_as_its_header_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    file = write(tmp_path, name, text)
+    assert refused(file) == f"dataset.path={file}: {message}"
+
+
+def test_tsv_keeps_its_quotes(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.tsv", 'text\tlabel\r\n"a" b"\t1\r\n\'"\t2\r\n')
+    assert read(open_table(file)) == {"text": ['"a" b"', "'\""], "label": ["1", "2"]}
+    file.write_text("text\tlabel\ra\t1\rb\t2\r", newline="")
+    assert read(open_table(file)) == {"text": ["a", "b"], "label": ["1", "2"]}
+
+
+def test_the_bytes_that_are_no_utf_8_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"text,label\na,\xff\n")
+    assert refused(file) == f"dataset.path={file}: not UTF-8 at byte 13 (0xff); convert the file to UTF-8"
+
+
+# --- JSON
+
+OBJECTS: list[dict[str, Any]] = [
+    {"text": "2020-01-01", "label": "2021-05-06T07:08:09", "date": "2020-01-01 10:00:00", "created_at": 3},
+    {"text": "1", "label": "01", "date": None, "created_at": 1.5, "more": [1, "a", {"b": None}]},
+    {"text": "a\u2028b\x85c\r\nd", "label": 3, "date": {"a": 1}, "created_at": "x"},
+    {"text": "", "label": None, "date": [], "created_at": 2**70},
+]
+
+
+def expected_cells() -> dict[str, list[Any]]:
+    names = ["text", "label", "date", "created_at", "more"]
+    return {name: [row.get(name) for row in OBJECTS] for name in names}
+
+
+@pytest.mark.parametrize("kind", ["lines", "crlf", "cr", "blank", "bom", "list", "indented", "packed", "unicode"])
+def test_json_is_what_json_says(tmp_path: Path, kind: str) -> None:
+    """Dates stay texts, and numbers beside texts what they are."""
+    lines = [json.dumps(row, ensure_ascii=kind != "unicode") for row in OBJECTS]
+    ends = {"crlf": "\r\n", "cr": "\r", "blank": "\n\n \n"}
+    text = "".join(line + ends.get(kind, "\n") for line in lines)
+    if kind in ("list", "indented"):
+        text = json.dumps(OBJECTS, indent=2 if kind == "indented" else None)
+    file = write(tmp_path, "a.json" if kind == "list" else "a.jsonl", ("\ufeff" if kind == "bom" else "") + text)
+    if kind == "packed":
+        file = tmp_path / "a.jsonl.gz"
+        file.write_bytes(gzip.compress(text.encode()))
+    assert read(open_table(file)) == expected_cells()
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('{"text": "a"}\n{"text": "b"\n', r"line 2: Expecting ',' delimiter"),
+    ('{"text": "a"}\n["b"]\n', "line 2 is no object"),
+    ('{"text": "a"}\n{"text": "\\ud800"}\n', "line 2 holds half of a surrogate pair"),
+    ('[{"text": "a"}, 3]', "row 1 is no object"),
+    ('[{"text": "a"},\n{"text" 3}]', "line 2: Expecting ':' delimiter"),
+    ('{\n "text": ["a"]\n}', "an object a line, or one list of objects, is needed"),
+    ("[" * 100_000, "nested too deeply"),
+])  # fmt: skip
+def test_what_is_no_row_of_json_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = write(tmp_path, "a.jsonl", text)
+    line = refused(file)
+    assert line.startswith(f"dataset.path={file}: not a readable json file (")
+    assert message in line
+
+
+def test_texts_of_a_corpus_are_those_of_the_table(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.jsonl", "".join(f'{{"text": "{day}"}}\n' for day in ("2020-01-01", "2020-01-02")))
+    assert list(file_rows("dataset.path", file, "text")) == ["2020-01-01", "2020-01-02"]
+    with pytest.raises(DataError, match=r"^dataset.text_column=txt: .* has the columns text \(did you mean 'text'"):
+        list(file_rows("dataset.path", file, "txt"))
+
+
+# --- folders of `save_to_disk`
+
+
+def saved(folder: Path) -> Path:
+    splits = {
+        name: Dataset.from_dict({"text": [f"{name} {row}" for row in range(4)], "label": ["a", "b"] * 2})
+        for name in ("train", "test", "valid")
+    }
+    DatasetDict(splits).save_to_disk(str(folder))
+    return folder
+
+
+def test_a_saved_data_set_is_read_by_its_splits(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "saved")
+    tables = file_splits(str(folder), ["train", "validation", "test"])
+    assert {name: read(table)["text"][0] for name, table in tables.items()} == {
+        "train": "train 0", "validation": "valid 0", "test": "test 0",
+    }  # fmt: skip
+    tables = file_splits({"train": str(folder / "test")}, ["train"])
+    assert read(tables["train"])["text"] == [f"test {row}" for row in range(4)]
+
+
+def test_a_saved_table_has_no_splits(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "saved") / "train"
+    with pytest.raises(DataError, match=r"is one table of save_to_disk, without splits; give dataset.path={train:"):
+        file_splits(str(folder), ["train"])
+    next(folder.glob("*.arrow")).write_bytes(b"nothing")
+    with pytest.raises(DataError, match="not readable as what save_to_disk writes"):
+        file_splits({"train": str(folder)}, ["train"])
+
+
+def test_a_saved_selection_is_what_was_selected(tmp_path: Path) -> None:
+    """And not all rows of the file that it was selected from."""
+    rows = Dataset.from_dict({"text": list("abcd"), "label": list("xyxy")}).select([3, 1])
+    rows.with_format("numpy").save_to_disk(str(tmp_path / "saved"))
+    assert read(open_table(tmp_path / "saved")) == {"text": ["d", "b"], "label": ["y", "y"]}
+
+
+# --- columns by their usual names
+
+
+@pytest.mark.parametrize(("columns", "texts", "label"), [
+    (["text", "label"], ["text"], "label"), (["Review", "Class"], ["Review"], "Class"),
+    (["sentence1", "sentence2", "label", "idx"], ["sentence1", "sentence2"], "label"),
+    (["hypothesis", "premise", "labels"], ["premise", "hypothesis"], "labels"),
+    (["question", "passage", "label"], ["question", "passage"], "label"),
+    (["id", "title", "text", "label"], ["text"], "label"), (["sms", "label"], ["sms"], "label"),
+    (["text", "mood"], ["text"], "mood"), (["text", "sentence", "label"], ["sentence"], "label"),
+    (["label", "class", "text"], ["text"], "label"),
+])  # fmt: skip
+def test_plain_columns_are_taken_and_said(
+    tmp_path: Path, columns: list[str], texts: list[str], label: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rows = [",".join(f"{name} {row}" for name in columns) for row in range(2)]
+    for split in ("train", "validation"):
+        write(tmp_path, f"{split}.csv", "\n".join([",".join(columns), *rows]) + "\n")
+    data = load(tmp_path)
+    assert (data.summary["text_columns"], data.summary["label_column"]) == (texts, label)
+    assert data.labels == tuple(f"{label} {row}" for row in range(2))
+    is_said = any("chosen by name among the columns" in message for message in caplog.messages)
+    assert is_said == ((texts, label) != (["sentence"], "label") or "text" in columns)
+
+
+def load(folder: Path, **changes: Any) -> Any:
+    config = LabelledConfig(
+        name="t", source=Source.local, path=str(folder), cache_dir=str(folder / "cache"), sequence_length=16, **changes
+    )
+    return load_labelled_data(config, TokenizerConfig(vocab_size=40), 0)
+
+
+@pytest.mark.parametrize(("columns", "changes", "message"), [
+    (["text", "review", "label"], {}, "text_columns=sentence: FILE has the columns text, review, label; name the one"),
+    (["a", "b", "label"], {}, "text_columns=sentence: FILE has the columns a, b, label; name the one or two"),
+    (["text", "class", "target"], {}, "label_column=label: FILE has the columns text, class, target; name the one"),
+    (["text", "label"], {"text_columns": ["sentence"]}, "text_columns=sentence: FILE has the columns text, label"),
+    (["text", "class"], {"label_column": "label"}, "label_column=label: FILE has the columns text, class"),
+    (["premise", "question1", "question2", "hypothesis", "label"], {}, "text_columns=sentence: FILE has"),
+])  # fmt: skip
+def test_what_is_not_plain_or_is_configured_is_not_replaced(
+    tmp_path: Path, columns: list[str], changes: dict[str, Any], message: str
+) -> None:
+    for split in ("train", "validation"):
+        write(tmp_path, f"{split}.csv", ",".join(columns) + "\n" + ",".join("a" for _ in columns) + "\n")
+    with pytest.raises(DataError) as raised:
+        load(tmp_path, **changes)
+    assert f"dataset.{message}".replace("FILE", f"dataset.path={tmp_path}/train.csv") in str(raised.value)
+
+
+def test_of_two_pairs_none_is_plain() -> None:
+    assert usual_texts(["question", "passage", "context", "label"]) is None
+    assert usual_texts(["Text", "text"]) is None
+    assert usual_texts(["label"]) is None
