@@ -11,7 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
-from adadepth.families.folder import is_weightless, loaded, read_config, told, weights_of
+from adadepth.families.folder import is_weightless, loaded, read_config, told
+from adadepth.families.loading import weights_of
 from adadepth.families.members import check_model
 from adadepth.families.registry import families, family, load, one_of
 from adadepth.families.shared.steps import rule_of

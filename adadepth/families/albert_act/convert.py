@@ -8,8 +8,9 @@ import torch
 from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
 
 from adadepth.families.albert_act.recurrence import AlbertActConfig
-from adadepth.families.folder import loaded, weights_of
+from adadepth.families.folder import loaded
 from adadepth.families.folder import read_config as read_stored
+from adadepth.families.loading import weights_of
 from adadepth.families.shared.albert.convert import from_albert
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
@@ -20,9 +21,10 @@ from transformers import (
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import is_weightless, loaded, read_config, refuse_mismatched, refuse_missing, told
+from adadepth.families.folder import is_weightless, loaded, read_config, told
+from adadepth.families.loading import describe_place, read_stored_config, refuse_mismatched, refuse_missing
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.configuration import WithStockConfig
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
@@ -170,6 +172,12 @@ class StockClassifier(DepthModel, WithStockConfig):
         if place is None:
             return super().from_pretrained(None, *args, config=config, **kwargs)
         if config is None:
+            kind = read_stored_config(place, kwargs).get("model_type")
+            if kind is not None and kind not in CONFIG_MAPPING:
+                raise CheckpointError(
+                    f"{describe_place(place)}: holds a model of type {kind}; {cls.__name__} reads the classifiers that "
+                    f"transformers has{nearest(kind, CONFIG_MAPPING)}"
+                )
             config, kwargs = AutoConfig.from_pretrained(
                 place, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
             )
@@ -180,13 +188,9 @@ class StockClassifier(DepthModel, WithStockConfig):
                 f"{place}: holds a {config.architectures[0]} and no {model_class.__name__}; "
                 f"model.pretrained={place} trains one"
             )
-        loaded: Any = super(StockClassifier, model_class).from_pretrained(
-            place, *args, config=config, **{**precision, **kwargs, "output_loading_info": True}
+        return super(StockClassifier, model_class).from_pretrained(
+            place, *args, config=config, **{**precision, **kwargs}
         )
-        model, report = loaded
-        if absent := sorted(report["missing_keys"]):
-            raise CheckpointError(f"{place}: {absent[0]} and {len(absent) - 1} more of its weights are missing")
-        return loaded if kwargs.get("output_loading_info") else model
 
     @property
     def max_updates(self) -> int:
@@ -388,8 +392,8 @@ def _with_new_head(
         )
     blocks = f"{model.base_model_prefix}."
     in_blocks = [each for each in report["mismatched_keys"] if each[0].startswith(blocks)]
-    refuse_mismatched("model.pretrained", place, {"mismatched_keys": in_blocks})
+    refuse_mismatched(f"model.pretrained={place}", {"mismatched_keys": in_blocks})
     kept = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
-    refuse_missing("model.pretrained", place, kept)
+    refuse_missing(f"model.pretrained={place}", kept)
     model.base_model.load_state_dict(own.base_model.state_dict())
     return model
