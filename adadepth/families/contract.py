@@ -170,6 +170,9 @@ class DepthModel(StrictLoading):
             ConfigError: If somebody else has trained its head, with other classes.
         """
 
+    def take_padding(self, token: int | None) -> None:
+        """Take the id with which a tokenizer fills rows up, where the model has to know it and does not."""
+
     def train_halting_alone(self, slope: float, threshold: float) -> None:
         """Let the halting head go on learning while everything else stays as it is; see `continuation_losses`.
 

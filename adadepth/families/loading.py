@@ -22,6 +22,7 @@ from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError
+from adadepth.families.generation_file import check_generation_file
 from adadepth.families.registry import Family, families, load, one_of
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class StrictLoading:
         place = "state_dict" if path is None else describe_place(path)
         stored = read_stored_config(path, kwargs)
         check_model_type(cls, place, stored)
+        if path is not None and getattr(cls, "can_generate", bool)():
+            check_generation_file(place, Path(str(path), kwargs.get("subfolder") or ""))
         wants_report, draws = kwargs.pop("output_loading_info", False), kwargs.pop("ignore_mismatched_sizes", False)
         # Where there is no configuration, transformers may follow an adapter of the hub to a base that is not reported.
         options = {**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": draws or bool(stored)}
@@ -233,14 +236,13 @@ def _spelled(names: Collection[str], model: Any) -> set[str]:
     return {spelling for name in known for spelling in (name, prefix + name, name.removeprefix(prefix))}
 
 
-def refuse_mismatched(place: str, report: Mapping[str, Any]) -> None:
+def refuse_mismatched(place: str, report: Mapping[str, Any], advice: str = "") -> None:
     """Refuse what transformers tells of weights of another shape.
 
     Raises:
         CheckpointError: Naming the first.
     """
     for name, stored, expected in sorted(report["mismatched_keys"]):
-        advice = "" if _named_by.get()[0] else "; ignore_mismatched_sizes=True draws them anew"
         raise CheckpointError(
             f"{place}: its weights {name!r} have the shape {format_shape(stored)}, not {format_shape(expected)}{advice}"
         )
@@ -274,7 +276,7 @@ def refuse_unread(place: str, model: Any, surplus: Collection[str]) -> None:
     Raises:
         CheckpointError: Naming the first.
     """
-    if surplus and not type(model.config).__module__.startswith("transformers."):
+    if surplus and not _is_of_transformers(model):
         raise CheckpointError(f"{place}: it has the weights {sorted(surplus)[0]!r}, which its model does not")
 
 
@@ -292,11 +294,25 @@ def format_shape(shape: Iterable[int]) -> str:
 def _check_report(place: str, model: Any, report: Mapping[str, Any], stored: Mapping[str, Any], draws: bool) -> None:
     """Refuse what does not fit, and tell what is rightly new; see the module."""
     if not draws:
-        refuse_mismatched(place, report)
+        refuse_mismatched(place, report, "" if _named_by.get()[0] else "; ignore_mismatched_sizes=True draws them anew")
     missing, surplus, new = split_report(model, report, _weights_of_other_head(model, stored))
     refuse_missing(place, missing, surplus)
     refuse_unread(place, model, surplus)
+    _refuse_untied(place, model)
     warn_of_new(place, {*new, *(name for name, *_ in report["mismatched_keys"])})
+
+
+def _refuse_untied(place: str, model: Any) -> None:
+    """Refuse weights that the configuration says are one, and that differ; transformers would leave them apart."""
+    tied = {} if _is_of_transformers(model) else model.get_expanded_tied_weights_keys(all_submodels=True)
+    for name, source in sorted(tied.items()):
+        if name not in model.all_tied_weights_keys:
+            raise CheckpointError(f"{place}: its weights {name!r} and {source!r} differ; its configuration ties them")
+
+
+def _is_of_transformers(model: Any) -> bool:
+    """Whether the checkpoints of a model are everybody's: its configuration is one of transformers."""
+    return type(model.config).__module__.startswith("transformers.")
 
 
 def _refuse_integers(place: str, model: Any, types: Iterable[tuple[str, str]]) -> None:

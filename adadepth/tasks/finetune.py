@@ -63,7 +63,9 @@ def train(config: ExperimentConfig) -> Trained:
     data = main_first(args, lambda: _load_data(config, config.tokenizer, cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
+    model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
+    if data.tokenizer is not None:
+        model.take_padding(data.tokenizer.pad_token_id)
     _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
@@ -86,6 +88,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     data = main_first(args, lambda: _load_data(config, tokenizer, cls_options(config.model.name, model.config)))
     if data.labels:
         model.take_classes(data.labels)
+    if data.tokenizer is not None:
+        model.take_padding(data.tokenizer.pad_token_id)
     _check_fit(config, data, model)
     check_depth(config, model)
     rules = exit_study.parse(config.exit_rules, model)

@@ -11,7 +11,9 @@ from adadepth.errors import ConfigError, DataError
 
 
 class CheckedGeneration:
-    """A language model, whose class names `GenerationMixin` beside this one, that refuses in one line what its `generate` cannot go on from.
+    """A language model that refuses in one line what its `generate` cannot go on from.
+
+    Its class names `GenerationMixin` beside this one.
 
     Attributes:
         drafting: How it drafts tokens with less depth, for the message about `assistant_early_exit`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -223,6 +224,11 @@ class StockClassifier(DepthModel, WithStockConfig):
         except ConfigError as error:
             raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
 
+    def take_padding(self, token: int | None) -> None:
+        """Take the tokenizer's id of padding where the configuration has none; it is saved with the model."""
+        if self.config.pad_token_id is None:
+            self.config.pad_token_id = token
+
     @can_return_tuple
     def forward(
         self,
@@ -240,7 +246,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
         given = {
-            "input_ids": input_ids,
+            "input_ids": self._pad_as_configured(input_ids, mask),
             "attention_mask": mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
@@ -259,6 +265,24 @@ class StockClassifier(DepthModel, WithStockConfig):
             terms = {"task": self.task_loss(outputs.logits, labels)}
             result.loss, result.loss_parts = combine_terms(terms, num_targets)
         return result
+
+    def _pad_as_configured(self, input_ids: Tensor | None, mask: Tensor) -> Tensor | None:
+        """Give padding the id by which transformers finds the last token of a text, in classes that look for it.
+
+        Raises:
+            ConfigError: If they have none to look for, and there may be padding.
+        """
+        if input_ids is None or not finds_end_by_padding(type(self).from_type):
+            return input_ids
+        pad = self.config.get_text_config().pad_token_id
+        if pad is not None:
+            return input_ids.masked_fill(mask == 0, pad)
+        if len(input_ids) > 1 or not bool(mask.all()):
+            raise ConfigError(
+                f"pad_token_id=None: {type(self).__name__} reads the last token of a text and cannot tell it from "
+                "padding; set config.pad_token_id to the tokenizer's"
+            )
+        return input_ids
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
         """The loss of a batch."""
@@ -324,6 +348,12 @@ class StockForTokenClassification(StockClassifier):
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokens with a target, or what their classes count."""
         return {"task": target_weights(self.config, batch["labels"]).sum()}
+
+
+@cache
+def finds_end_by_padding(model_class: Any) -> bool:
+    """Whether a class of transformers reads the last token that is not `config.pad_token_id`."""
+    return "pad_token_id" in inspect.getsource(model_class.forward)
 
 
 @cache
