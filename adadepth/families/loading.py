@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import transformers
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, WeightShapeError
 from adadepth.families.generation_file import check_generation_file
 from adadepth.families.registry import Family, families, load, one_of
 
@@ -80,7 +80,7 @@ class StrictLoading:
         """
         path: Any = pretrained_model_name_or_path
         parent: Any = super()
-        is_empty = path is None and kwargs.get("state_dict") is None
+        is_empty = path is None and not kwargs.get("state_dict")  # nothing is stored, all weights are drawn
         if is_empty or _is_adapter(path, kwargs) or (path is None and _allows_new.get()):
             return parent.from_pretrained(path, *args, **kwargs)
         place = "state_dict" if path is None else describe_place(path)
@@ -93,7 +93,7 @@ class StrictLoading:
         options = {**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": draws or bool(stored)}
         published = cls.read_published(path, stored, options)
         source, options = (path, options) if published is None else (None, published)
-        with _without_table():
+        with nullcontext() if draws else _without_table():
             model, report = parent.from_pretrained(source, *args, **options)
         if published is not None:
             model.name_or_path = model.config.name_or_path = str(path)
@@ -240,10 +240,10 @@ def refuse_mismatched(place: str, report: Mapping[str, Any], advice: str = "") -
     """Refuse what transformers tells of weights of another shape.
 
     Raises:
-        CheckpointError: Naming the first.
+        WeightShapeError: Naming the first.
     """
     for name, stored, expected in sorted(report["mismatched_keys"]):
-        raise CheckpointError(
+        raise WeightShapeError(
             f"{place}: its weights {name!r} have the shape {format_shape(stored)}, not {format_shape(expected)}{advice}"
         )
 
