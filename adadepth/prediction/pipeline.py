@@ -85,7 +85,8 @@ class Pipeline:
         self.batch_size = 1 if predicts == "next" else batch_size  # these know no padding
         self.exit_rule = _checked_rule(exit_rule, model)
         refuse_tokenizer(tokenizer, model, predicts)
-        self.model.take_padding(tokenizer.pad_token_id)
+        known: Any = model
+        known.take_padding(tokenizer.pad_token_id)
         self.layout = layout_of(model, tokenizer, predicts, max_length)
         self.segment_length = _checked_segment_length(segment_length, model)
         self.new_tokens = _checked_new_tokens(new_tokens, model, predicts)

@@ -19,9 +19,11 @@ from transformers import GenerationConfig
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
+from adadepth.families.loading import describe_place
 
 # What `from_pretrained` and the hub are told of where a model is.
 _PLACE = ("cache_dir", "revision", "token", "local_files_only", "force_download")
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 _KEPT = (
     "vocab_size",
@@ -84,20 +86,28 @@ def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mappin
     weights = _weights(folder / (options.get("subfolder") or ""))
     if stored["model_type"] == "huginn_raven" and not any(".norm_3." in name for name in weights):
         raise CheckpointError(
-            f"{path}: model_type=huginn_raven without norm_3 is a retrofit (arXiv 2511.07384), a pretrained decoder "
-            "whose layers are looped, which cannot be read; Huginn's own models can, and adadepth.retrofit loops a "
-            "decoder of transformers"
+            f"{describe_place(path)}: model_type=huginn_raven without norm_3 is a retrofit (arXiv 2511.07384), a "
+            "pretrained decoder whose layers are looped, which cannot be read; Huginn's own models can, and "
+            "adadepth.retrofit loops a decoder of transformers"
         )
     return dict(renamed_weights(stored["model_type"], weights, stored))
 
 
 def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationConfig | None:
-    """Return what a published folder says of generation; None where it says nothing."""
+    """Return what a published folder says of generation; None where it says nothing.
+
+    Of settings that contradict each other, with which transformers would save no model, the special tokens are left.
+    """
     where = {name: options[name] for name in (*_PLACE, "subfolder") if name in options}
     try:
-        return GenerationConfig.from_pretrained(path, **where)
+        stored = GenerationConfig.from_pretrained(path, **where)
     except OSError:
         return None
+    try:
+        stored.validate(strict=True)
+    except ValueError:
+        return GenerationConfig(**{name: getattr(stored, name) for name in _SPECIAL_TOKENS})
+    return stored
 
 
 def published_config(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,13 @@ class CheckedGeneration:
     vocabulary_size: int | None
     generation_config: Any
 
-    def generate(self, inputs: Any = None, generation_config: Any = None, **kwargs: Any) -> Any:
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Continue prompts as transformers does.
 
         Args:
             inputs: Token ids (B, T).
             generation_config: As in transformers.
+            *args: As in transformers.
             **kwargs: As in transformers.
 
         Raises:
@@ -45,7 +46,7 @@ class CheckedGeneration:
                 f"assistant_early_exit={layers}: {type(self).__name__} has no layers to leave at; {self.drafting}"
             )
         parent: Any = super()
-        return parent.generate(inputs, generation_config, **kwargs)
+        return parent.generate(inputs, generation_config, *args, **kwargs)
 
 
 def check_prompt(ids: Any, pieces: int | None) -> None:
