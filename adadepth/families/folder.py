@@ -33,7 +33,7 @@ from adadepth.families.loading import (
     refuse_missing,
     refuse_unread,
     split_report,
-    warn_of_new,
+    warn_about_new_weights,
 )
 from adadepth.families.registry import families, load
 from adadepth.families.shared.convert import MODULE
@@ -246,7 +246,7 @@ def loaded(
     refuse_missing(place, missing, surplus)
     refuse_unread(place, model, surplus)
     if not isinstance(model, StrictLoading):  # it has told
-        warn_of_new(place, new)
+        warn_about_new_weights(place, new)
     return model
 
 

@@ -142,23 +142,23 @@ def check_model_type(
     Raises:
         CheckpointError: Naming both types.
     """
-    known = readable_types(getattr(loaded_class, "config_class", None) or loaded_class, starts)
+    known = list_readable_types(getattr(loaded_class, "config_class", None) or loaded_class, starts)
     kind = stored.get("model_type")
     if known and kind is not None and kind not in known:
         what = f"holds a model of type {kind}; {loaded_class.__name__} reads {one_of(known)}"
         raise CheckpointError(f"{place}: {what}{advice}")
 
 
-def readable_types(config_class: Any, starts: bool = False) -> list[str]:
+def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
     """Return the types of models whose configurations a class reads; empty: of any type."""
     own = getattr(config_class, "model_type", "")
-    about = family_of_type(own) if own else None
+    about = find_family(own) if own else None
     if about is None:
         return [own] if own else []
     return list(dict.fromkeys([own, *about.published, *(about.starts_from if starts else ())]))
 
 
-def family_of_type(model_type: str) -> Family | None:
+def find_family(model_type: str) -> Family | None:
     """Return the family whose models have a type, or are read from published models of that type."""
     for about in families().values():
         if model_type == about.name or model_type in about.published:
@@ -166,7 +166,7 @@ def family_of_type(model_type: str) -> Family | None:
     return None
 
 
-def class_of(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
+def find_model_class(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
     """Return the class of the model that a configuration describes: of this package, or else of transformers.
 
     A published model of a type that a family reads is that family's head of the same kind: an `OuroForCausalLM` is
@@ -179,7 +179,7 @@ def class_of(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
         for place in _classes(about):
             if place.rpartition(":")[2] == name:
                 return load(place)
-    about_kind, task = family_of_type(kind), name[name.find("For") :] if "For" in name else ""
+    about_kind, task = find_family(kind), name[name.find("For") :] if "For" in name else ""
     if about_kind is not None and about_kind.published and task:
         alike = [place for place in _classes(about_kind) if place.endswith(task)]
         return load(alike[0]) if alike else None
@@ -193,7 +193,7 @@ def _classes(about: Family) -> Iterable[str]:
 
 def build_without_memory(config: PreTrainedConfig) -> Any:
     """Return the model that a configuration describes, on the meta device; None where it cannot be made so."""
-    model_class = class_of(config)
+    model_class = find_model_class(config)
     if model_class is None:
         return None
     try:
@@ -203,8 +203,8 @@ def build_without_memory(config: PreTrainedConfig) -> Any:
         return None
 
 
-def weights_of(config: PreTrainedConfig) -> frozenset[str]:
-    """Names of all weights of the model that a configuration is of; empty where nobody knows its class."""
+def list_weight_names(config: PreTrainedConfig) -> frozenset[str]:
+    """Return the names of all weights of the model that a configuration is of; empty where nobody knows its class."""
     model = build_without_memory(config)
     return frozenset(() if model is None else model.state_dict())
 
@@ -223,14 +223,14 @@ def split_report(
     Returns:
         Names of weights that are missing, that nobody reads, and that are rightly new.
     """
-    known = None if source is None else _spelled(source, model)
+    known = None if source is None else _list_spellings(source, model)
     new = sorted(name for name in report["missing_keys"] if known is not None and name not in known)
     surplus = sorted(name for name in report["unexpected_keys"] if name not in (known or ()))
     return sorted(set(report["missing_keys"]).difference(new)), surplus, new
 
 
-def _spelled(names: Collection[str], model: Any) -> set[str]:
-    """Names as they are in a model with a base or in the base alone; where none is known, those of the base."""
+def _list_spellings(names: Collection[str], model: Any) -> set[str]:
+    """Return names as they are in a model with a base or in the base alone; where none is known, those of the base."""
     prefix = f"{model.base_model_prefix}."
     known = names or [name for name in model.state_dict() if name.startswith(prefix)]
     return {spelling for name in known for spelling in (name, prefix + name, name.removeprefix(prefix))}
@@ -280,7 +280,7 @@ def refuse_unread(place: str, model: Any, surplus: Collection[str]) -> None:
         raise CheckpointError(f"{place}: it has the weights {sorted(surplus)[0]!r}, which its model does not")
 
 
-def warn_of_new(place: str, names: Collection[str]) -> None:
+def warn_about_new_weights(place: str, names: Collection[str]) -> None:
     """Tell which weights were drawn at random."""
     if names:
         logger.warning("%s: new, drawn at random, for they are not there: %s", place, ", ".join(sorted(names)))
@@ -295,11 +295,11 @@ def _check_report(place: str, model: Any, report: Mapping[str, Any], stored: Map
     """Refuse what does not fit, and tell what is rightly new; see the module."""
     if not draws:
         refuse_mismatched(place, report, "" if _named_by.get()[0] else "; ignore_mismatched_sizes=True draws them anew")
-    missing, surplus, new = split_report(model, report, _weights_of_other_head(model, stored))
+    missing, surplus, new = split_report(model, report, _list_weights_of_other_head(model, stored))
     refuse_missing(place, missing, surplus)
     refuse_unread(place, model, surplus)
     _refuse_untied(place, model)
-    warn_of_new(place, {*new, *(name for name, *_ in report["mismatched_keys"])})
+    warn_about_new_weights(place, {*new, *(name for name, *_ in report["mismatched_keys"])})
 
 
 def _refuse_untied(place: str, model: Any) -> None:
@@ -336,14 +336,14 @@ def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, st
                 yield name, weights.get_slice(name).get_dtype()
 
 
-def _weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozenset[str] | None:
-    """Names of all weights of a stored model that has another head; None if it has the same, or does not say."""
-    name, source = next(iter(stored.get("architectures") or ()), None), class_of(stored)
+def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names of all weights of a stored model with another head; None: it has the same, or does not say."""
+    name, source = next(iter(stored.get("architectures") or ()), None), find_model_class(stored)
     if name is None or source is type(model):
         return None
     if source is None or source.config_class.model_type != model.config_class.model_type:
         return None if name in {base.__name__ for base in type(model).__mro__} else frozenset()
-    return weights_of(type(model.config).from_dict(dict(stored)))
+    return list_weight_names(type(model.config).from_dict(dict(stored)))
 
 
 def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:

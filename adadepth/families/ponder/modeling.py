@@ -253,7 +253,7 @@ class PonderClassificationLoss:
 def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and segments (B, T) of texts, or of pairs of texts; see `_rows_of_texts`.
+    """Ids, mask and segments (B, T) of texts, or of pairs of texts; see `_read_text_rows`.
 
     `[CLS] [CLS] a [SEP] b [SEP]` with two [CLS]; with `double_cls_pairs=both` another one before b, as in the reference
     code. The longer text of a pair loses tokens first where the model has too few positions.
@@ -261,7 +261,7 @@ def _encode_texts(
     Raises:
         DataError: If there is no text, or something else.
     """
-    rows = [_encode(tokenizer, row, config) for row in _rows_of_texts(texts)]
+    rows = [_encode(tokenizer, row, config) for row in _read_text_rows(texts)]
     width = max(len(ids) for ids, _ in rows)
     pad = config.pad_token_id or 0
     ids = torch.tensor([row + [pad] * (width - len(row)) for row, _ in rows])
@@ -270,7 +270,7 @@ def _encode_texts(
     return ids, mask, segments
 
 
-def _rows_of_texts(texts: Any) -> list[tuple[str, ...]]:
+def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
     """Texts and pairs of texts, a tuple each.
 
     Args:
@@ -375,7 +375,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
         Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
-        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts, see `_rows_of_texts`.
+        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts, see `_read_text_rows`.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = _encode_texts(self._tokenizer(), input_ids, self.config)

@@ -385,7 +385,7 @@ class StepwiseOutput(ModelOutput):
             KeyError: If there is no such field because not all steps ran.
         """
         field = _ALIASES[name]
-        _warn_of_alias(name)
+        _tell_new_name(name)
         if name == "passes":  # the number of the last step that the batch took, from 0
             assert self.exit_steps is not None
             return int(self.exit_steps.max()) - 1
@@ -405,7 +405,7 @@ _ALIASES = {
 
 
 @cache
-def _warn_of_alias(name: str) -> None:
+def _tell_new_name(name: str) -> None:
     """Tell the new name, once a process."""
     more = ", the exit step of every example, from 1" if name == "passes" else ""
     logger.warning("%s: is called %s here%s", name, _ALIASES[name], more)

@@ -272,7 +272,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         Raises:
             ConfigError: If they have none to look for, and there may be padding.
         """
-        if input_ids is None or not finds_end_by_padding(type(self).from_type):
+        if input_ids is None or not reads_last_token(type(self).from_type):
             return input_ids
         pad = self.config.get_text_config().pad_token_id
         if pad is not None:
@@ -351,7 +351,7 @@ class StockForTokenClassification(StockClassifier):
 
 
 @cache
-def finds_end_by_padding(model_class: Any) -> bool:
+def reads_last_token(model_class: Any) -> bool:
     """Whether a class of transformers reads the last token that is not `config.pad_token_id`."""
     return "pad_token_id" in inspect.getsource(model_class.forward)
 
