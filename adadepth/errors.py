@@ -24,6 +24,10 @@ class CheckpointError(UserError):
     """A checkpoint or run directory that is missing, damaged, in use, or of another family."""
 
 
+class WeightShapeError(CheckpointError, RuntimeError):
+    """Weights of another shape than the model's; transformers raises a RuntimeError there."""
+
+
 def nearest(value: object, allowed: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the allowed name closest to ``value``, or an empty string."""
     matches = get_close_matches(str(value), sorted(allowed), n=1, cutoff=0.6)

@@ -11,7 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
-from adadepth.families.folder import is_weightless, loaded, read_config, told, weights_of
+from adadepth.families.folder import is_weightless, loaded, read_config, told
+from adadepth.families.loading import list_weight_names
 from adadepth.families.members import check_model
 from adadepth.families.registry import families, family, load, one_of
 from adadepth.families.shared.steps import rule_of
@@ -250,7 +251,7 @@ def _load_weights(
     if source.model_type != model_class.config_class.model_type:
         with told("model.pretrained", path):
             return model_class.from_pretrained(path, config=config, **attention)
-    return loaded("model.pretrained", path, model_class, config, has=weights_of(source), **attention)
+    return loaded("model.pretrained", path, model_class, config, has=list_weight_names(source), **attention)
 
 
 def load_model(
@@ -287,7 +288,7 @@ def load_model(
             attention = {name: value}
         elif name in in_model and (value is not None or name == "exit_rule"):  # none: everybody runs all steps
             setattr(config, name, value)
-    has = weights_of(config) if only_encoder else None
+    has = list_weight_names(config) if only_encoder else None
     with _about_unknown(settings):
         model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
     if only_encoder:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.errors import ConfigError
+from adadepth.families.loading import StrictLoading
 from adadepth.families.shared.losses import LossTerm
 from adadepth.halting.exit_rules import LOGITS
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
@@ -30,7 +31,7 @@ def required(method: _Method) -> _Method:
     return method
 
 
-class DepthModel:
+class DepthModel(StrictLoading):
     """What every head is, beside a `PreTrainedModel`, which its class names after this one.
 
     Its forward takes `num_targets`, counts that normalise the loss parts; see `combine_terms`. A value is a class
@@ -168,6 +169,9 @@ class DepthModel:
         Raises:
             ConfigError: If somebody else has trained its head, with other classes.
         """
+
+    def take_padding(self, token: int | None) -> None:
+        """Take the id with which a tokenizer fills rows up, where the model has to know it and does not."""
 
     def train_halting_alone(self, slope: float, threshold: float) -> None:
         """Let the halting head go on learning while everything else stays as it is; see `continuation_losses`.

@@ -2,24 +2,21 @@
 
 Of a folder: which files are read, and what the headers of its weights and its configuration say. Of a folder and of the
 hub: which weights the model got from there. Whatever is wrong is one line with the setting, the file, and what is wrong
-with it. `Model.from_pretrained(...)` itself stays what it is in transformers.
+with it. Which weights `from_pretrained` itself refuses, also in Python, says `adadepth.families.loading`.
 """
 
 from __future__ import annotations
 
-import copy
 import json
-import logging
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -27,12 +24,21 @@ from transformers.initialization import no_init_weights
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 
 from adadepth.errors import CheckpointError, UserError, nearest
+from adadepth.families.loading import (
+    StrictLoading,
+    build_without_memory,
+    format_shape,
+    name_setting,
+    refuse_mismatched,
+    refuse_missing,
+    refuse_unread,
+    split_report,
+    warn_about_new_weights,
+)
 from adadepth.families.registry import families, load
 from adadepth.families.shared.convert import MODULE
 from adadepth.settings.declaration import declared
 from adadepth.system.places import first_line, load_trusted, quiet
-
-logger = logging.getLogger(__name__)
 
 _READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of what is read of a folder
 _LARGEST_JSON = 2**25  # bytes of a configuration or an index
@@ -66,7 +72,7 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     """
     check_files(key, path)
     try:
-        config = load_trusted(path, lambda trust: _config_class(path).from_pretrained(path, trust_remote_code=trust))
+        config = load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except Exception as error:  # of a wrong type of a field, the library raises what has no class of its own
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_reason(error)}") from error
@@ -74,13 +80,6 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
         raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
     check_tensors(key, path, config)
     return config
-
-
-def _config_class(path: str) -> Any:
-    """Who reads a configuration: the family that reads models of its type, or whoever transformers knows."""
-    kind = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
-    readers = (about.config for about in families().values() if kind in about.published)
-    return next(map(load, readers), AutoConfig)
 
 
 def _reason(error: Exception) -> str:
@@ -197,7 +196,8 @@ def told(key: str, path: str) -> Iterator[None]:
         CheckpointError: Instead of an error that is nobody's mistake in a setting.
     """
     try:
-        yield
+        with name_setting(key, path):
+            yield
     except (UserError, ImportError, MemoryError, torch.OutOfMemoryError):
         raise
     except (OSError, ValueError) as error:
@@ -234,68 +234,20 @@ def loaded(
     if is_weightless():
         made: PreTrainedModel = model_class._from_config(config, **options)
         return made
+    # A class of this package refuses other shapes itself; of transformers' report they are told below.
+    draws = not issubclass(model_class, StrictLoading)
     with quiet(), told(key, path):
         model, report = model_class.from_pretrained(
-            path, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **options
+            path, config=config, ignore_mismatched_sizes=draws, output_loading_info=True, **options
         )
-    refuse_mismatched(key, path, report)
-    known = None if has is None else _spelled(has, model)
-    new = sorted(name for name in report["missing_keys"] if known is not None and name not in known)
-    surplus = sorted(name for name in report["unexpected_keys"] if name not in (known or ()))
-    refuse_missing(key, path, set(report["missing_keys"]).difference(new), surplus)
-    if surplus and config.model_type in families() and not _is_of_transformers(config):
-        raise CheckpointError(f"{key}={path}: it has the weights {surplus[0]!r}, which its model does not")
-    if new:
-        logger.warning("%s=%s: new, drawn at random, for they are not there: %s", key, path, ", ".join(new))
+    place = f"{key}={path}"
+    refuse_mismatched(place, report)
+    missing, surplus, new = split_report(model, report, has)
+    refuse_missing(place, missing, surplus)
+    refuse_unread(place, model, surplus)
+    if not isinstance(model, StrictLoading):  # it has told
+        warn_about_new_weights(place, new)
     return model
-
-
-def _spelled(names: Collection[str], model: PreTrainedModel) -> set[str]:
-    """Names as they are in a model with a base or in the base alone; where none is known, those of the base."""
-    prefix = f"{model.base_model_prefix}."
-    known = names or [name for name in model.state_dict() if name.startswith(prefix)]
-    return {spelling for name in known for spelling in (name, prefix + name, name.removeprefix(prefix))}
-
-
-def _is_of_transformers(config: PreTrainedConfig) -> bool:
-    """Whether its checkpoints are everybody's: they may have more than their class, as those of older releases do."""
-    return type(config).__module__.startswith("transformers.")
-
-
-def refuse_mismatched(key: str, path: str, report: Mapping[str, Any]) -> None:
-    """Refuse what transformers tells of weights of another shape.
-
-    Raises:
-        CheckpointError: Naming the first.
-    """
-    for name, found, expected in sorted(report["mismatched_keys"]):
-        raise CheckpointError(
-            f"{key}={path}: its weights {name!r} have the shape {_shape(found)}, not {_shape(expected)}"
-        )
-
-
-def refuse_missing(key: str, path: str, missing: Iterable[str], instead: Iterable[str] = ()) -> None:
-    """Refuse a model that lacks weights: drawn at random, they would pass for trained.
-
-    Args:
-        key: The setting that names it.
-        path: The folder or hub id.
-        missing: Their names.
-        instead: Names that nobody asked for, of which one is told.
-
-    Raises:
-        CheckpointError: If there are any.
-    """
-    if absent := sorted(missing):
-        listed = f"{absent[0]!r} is" if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more are"
-        other = next((f"; it has {name!r}" for name in sorted(instead)), "")
-        raise CheckpointError(f"{key}={path}: of its weights {listed} missing{other}")
-
-
-def weights_of(config: PreTrainedConfig) -> frozenset[str]:
-    """Names of all weights of the model that a configuration is of; empty where nobody knows its class."""
-    model = _described(config)
-    return frozenset(() if model is None else model.state_dict())
 
 
 def check_tensors(key: str, path: str, config: PreTrainedConfig) -> None:
@@ -305,7 +257,7 @@ def check_tensors(key: str, path: str, config: PreTrainedConfig) -> None:
         CheckpointError: Naming the file and the first tensor that differs.
     """
     headers = _headers(key, path) if os.path.isdir(path) else {}
-    model = _described(config) if headers else None
+    model = build_without_memory(config) if headers else None
     if model is None or getattr(config, "quantization_config", None) is not None:
         return
     own = model.state_dict()
@@ -314,32 +266,7 @@ def check_tensors(key: str, path: str, config: PreTrainedConfig) -> None:
             continue
         expected, whose = own[name], f"{key}={path}: its {file} has {name!r}"
         if shape != tuple(expected.shape):
-            raise CheckpointError(f"{whose} of shape {_shape(shape)}, its {CONFIG_NAME} needs {_shape(expected.shape)}")
+            needed = format_shape(expected.shape)
+            raise CheckpointError(f"{whose} of shape {format_shape(shape)}, its {CONFIG_NAME} needs {needed}")
         if expected.is_floating_point() != kind.startswith(("F", "BF")):
             raise CheckpointError(f"{whose} of type {kind}, needed is one like {expected.dtype}")
-
-
-def _described(config: PreTrainedConfig) -> Any:
-    """The model that a configuration is of, without memory; None where its class is unknown or cannot be made so."""
-    model_class = _class_called(str(next(iter(config.architectures or ()), "")))
-    if model_class is None:
-        return None
-    try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return model_class(copy.deepcopy(config))
-    except Exception:  # of values that no model can have; its loading says what
-        return None
-
-
-def _class_called(name: str) -> Any:
-    """The model of this package, or else of transformers, that has this name."""
-    for family in families().values():
-        for place in filter(None, (*family.heads.values(), *family.auto.values(), family.encoder)):
-            if place.rpartition(":")[2] == name:
-                return load(place)
-    found = getattr(transformers, name, None)
-    return found if isinstance(found, type) and issubclass(found, PreTrainedModel) else None
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return f"({', '.join(map(str, shape))})"

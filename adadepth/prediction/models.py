@@ -13,6 +13,7 @@ from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.folder import loaded, read_config, told
+from adadepth.families.loading import find_model_class
 from adadepth.families.registry import Family, families, load
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
 from adadepth.system.places import resolve_place
@@ -67,7 +68,8 @@ def held_class(key: str, place: str) -> Any:
     extending = [head for head in own.values() if architecture in (base.__name__ for base in head.__mro__)]
     of_any_type = [head for kind in _HEADS for head in _of_any_type(kind) if architecture.endswith(_suffix(head))]
     is_foreign = config.model_type not in families()
-    candidates = [own.get(architecture), *extending, *(of_any_type if is_foreign else [])]
+    published = [head for head in own.values() if head is find_model_class(config)]
+    candidates = [own.get(architecture), *published, *extending, *(of_any_type if is_foreign else [])]
     found = next(filter(None, candidates), None)
     if found is None:
         raise CheckpointError(f"{key}={place}: {cannot(architecture)}")

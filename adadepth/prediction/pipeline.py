@@ -96,6 +96,8 @@ class Pipeline:
         self.batch_size = 1 if predicts == "next" else batch_size  # these know no padding
         self.exit_rule = _checked_rule(exit_rule, model)
         refuse_tokenizer(tokenizer, model, predicts)
+        known: Any = model
+        known.take_padding(tokenizer.pad_token_id)
         trained = DataIdentity.from_config("model", str(model.name_or_path), model.config)
         if trained is not None and not allow_changed_data:
             refuse_other_tokenizer(tokenizer, trained)

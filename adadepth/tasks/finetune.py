@@ -76,7 +76,9 @@ def train(config: ExperimentConfig) -> Trained:
         data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": reordered}))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
+    model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
+    if data.tokenizer is not None:
+        model.take_padding(data.tokenizer.pad_token_id)
     _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
@@ -100,6 +102,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     data = main_first(args, lambda: _load_data(config, tokenizer, options))
     if data.labels:
         model.take_classes(data.labels)
+    if data.tokenizer is not None:
+        model.take_padding(data.tokenizer.pad_token_id)
     _check_fit(config, data, model)
     data = check_evaluated_data(config, data, model)
     check_depth(config, model)

@@ -21,8 +21,15 @@ from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.family import AdaLayersSettings
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import is_weightless, read_config, refuse_mismatched, refuse_missing, told
-from adadepth.families.shared.albert.convert import HUB_ARGUMENTS
+from adadepth.families.folder import is_weightless, read_config, told
+from adadepth.families.loading import (
+    HUB_ARGUMENTS,
+    check_model_type,
+    describe_place,
+    read_stored_config,
+    refuse_mismatched,
+    refuse_missing,
+)
 from adadepth.families.shared.configuration import check_field_names
 from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
 from adadepth.settings.declaration import declared
@@ -65,8 +72,9 @@ def load_base(
                 **{name: value for name, value in given.items() if value is not None},
             ),
         )
-    refuse_mismatched("base_model", path, report)
-    refuse_missing("base_model", path, (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS)))
+    refuse_mismatched(f"base_model={path}", report)
+    used = (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
+    refuse_missing(f"base_model={path}", used)
     return encoder_of(model), model.config
 
 
@@ -282,6 +290,8 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         """
         path = pretrained_model_name_or_path
         where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        advice = "; from_base makes one on a pretrained model"
+        check_model_type(cls, describe_place(path), read_stored_config(path, where), advice=advice)
         stored = None if path is None else AdaLayersConfig.from_pretrained(path, **where)
         if stored is None or stored.base_saved:
             return super().from_pretrained(path, *model_args, **kwargs)

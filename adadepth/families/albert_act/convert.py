@@ -8,8 +8,9 @@ import torch
 from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
 
 from adadepth.families.albert_act.recurrence import AlbertActConfig
-from adadepth.families.folder import loaded, weights_of
+from adadepth.families.folder import loaded
 from adadepth.families.folder import read_config as read_stored
+from adadepth.families.loading import list_weight_names
 from adadepth.families.shared.albert.convert import from_albert
 
 
@@ -31,7 +32,9 @@ def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention
         attention: `attn_implementation`, if it is given.
     """
     source = read_stored("model.pretrained", path)
-    albert = loaded("model.pretrained", path, AlbertForPreTraining, source, has=weights_of(source), dtype=torch.float32)
+    albert = loaded(
+        "model.pretrained", path, AlbertForPreTraining, source, has=list_weight_names(source), dtype=torch.float32
+    )
     model = model_class._from_config(config, **attention)
     model.load_state_dict(from_albert(albert.state_dict()), strict=False)
     model.tie_weights()

@@ -15,13 +15,15 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
+from adadepth.families.loading import describe_place
 
 # What `from_pretrained` and the hub are told of where a model is.
 _PLACE = ("cache_dir", "revision", "token", "local_files_only", "force_download")
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 _KEPT = (
     "vocab_size",
@@ -66,30 +68,46 @@ _HUGINN_NAMES = (
 )
 
 
-def published_weights(path: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """Configuration and weights of a published model, by our names; None if the path holds none.
+def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the weights of a published model by our names.
 
     Args:
-        path: A folder or hub id; anything else is no published model.
+        path: A folder or hub id.
+        stored: Its configuration as it is written.
         options: Of `from_pretrained`.
 
     Raises:
-        CheckpointError: If its configuration has what no published model has, or there are no weights.
+        CheckpointError: If there are no weights, or they are those of a retrofit.
     """
-    if path is None or options.get("state_dict") is not None:
-        return None
-    place = {name: options[name] for name in _PLACE if name in options}
-    try:
-        found, _ = PreTrainedConfig.get_config_dict(path, **place)
-    except OSError:  # transformers says what is wrong with it
-        return None
-    kind = found.get("model_type")
-    if kind not in PUBLISHED_MODELS:
-        return None
+    where = {name: options[name] for name in _PLACE if name in options}
     folder = Path(path)
     if not folder.is_dir():
-        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **place))
-    return found, dict(renamed_weights(kind, _weights(folder), found))
+        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **where))
+    weights = _weights(folder / (options.get("subfolder") or ""))
+    if stored["model_type"] == "huginn_raven" and not any(".norm_3." in name for name in weights):
+        raise CheckpointError(
+            f"{describe_place(path)}: model_type=huginn_raven without norm_3 is a retrofit (arXiv 2511.07384), a "
+            "pretrained decoder whose layers are looped, which cannot be read; Huginn's own models can, and "
+            "adadepth.retrofit loops a decoder of transformers"
+        )
+    return dict(renamed_weights(stored["model_type"], weights, stored))
+
+
+def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationConfig | None:
+    """Return what a published folder says of generation; None where it says nothing.
+
+    Of settings that contradict each other, with which transformers would save no model, the special tokens are left.
+    """
+    where = {name: options[name] for name in (*_PLACE, "subfolder") if name in options}
+    try:
+        stored = GenerationConfig.from_pretrained(path, **where)
+    except OSError:
+        return None
+    try:
+        stored.validate(strict=True)
+    except ValueError:
+        return GenerationConfig(**{name: getattr(stored, name) for name in _SPECIAL_TOKENS})
+    return stored
 
 
 def published_config(found: Mapping[str, Any]) -> dict[str, Any]:

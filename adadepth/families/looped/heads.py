@@ -31,6 +31,7 @@ from adadepth.families.looped.objectives import (
     text_uniforms,
 )
 from adadepth.families.looped.policies import parse_policy
+from adadepth.families.shared.generation import CheckedGeneration
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
     CLASSES,
@@ -253,11 +254,12 @@ def layer_work(config: LoopedConfig) -> tuple[float, float]:
     return 2.0 * width * (queries + keys) + 3.0 * width * config.intermediate_size, 2.0 * queries
 
 
-class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
+class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
     """A looped language model."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     accepts_loss_kwargs = True
+    drafting = "generate(custom_generate=self_speculation, draft_rule='fixed:1') drafts with few of its loops"
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)

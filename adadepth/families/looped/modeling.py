@@ -19,7 +19,7 @@ prelude, core and coda.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -40,10 +40,16 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import DepthModel
 from adadepth.families.looped.cache import LoopedCache, Picked, made_cache
 from adadepth.families.looped.compaction import begin_running, close, loop_running, read_running
-from adadepth.families.looped.convert import PUBLISHED_MODELS, published_config, published_weights
+from adadepth.families.looped.convert import (
+    PUBLISHED_MODELS,
+    published_config,
+    read_generation_config,
+    read_published_weights,
+)
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
+from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.layers import Product, linear_in_float32
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.halting.trace import DepthUnit
@@ -96,6 +102,12 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     def num_hidden_layers(self) -> int:
         """P + N C + Q, layers that a token passes, each of which has a place in a cache."""
         return self.prelude + self.num_loops * self.core + self.coda
+
+    @num_hidden_layers.setter
+    def num_hidden_layers(self, layers: int) -> None:
+        raise ConfigError(
+            f"num_hidden_layers={layers}: a looped model's follow from prelude, core, coda and num_loops; set those"
+        )
 
     def loops(self, asked: int | None) -> int:
         """N of a call.
@@ -415,16 +427,18 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
     depth_unit: DepthUnit = "token"
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; a folder or hub id of Ouro's or Huginn's, too, of which no code is run."""
-        found = published_weights(pretrained_model_name_or_path, kwargs)
-        if found is None:
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        described, weights = found
-        config = kwargs.pop("config", None) or cls.config_class.from_dict(described)
-        for name in [name for name in kwargs if hasattr(config, name) and name not in ("dtype", "attn_implementation")]:
-            setattr(config, name, kwargs.pop(name))
-        return super().from_pretrained(None, *args, config=config, state_dict=weights, **kwargs)
+    def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Read a folder or hub id of Ouro's or Huginn's, of which no code is run; see `StrictLoading`."""
+        if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
+            return None
+        more = dict(options)
+        config = more.pop("config", None) or cls.config_class.from_dict(dict(stored))
+        for name in [name for name in more if hasattr(config, name) and name not in ("dtype", "attn_implementation")]:
+            setattr(config, name, more.pop(name))
+        weights = read_published_weights(path, stored, options)
+        if cls.can_generate() and more.get("generation_config") is None:
+            more["generation_config"] = read_generation_config(path, options)
+        return more | {"config": config, "state_dict": weights}
 
     @property
     def max_updates(self) -> int:
@@ -561,6 +575,13 @@ class LoopedModel(LoopedPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
+        words = input_ids if inputs_embeds is None else inputs_embeds
+        assert words is not None
+        if words.dim() != (2 if inputs_embeds is None else 3):
+            raise DataError(
+                f"input of shape {tuple(words.shape)}: needed is (rows, tokens), of embeddings with a width"
+            )
+        check_words(words, self.embed_tokens)
         loops = self.config.loops(num_loops)
         embedded = self.embed(input_ids, inputs_embeds)
         cache = past_key_values

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.folder import is_weightless, read_config
+from adadepth.families.loading import allow_new_weights
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.heads import LoopedForCausalLM
 from adadepth.families.looped.modeling import LoopedConfig
@@ -77,13 +78,14 @@ def retrofit(
         attention = decoder.config._attn_implementation
         return (model_class or LoopedForCausalLM)._from_config(config, attn_implementation=attention)
     weights = retrofitted_weights(decoder, kept, prelude, core)
-    looped = (model_class or LoopedForCausalLM).from_pretrained(
-        None,
-        config=config,
-        state_dict=weights,
-        dtype=decoder.dtype,
-        attn_implementation=decoder.config._attn_implementation,
-    )
+    with allow_new_weights():
+        looped = (model_class or LoopedForCausalLM).from_pretrained(
+            None,
+            config=config,
+            state_dict=weights,
+            dtype=decoder.dtype,
+            attn_implementation=decoder.config._attn_implementation,
+        )
     looped.train(decoder.training)
     _compare(decoder, base, kept, looped)
     return looped

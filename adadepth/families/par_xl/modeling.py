@@ -31,6 +31,7 @@ from adadepth.families.par_xl.stack import (
     run_alone,
     trace_of,
 )
+from adadepth.families.shared.generation import CheckedGeneration
 from adadepth.families.shared.layers import whole
 from adadepth.families.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
@@ -222,7 +223,7 @@ def _real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) -> Tens
     return attention_mask[:, -states.shape[1] :].bool()
 
 
-class ParXLForCausalLM(ParXLLanguageModel, GenerationMixin):
+class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
     """A fixed architecture.
 
     Raises:

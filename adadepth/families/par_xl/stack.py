@@ -15,6 +15,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.loading import StrictLoading
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveEmbedding, init_glorot
 from adadepth.families.par_xl.attention import (
     Context,
@@ -189,7 +190,7 @@ def trace_of(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: in
     )
 
 
-class ParXLPreTrainedModel(PreTrainedModel):
+class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
     """What all models of the family have in common: loading, initialisation, and the words that they read."""
 
     config: ParXLConfig

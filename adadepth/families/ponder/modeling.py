@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import HoldsBudget
 from adadepth.families.ponder.family import PonderAlbertSettings
 from adadepth.families.shared.albert.block import HaltingProjection
@@ -253,23 +253,46 @@ class PonderClassificationLoss:
 def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and segments (B, T) of texts, or of pairs of texts.
+    """Ids, mask and segments (B, T) of texts, or of pairs of texts; see `_read_text_rows`.
 
     `[CLS] [CLS] a [SEP] b [SEP]` with two [CLS]; with `double_cls_pairs=both` another one before b, as in the reference
     code. The longer text of a pair loses tokens first where the model has too few positions.
 
     Raises:
-        ValueError: If there is no text.
+        DataError: If there is no text, or something else.
     """
-    if not texts:
-        raise ValueError("no texts to encode")
-    rows = [_encode(tokenizer, (text,) if isinstance(text, str) else tuple(text), config) for text in texts]
+    rows = [_encode(tokenizer, row, config) for row in _read_text_rows(texts)]
     width = max(len(ids) for ids, _ in rows)
     pad = config.pad_token_id or 0
     ids = torch.tensor([row + [pad] * (width - len(row)) for row, _ in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row, _ in rows])
     segments = torch.tensor([row + [0] * (width - len(row)) for _, row in rows])
     return ids, mask, segments
+
+
+def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
+    """Texts and pairs of texts, a tuple each.
+
+    Args:
+        texts: A sequence of texts, or of pairs; or, as the original takes pairs, a tuple of two lists of equal length,
+            all first texts and all second texts.
+
+    Raises:
+        DataError: If there is no text, or something else.
+    """
+    if isinstance(texts, str):
+        raise DataError("texts: needed is a list of texts, not one text")
+    if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(column, list) for column in texts):
+        if len(texts[0]) != len(texts[1]):
+            raise DataError(f"texts: {len(texts[0])} first texts and {len(texts[1])} second ones; pairs need both")
+        texts = list(zip(*texts, strict=True))
+    rows = [(row,) if isinstance(row, str) else tuple(row) if isinstance(row, list | tuple) else () for row in texts]
+    if not rows:
+        raise DataError("texts: no texts to encode")
+    for number, row in enumerate(rows, start=1):
+        if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
+            raise DataError(f"texts: number {number} is neither a text nor a pair of texts")
+    return rows
 
 
 def _encode(
@@ -352,7 +375,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
         Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
-        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts.
+        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts, see `_read_text_rows`.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = _encode_texts(self._tokenizer(), input_ids, self.config)

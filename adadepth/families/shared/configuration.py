@@ -9,7 +9,7 @@ import operator
 import textwrap
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,10 +17,32 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import ConfigError, nearest
+from adadepth.families.loading import check_model_type, describe_place, read_stored_config
 from adadepth.families.shared.convert import auto_map, write_module
 from adadepth.settings.declaration import MISSING, Declared, choices, declared, field_with, in_words
 
 _KEY = "keys_to_ignore_at_inference"
+
+
+# Fields of other models -> values with which these compute as if there were no such field.
+_MEANINGS: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute",),
+    "rope_scaling": (),
+    "rope_parameters": (),
+    "partial_rotary_factor": (1.0,),
+    "sliding_window": (),
+    "use_sliding_window": (False,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "use_qk_norm": (False,),
+    "clip_qkv": (),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+}
 
 
 class WithStockConfig(PreTrainedModel):
@@ -80,8 +102,46 @@ class FamilyConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; of another type of model, only those whose weights the family can start from.
+
+        Raises:
+            CheckpointError: In one line, of any other type.
+        """
+        stored = read_stored_config(pretrained_model_name_or_path, kwargs)
+        check_model_type(cls, describe_place(pretrained_model_name_or_path), stored, starts=True)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers.
+
+        Raises:
+            ConfigError: If it has a field by which other models compute something else, and this one does not read it.
+        """
+        check_unread_fields(cls, config_dict)
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
         """Do nothing: what is saved names this package, and transformers would copy the class's module beside it."""
+
+
+def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[str, Any]) -> None:
+    """Refuse a field of `_MEANINGS` that a configuration does not have, with a value that changes the computation.
+
+    Raises:
+        ConfigError: Naming the first such field, its value, and those that change nothing.
+    """
+    known = {field.name for field in dataclasses.fields(config_class)}
+    for name, neutral in _MEANINGS.items():
+        if name in known or name not in stored or stored[name] in (None, *neutral):
+            continue
+        value = stored[name]
+        if isinstance(value, dict) and value.get("rope_type", value.get("type")) == "default":
+            continue
+        allowed = " or ".join(map(str, [*neutral, None]))
+        raise ConfigError(f"{name}={value!r}: a {config_class.model_type} computes as with {allowed}, and nothing else")
 
 
 def check_values(config: PreTrainedConfig, settings: type) -> None:

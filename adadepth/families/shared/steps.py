@@ -10,8 +10,10 @@ which there are at most N where no row waits, C classes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -24,6 +26,8 @@ from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, predictions_at
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
+
+logger = logging.getLogger(__name__)
 
 
 def rule_of(model: DepthModel, given: str | ExitRule | None) -> ExitRule:
@@ -363,6 +367,48 @@ class StepwiseOutput(ModelOutput):
     trace: DepthTrace | None = None
     hidden_states: tuple[Tensor | None, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a field by its name, or by that of the original PonderALBERT, or by its number."""
+        return self._read_alias(key) if key in _ALIASES else super().__getitem__(key)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field by its name in the original PonderALBERT."""
+        if name in _ALIASES:
+            return self._read_alias(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _read_alias(self, name: str) -> Any:
+        """Return what the original called so.
+
+        Raises:
+            KeyError: If there is no such field because not all steps ran.
+        """
+        field = _ALIASES[name]
+        _tell_new_name(name)
+        if name == "passes":  # the number of the last step that the batch took, from 0
+            assert self.exit_steps is not None
+            return int(self.exit_steps.max()) - 1
+        value = getattr(self, field)
+        if value is None:
+            raise KeyError(f"{name}: {field} is there when all steps ran, as with run_all_steps=True")
+        return value
+
+
+# Names of the original PonderALBERT's outputs -> the fields here.
+_ALIASES = {
+    "halt_probabilities": "halting_probabilities",
+    "model_halt_dist": "posterior",
+    "target_halt_dist": "prior",
+    "passes": "exit_steps",
+}
+
+
+@cache
+def _tell_new_name(name: str) -> None:
+    """Tell the new name, once a process."""
+    more = ", the exit step of every example, from 1" if name == "passes" else ""
+    logger.warning("%s: is called %s here%s", name, _ALIASES[name], more)
 
 
 def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
@@ -20,9 +22,10 @@ from transformers import (
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import is_weightless, loaded, read_config, refuse_mismatched, refuse_missing, told
+from adadepth.families.folder import is_weightless, loaded, read_config, told
+from adadepth.families.loading import describe_place, read_stored_config, refuse_mismatched, refuse_missing
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.configuration import WithStockConfig
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
@@ -164,6 +167,12 @@ class StockClassifier(DepthModel, WithStockConfig):
         if place is None:
             return super().from_pretrained(None, *args, config=config, **kwargs)
         if config is None:
+            kind = read_stored_config(place, kwargs).get("model_type")
+            if kind is not None and kind not in CONFIG_MAPPING:
+                raise CheckpointError(
+                    f"{describe_place(place)}: holds a model of type {kind}; {cls.__name__} reads the classifiers that "
+                    f"transformers has{nearest(kind, CONFIG_MAPPING)}"
+                )
             config, kwargs = AutoConfig.from_pretrained(
                 place, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
             )
@@ -174,13 +183,9 @@ class StockClassifier(DepthModel, WithStockConfig):
                 f"{place}: holds a {config.architectures[0]} and no {model_class.__name__}; "
                 f"model.pretrained={place} trains one"
             )
-        loaded: Any = super(StockClassifier, model_class).from_pretrained(
-            place, *args, config=config, **{**precision, **kwargs, "output_loading_info": True}
+        return super(StockClassifier, model_class).from_pretrained(
+            place, *args, config=config, **{**precision, **kwargs}
         )
-        model, report = loaded
-        if absent := sorted(report["missing_keys"]):
-            raise CheckpointError(f"{place}: {absent[0]} and {len(absent) - 1} more of its weights are missing")
-        return loaded if kwargs.get("output_loading_info") else model
 
     @property
     def max_updates(self) -> int:
@@ -213,6 +218,11 @@ class StockClassifier(DepthModel, WithStockConfig):
         except ConfigError as error:
             raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
 
+    def take_padding(self, token: int | None) -> None:
+        """Take the tokenizer's id of padding where the configuration has none; it is saved with the model."""
+        if self.config.pad_token_id is None:
+            self.config.pad_token_id = token
+
     @can_return_tuple
     def forward(
         self,
@@ -230,7 +240,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
         given = {
-            "input_ids": input_ids,
+            "input_ids": self._pad_as_configured(input_ids, mask),
             "attention_mask": mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
@@ -249,6 +259,24 @@ class StockClassifier(DepthModel, WithStockConfig):
             terms = {"task": self.task_loss(outputs.logits, labels)}
             result.loss, result.loss_parts = combine_terms(terms, num_targets)
         return result
+
+    def _pad_as_configured(self, input_ids: Tensor | None, mask: Tensor) -> Tensor | None:
+        """Give padding the id by which transformers finds the last token of a text, in classes that look for it.
+
+        Raises:
+            ConfigError: If they have none to look for, and there may be padding.
+        """
+        if input_ids is None or not reads_last_token(type(self).from_type):
+            return input_ids
+        pad = self.config.get_text_config().pad_token_id
+        if pad is not None:
+            return input_ids.masked_fill(mask == 0, pad)
+        if len(input_ids) > 1 or not bool(mask.all()):
+            raise ConfigError(
+                f"pad_token_id=None: {type(self).__name__} reads the last token of a text and cannot tell it from "
+                "padding; set config.pad_token_id to the tokenizer's"
+            )
+        return input_ids
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
         """The loss of a batch."""
@@ -317,6 +345,12 @@ class StockForTokenClassification(StockClassifier):
 
 
 @cache
+def reads_last_token(model_class: Any) -> bool:
+    """Whether a class of transformers reads the last token that is not `config.pad_token_id`."""
+    return "pad_token_id" in inspect.getsource(model_class.forward)
+
+
+@cache
 def _with_members(added: Any, own: Any) -> Any:
     """A class of transformers, by its own name, so that its checkpoints name that."""
     members = {"config_class": own.config_class, "from_type": own, "__module__": own.__module__}
@@ -382,8 +416,8 @@ def _with_new_head(
         )
     blocks = f"{model.base_model_prefix}."
     in_blocks = [each for each in report["mismatched_keys"] if each[0].startswith(blocks)]
-    refuse_mismatched("model.pretrained", place, {"mismatched_keys": in_blocks})
+    refuse_mismatched(f"model.pretrained={place}", {"mismatched_keys": in_blocks})
     kept = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
-    refuse_missing("model.pretrained", place, kept)
+    refuse_missing(f"model.pretrained={place}", kept)
     model.base_model.load_state_dict(own.base_model.state_dict())
     return model

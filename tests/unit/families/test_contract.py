@@ -31,8 +31,8 @@ OWN = {
     "act spans": ACT,
     "act choices": ACT,
     "albert": {"least_activations"},
-    "stock classification": {"take_classes", "one_depth"},
-    "stock tagging": {"take_classes", "one_depth"},
+    "stock classification": {"take_classes", "take_padding", "one_depth"},
+    "stock tagging": {"take_classes", "take_padding", "one_depth"},
     "ponder": PONDER | {"least_activations"},
     "exits": {"exit_signals", "DepthKnob", "least_activations"},
     "mixture": {

@@ -198,7 +198,10 @@ def test_checkpoints_that_cannot_be_used(tmp_path):
     for folder, message in (
         ("groups", "num_hidden_groups=2, inner_group_num=1; only one group of one layer"),
         ("inner", "num_hidden_groups=1, inner_group_num=2; only one group of one layer"),
-        ("bert", "holds a model of type bert, not albert, albert_act or ponder_albert"),
+        (
+            "bert",
+            "holds a model of type bert; PonderAlbertForSequenceClassification reads ponder_albert, albert or alb",
+        ),
     ):
         with pytest.raises(CheckpointError, match=message) as caught:
             PonderAlbertForSequenceClassification.from_pretrained(tmp_path / folder)
@@ -439,6 +442,43 @@ def test_the_tokenizer_comes_from_beside_the_weights(tokenizer, tmp_path):
         assert torch.equal(loaded(["a b", "c"], exit_rule="fixed:2").logits, expected)
     with pytest.raises(ValueError, match="no texts"):
         model([])
+
+
+def test_pairs_as_the_original_takes_them(tokenizer):
+    """Two lists, all first texts and all second ones: the n-th pair is the n-th of each."""
+    model = small_ponder()
+    model.tokenizer = tokenizer
+    first, second = map(list, zip(*PAIRS[:3], strict=True))
+    with torch.no_grad():
+        for count in (1, 2, 3):
+            expected = model(PAIRS[:count], exit_rule="fixed:2").logits
+            assert torch.equal(model((first[:count], second[:count]), exit_rule="fixed:2").logits, expected)
+            rows = [list(pair) for pair in PAIRS[:count]]
+            assert torch.equal(model(rows, exit_rule="fixed:2").logits, expected)
+        assert torch.equal(
+            model((PAIRS[0], PAIRS[1]), exit_rule="fixed:2").logits, model(PAIRS[:2], exit_rule="fixed:2").logits
+        )
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ((["a", "b"], ["c"]), "texts: 2 first texts and 1 second ones"),
+        ((["a", "b"], []), "texts: 2 first texts and 0 second ones"),
+        (([], []), "texts: no texts to encode"),
+        ([("a", "b", "c")], "texts: number 1 is neither a text nor a pair of texts"),
+        (["a", 3], "texts: number 2 is neither"),
+        ([None], "texts: number 1 is neither"),
+        (["a", ("b", None)], "texts: number 2 is neither"),
+        ("a b c", "texts: needed is a list of texts, not one text"),
+    ],
+)
+def test_what_is_no_text_is_one_line(tokenizer, texts, message):
+    model = small_ponder()
+    model.tokenizer = tokenizer
+    with pytest.raises(DataError, match=message) as raised:
+        model(texts)
+    assert "\n" not in str(raised.value)
 
 
 # ---- pricing and mistakes

@@ -14,10 +14,13 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     GPT2Config,
+    LlamaConfig,
+    LlamaForSequenceClassification,
 )
 
 from adadepth import (
     AlbertActForSequenceClassification,
+    Pipeline,
     PlainAlbertForSequenceClassification,
     StockForSequenceClassification,
     StockForTokenClassification,
@@ -27,6 +30,7 @@ from adadepth.families.build import build_classifier, load_model
 from adadepth.families.stock_classifier.family import StockClassifierSettings
 from adadepth.families.stock_classifier.modeling import class_order
 from tests.models_support import SMALL, small_config
+from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.adalayers_support import BASES, DEPTH, WIDTH, texts
 
 HEADS = {
@@ -261,3 +265,65 @@ def test_what_the_trainer_feeds_is_named(head: Any) -> None:
     """It leaves out what a forward pass does not name: segments of pairs were all 0 that way."""
     fed = {"input_ids", "attention_mask", "token_type_ids", "labels", "num_targets"}
     assert fed <= set(inspect.signature(head.forward).parameters)
+
+
+# ---- classifiers that read the last token
+
+
+def save_llama(folder, **changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=2, initializer_range=0.5, num_labels=3, **changes)
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+
+
+TOKENS = [[5, 6, 7], [8, 9, 10, 11, 12], [13], [5, 1, 7, 1], [2, 3], [4, 4, 4, 4], [20, 21, 22], [30, 31, 32, 33]]
+
+
+def padded(rows, pad):
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
+    return ids, torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+
+
+@pytest.mark.parametrize("own", [None, 0, 1], ids=["no pad", "another pad", "the tokenizer's pad"])
+def test_padding_is_never_classified(own, tmp_path):
+    """One text at a time without any padding, by the model of transformers, and eight with it, give the same."""
+    save_llama(tmp_path, pad_token_id=own)
+    theirs = LlamaForSequenceClassification.from_pretrained(tmp_path).eval()
+    model = StockForSequenceClassification.from_pretrained(tmp_path).eval()
+    model.take_padding(1)
+    ids, mask = padded(TOKENS, pad=1)
+    rows = [number for number, row in enumerate(TOKENS) if row[-1] != model.config.pad_token_id]
+    with torch.no_grad():
+        together = model(input_ids=ids, attention_mask=mask).logits
+        for number in rows:
+            alone = theirs.score(theirs.model(torch.tensor([TOKENS[number]])).last_hidden_state)[0, -1]
+            padded_alone = model(input_ids=ids[number : number + 1], attention_mask=mask[number : number + 1]).logits
+            torch.testing.assert_close(together[number], alone, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(padded_alone[0], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_padding_that_nobody_can_tell_is_one_line(tmp_path):
+    save_llama(tmp_path, pad_token_id=None)
+    model = StockForSequenceClassification.from_pretrained(tmp_path).eval()
+    ids, mask = padded(TOKENS, pad=1)
+    assert model(input_ids=ids[1:2]).logits.shape == (1, 3)
+    for rows in (slice(0, 1), slice(0, 8)):
+        with pytest.raises(ConfigError, match="pad_token_id=None: LlamaForSequenceClassification reads the last token"):
+            model(input_ids=ids[rows], attention_mask=mask[rows])
+
+
+def test_the_tokenizers_pad_is_saved_with_the_model(tmp_path):
+    save_llama(tmp_path / "a", pad_token_id=None)
+    words = tokenizer("bert")
+    save_llama(tmp_path / "b", pad_token_id=None)
+    model = StockForSequenceClassification.from_pretrained(tmp_path / "b")
+    model.resize_token_embeddings(len(words))
+    pipeline = Pipeline(model, words, batch_size=8)
+    assert model.config.pad_token_id == words.pad_token_id
+    together, alone = pipeline(["a cat", "stop that now"]), [pipeline(text)[0] for text in ("a cat", "stop that now")]
+    assert [found.scores for found in together] == [pytest.approx(found.scores, abs=1e-5) for found in alone]
+    model.save_pretrained(tmp_path / "c")
+    again = StockForSequenceClassification.from_pretrained(tmp_path / "c")
+    assert again.config.pad_token_id == words.pad_token_id

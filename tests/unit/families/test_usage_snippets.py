@@ -10,7 +10,8 @@ import torch
 from transformers import AlbertConfig, AlbertForPreTraining, AlbertTokenizer
 
 from adadepth import PonderAlbertClassifier
-from tests.models_support import SMALL
+from adadepth.families.shared import steps
+from tests.models_support import SMALL, padded_batch, small_ponder
 
 LOADING = """
 from transformers import AlbertConfig, AlbertTokenizer
@@ -97,3 +98,35 @@ def test_snippets(albert_base_v2, monkeypatch):
     exec(INFERENCE, session)
     exits = {model(["My cool new text"]).exit_steps.item() for _ in range(20)}
     assert len(exits) > 1, "the halting mechanism is stochastic, so results vary"
+
+
+def test_the_names_that_the_original_prints(caplog):
+    model = small_ponder(num_hidden_layers=6)
+    with torch.no_grad():
+        output = model(**padded_batch(), run_all_steps=True)
+    steps._tell_new_name.cache_clear()
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            assert torch.equal(output["halt_probabilities"], output.halting_probabilities)
+            assert output["model_halt_dist"] is output.model_halt_dist is output.posterior
+            assert output["target_halt_dist"] is output.target_halt_dist is output.prior
+            assert output["passes"] == output.passes == int(output.exit_steps.max()) - 1
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "halt_probabilities: is called halting_probabilities here",
+        "model_halt_dist: is called posterior here",
+        "target_halt_dist: is called prior here",
+        "passes: is called exit_steps here, the exit step of every example, from 1",
+    ]
+    assert "passes" not in list(output)
+    with pytest.raises(KeyError, match="'posteriour'"):
+        output["posteriour"]
+    with pytest.raises(AttributeError, match="posteriour"):
+        output.posteriour  # noqa: B018
+
+
+def test_a_distribution_that_not_all_steps_give_says_so():
+    with torch.no_grad():
+        output = small_ponder()(**padded_batch())
+    with pytest.raises(KeyError, match="model_halt_dist: posterior is there when all steps ran, as with run_all_steps"):
+        output["model_halt_dist"]

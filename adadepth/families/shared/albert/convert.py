@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError
+from adadepth.families.loading import HUB_ARGUMENTS, StrictLoading, check_model_type, read_stored_config
 from adadepth.families.registry import family, one_of
 from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.system.places import quiet
@@ -55,11 +56,7 @@ def _into_group(match: re.Match[str]) -> str:
     return f"encoder.albert_layer_groups.0.albert_layers.0.{'attention.' if match[1] else ''}"
 
 
-# Arguments of `from_pretrained` that say where and how to look.
-HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-
-
-class FromAnyAlbert(PreTrainedModel):
+class FromAnyAlbert(StrictLoading, PreTrainedModel):
     """A model with an ALBERT encoder at `albert`.
 
     Attributes:
@@ -94,6 +91,9 @@ class FromAnyAlbert(PreTrainedModel):
         """
         path = pretrained_model_name_or_path
         where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        stored = read_stored_config(path, where)
+        if path is not None:
+            check_model_type(cls, str(path), stored, starts=True)
         source = None if path is None else AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
         own = cls.config_class.model_type
         if source is None or source.model_type == own:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from adadepth import LoopedConfig, LoopedForCausalLM
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_language_model
+from adadepth.prediction.models import held_class
 from tests.configs.support import configured
+from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped import published_code
 from tests.unit.families.looped.plain_looped import plain_huginn, plain_ouro
 
@@ -270,6 +275,80 @@ def test_weights_in_several_pickles_are_read(tmp_path: Path, ouro: Path) -> None
 def test_a_forced_step_of_ouro_is_a_fixed_loop() -> None:
     config = LoopedConfig.from_dict({**OURO, "model_type": "ouro", "early_exit_step": 1})
     assert config.exit_rule == "fixed:2"  # theirs counts from 0, ours from 1
+
+
+PUBLISHED_CLASSES = {
+    "ouro": {
+        "architectures": ["OuroForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "modeling_ouro.OuroForCausalLM"},
+    },
+    "huginn": {"architectures": ["RavenForCausalLM"], "auto_map": {"AutoConfig": "raven_config_minimal.RavenConfig"}},
+}
+
+
+@pytest.fixture(params=PUBLISHED_CLASSES)
+def published(request: pytest.FixtureRequest) -> Path:
+    """A folder as it is published: with the names of its own classes, whose code is not there."""
+    folder: Path = request.getfixturevalue(request.param)
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | PUBLISHED_CLASSES[request.param]))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7, "temperature": 0.7}')
+    return folder
+
+
+def test_auto_classes_read_published_folders_without_their_code(published: Path) -> None:
+    expected = LoopedForCausalLM.from_pretrained(published)
+    assert type(AutoConfig.from_pretrained(published)) is LoopedConfig
+    model = AutoModelForCausalLM.from_pretrained(published)
+    assert type(model) is LoopedForCausalLM
+    assert model.name_or_path == str(published)
+    assert model.generation_config.eos_token_id == 7
+    state = STATE if expected.config.start == "drawn" else None
+    with torch.no_grad():
+        assert torch.equal(model(IDS, initial_state=state).logits, expected(IDS, initial_state=state).logits)
+
+
+def test_another_head_on_a_published_model_is_new_and_nothing_else(published: Path, caplog: Any) -> None:
+    source = LoopedForCausalLM.from_pretrained(published)
+    with caplog.at_level(logging.WARNING):
+        model = LoopedForSequenceClassification.from_pretrained(published, num_labels=3)
+    assert f"{published}: new, drawn at random, for they are not there: score.weight" in caplog.text
+    weights = source.model.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
+
+
+def test_a_published_folder_predicts_texts(published: Path) -> None:
+    words = tokenizer("bert")
+    words.eos_token = "[SEP]"
+    words.save_pretrained(published)
+    pipeline = Pipeline.from_pretrained(published)
+    LoopedForCausalLM.from_pretrained(published).save_pretrained(published.parent / "ours")
+    words.save_pretrained(published.parent / "ours")
+    assert type(pipeline.model) is LoopedForCausalLM
+    assert pipeline(["a cat"]) == Pipeline.from_pretrained(published.parent / "ours")(["a cat"])
+    assert held_class("checkpoint", str(published)) is LoopedForCausalLM
+
+
+@pytest.mark.parametrize("name", ["transformer.core_block.1.norm_1.weight", "lm_head.weight", "freqs_cis"])
+def test_a_published_weight_that_is_missing_is_refused_unless_it_follows(name: str, tmp_path: Path) -> None:
+    weights = huginn_weights()
+    weights.pop(name, None)  # the head is tied, and the table of positions follows from the configuration
+    folder = folder_of(tmp_path / "a", HUGINN | {"model_type": "huginn_raven"}, weights)
+    if name in ("lm_head.weight", "freqs_cis"):
+        LoopedForCausalLM.from_pretrained(folder)
+        return
+    with pytest.raises(CheckpointError, match=rf"{folder}: of its weights 'model.core.1.attention_norm.weight' is mis"):
+        LoopedForCausalLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("load", [LoopedForCausalLM.from_pretrained, AutoModelForCausalLM.from_pretrained])
+def test_a_retrofit_is_no_huginn(load: Any, tmp_path: Path) -> None:
+    """Two norms a layer, half rotations and no norm before the coda, under Huginn's model type (arXiv 2511.07384)."""
+    weights = {name: each for name, each in huginn_weights().items() if not re.search(r"\.norm_[34]\.", name)}
+    folder = folder_of(tmp_path / "a", HUGINN | {"model_type": "huginn_raven"}, weights)
+    with pytest.raises(CheckpointError, match=rf"{folder}: model_type=huginn_raven without norm_3 is a ret") as raised:
+        load(folder)
+    assert "\n" not in str(raised.value)
 
 
 def test_training_begins_with_a_published_model(ouro: Path) -> None:

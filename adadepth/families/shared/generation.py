@@ -1,0 +1,70 @@
+"""`generate` of language models, whose prompts and ways of drafting are checked first."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from adadepth.errors import ConfigError, DataError
+
+
+class CheckedGeneration:
+    """A language model that refuses in one line what its `generate` cannot go on from.
+
+    Its class names `GenerationMixin` beside this one.
+
+    Attributes:
+        drafting: How it drafts tokens with less depth, for the message about `assistant_early_exit`.
+    """
+
+    drafting: ClassVar[str] = "it has no way of drafting with less depth"
+    vocabulary_size: int | None
+    generation_config: Any
+
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Continue prompts as transformers does.
+
+        Args:
+            inputs: Token ids (B, T).
+            generation_config: As in transformers.
+            *args: As in transformers.
+            **kwargs: As in transformers.
+
+        Raises:
+            DataError: If the prompt is empty, or no ids of this model's pieces.
+            ConfigError: If it is to draft with its first layers.
+        """
+        prompt = kwargs.get("input_ids") if inputs is None else inputs
+        if prompt is not None:
+            check_prompt(prompt, self.vocabulary_size)
+        config = self.generation_config if generation_config is None else generation_config
+        layers = kwargs.get("assistant_early_exit", getattr(config, "assistant_early_exit", None))
+        if layers is not None:
+            raise ConfigError(
+                f"assistant_early_exit={layers}: {type(self).__name__} has no layers to leave at; {self.drafting}"
+            )
+        parent: Any = super()
+        return parent.generate(inputs, generation_config, *args, **kwargs)
+
+
+def check_prompt(ids: Any, pieces: int | None) -> None:
+    """Refuse a prompt that is no tensor of token ids, or empty.
+
+    Args:
+        ids: What should be whole numbers (B, T).
+        pieces: Ids that there are.
+
+    Raises:
+        DataError: Naming what is wrong.
+    """
+    if not isinstance(ids, Tensor):
+        raise DataError(f"input_ids: must be a tensor of token ids (rows, tokens), not a {type(ids).__name__}")
+    if ids.dim() != 2 or ids.numel() == 0:
+        raise DataError(f"input_ids of shape {tuple(ids.shape)}: needed is (rows, tokens), at least one token a row")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise DataError(f"input_ids of type {ids.dtype}: token ids are whole numbers")
+    low, high = (int(edge) for edge in ids.aminmax())
+    if pieces is not None and not 0 <= low <= high < pieces:
+        raise DataError(f"input_ids from {low} to {high}: must be from 0 to {pieces - 1}")

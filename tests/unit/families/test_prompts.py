@@ -1,0 +1,72 @@
+"""What language models are asked to go on from: prompts that are none, and drafts that they cannot make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from adadepth.errors import ConfigError, DataError
+from adadepth.families.looped.speculation import self_speculation
+from tests.unit.families.looped.looped_support import IDS
+from tests.unit.families.looped.looped_support import small as small_looped
+from tests.unit.families.par_xl_support import small_network
+
+MODELS: dict[str, Callable[[], Any]] = {"looped": small_looped, "par_xl": small_network}
+PROMPTS: dict[str, tuple[Any, str]] = {
+    "no token": (torch.zeros(1, 0, dtype=torch.long), r"input_ids of shape \(1, 0\)"),
+    "no row": (torch.zeros(0, 3, dtype=torch.long), r"input_ids of shape \(0, 3\)"),
+    "one dimension": (torch.tensor([1, 2]), r"input_ids of shape \(2,\)"),
+    "too high": (torch.tensor([[1, 10**6]]), "input_ids from 1 to 1000000: must be from 0 to"),
+    "negative": (torch.tensor([[-3, 1]]), "input_ids from -3 to 1: must be from 0 to"),
+    "floats": (torch.tensor([[1.0, 2.0]]), "input_ids of type torch.float32"),
+    "a list": ([[1, 2]], "input_ids: must be a tensor of token ids"),
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_no_prompt_is_one_line(name: str, prompt: str) -> None:
+    model, (ids, message) = MODELS[name]().eval(), PROMPTS[prompt]
+    options: list[dict[str, Any]] = [{}]
+    if name == "looped":
+        options.append({"custom_generate": self_speculation, "draft_tokens": 2})
+    for more in options:
+        with pytest.raises(DataError, match=message) as raised:
+            model.generate(ids, max_new_tokens=2, **more)
+        assert "\n" not in str(raised.value)
+        with pytest.raises(DataError, match=message):
+            model.generate(input_ids=ids, max_new_tokens=2, **more)
+
+
+@pytest.mark.parametrize("prompt", ["no token", "no row", "one dimension", "too high", "negative"])
+def test_a_forward_pass_refuses_them_too(prompt: str) -> None:
+    with pytest.raises(ValueError, match=r"input of shape|input_ids from"):
+        small_looped()(PROMPTS[prompt][0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_layers_to_leave_at(name: str) -> None:
+    model = MODELS[name]().eval()
+    with pytest.raises(ConfigError, match="assistant_early_exit=1: ") as raised:
+        model.generate(torch.tensor([[1, 2]]), assistant_early_exit=1, max_new_tokens=2)
+    assert ("self_speculation" in str(raised.value)) == (name == "looped")
+    model.generation_config.assistant_early_exit = 1
+    with pytest.raises(ConfigError, match="assistant_early_exit=1: "):
+        model.generate(torch.tensor([[1, 2]]), max_new_tokens=2)
+
+
+def test_the_number_of_layers_of_a_looped_model_is_not_set() -> None:
+    config = small_looped().config
+    with pytest.raises(ConfigError, match="num_hidden_layers=2: a looped model's follow from prelude, core, coda"):
+        config.num_hidden_layers = 2
+
+
+def test_what_is_advised_instead_runs_and_gives_what_full_depth_gives() -> None:
+    model = small_looped()
+    drafted = model.generate(
+        IDS[:1], custom_generate=self_speculation, draft_rule="fixed:1", max_new_tokens=4, do_sample=False
+    )
+    assert torch.equal(drafted, model.generate(IDS[:1], max_new_tokens=4, do_sample=False))
