@@ -109,7 +109,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
 
         stores = {split: store(split, table) for split, table in tables.items()}
     later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens).cut_at_end()
     make = partial(TaggingExamples, layout=layout, later=later)
     splits = split_examples(dataset, tables, stores, make)
     describe = partial(_describe, names=names)

@@ -155,6 +155,10 @@ def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:
     example = layout.build([np.array([token for token, _ in pieces], dtype=np.int64) for pieces in parts])
     lengths = [len(pieces) for pieces in parts]
     kept = cut_longest(lengths, layout.room(len(parts)))
-    places = iter(place for pieces, length in zip(parts, kept, strict=True) for _, place in pieces[:length])
+    places = iter(
+        place
+        for pieces, length in zip(parts, kept, strict=True)
+        for _, place in pieces[layout.kept_part(len(pieces), length)]
+    )
     is_special = example["special_tokens_mask"].tolist()
     return EncodedText(example, [None if special else next(places) for special in is_special], kept != lengths)
