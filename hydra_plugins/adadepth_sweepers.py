@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.validation import checked
 from adadepth.errors import ConfigError, missing_package
-from adadepth.measure.directions import direction_of, is_contradicted
+from adadepth.measure.directions import Direction, direction_of, is_contradicted
 from adadepth.report.sweep import settings_text
 from adadepth.runs.directory import SWEEP
 from adadepth.settings import ExperimentConfig
@@ -270,7 +270,7 @@ class OptunaSweeper(GridSweeper):
         log.info("best of %d trials: %s -> %s", self.n_trials, study.best_params, study.best_value)
         return study
 
-    def _open_study(self, direction: str) -> "optuna.Study":
+    def _open_study(self, direction: Direction) -> "optuna.Study":
         """Create or continue the study; a continued one gets another seed, or it would repeat its first draws."""
         from optuna import create_study, samplers, storages
         from optuna.storages.journal import JournalFileBackend
@@ -301,7 +301,7 @@ class OptunaSweeper(GridSweeper):
 _NAME = "sweep"  # the attribute of a study
 
 
-def choose_direction(config: ExperimentConfig, chosen: str | None) -> str:
+def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
     """Return in which direction the metric of `optimise` is better.
 
     Args:

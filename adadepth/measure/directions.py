@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from adadepth.measure.names import is_loss
 from adadepth.measure.quality import is_hub_metric, metric_key
 
+Direction = Literal["minimize", "maximize"]
 _EVALUATION = "eval/"
 _GREATER = ("accuracy", "per_second", "speedup_over_dense")  # ends of names that are better greater in any group
 
@@ -21,7 +23,7 @@ def prefers_greater(metric: str | None, chosen: bool | None) -> bool:
     return not is_loss(metric or "loss") if chosen is None else chosen
 
 
-def direction_of(metric: str, chosen: str | None) -> str:
+def direction_of(metric: str, chosen: str | None) -> Direction:
     """Return `minimize` or `maximize`, the direction in which a sweep looks for the best value of a metric.
 
     Args:
@@ -29,10 +31,9 @@ def direction_of(metric: str, chosen: str | None) -> str:
         chosen: `hydra.sweeper.direction`; None: losses, costs and depths are minimised, other metrics of an evaluation
             maximised.
     """
-    if chosen is not None:
-        return chosen
     is_quality = metric.startswith(_EVALUATION) or metric.endswith(_GREATER)
-    return "maximize" if is_quality and not is_loss(metric) else "minimize"
+    is_greatest = is_quality and not is_loss(metric) if chosen is None else chosen == "maximize"
+    return "maximize" if is_greatest else "minimize"
 
 
 def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:

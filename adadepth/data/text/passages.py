@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.text.characters import whole_spans
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tokenizer import PLAIN_IDS, encode_words
 from adadepth.errors import DataError
@@ -132,8 +133,8 @@ def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, 
     pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
     for parts in texts:
         yield [
-            [(token, Place(part, span)) for token, span in zip(ids, spans, strict=True)]
-            for part, (ids, spans) in enumerate(islice(pieces, len(parts)))
+            [(token, Place(part, span)) for token, span in zip(ids, whole_spans(text, spans), strict=True)]
+            for part, (text, (ids, spans)) in enumerate(zip(parts, islice(pieces, len(parts)), strict=True))
         ]
 
 

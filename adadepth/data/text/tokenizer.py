@@ -21,6 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data.cache import cached_folder, digest
+from adadepth.data.text.characters import whole_spans
 from adadepth.data.text.layout import Layout, Template, own_template
 from adadepth.data.text.local_files import as_path
 from adadepth.errors import DataError, UnreachableError, nearest
@@ -343,12 +344,12 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
     """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
 
     A span, (tokens, 2) int32, is a token's first character and the one after its last. Some tokenizers count the space
-    before a word as part of it; the spans do not.
+    before a word as part of it; the spans do not. They end where characters do, see `whole_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
     found = []
     for text, encoding in zip(texts, encoded.encodings or [], strict=True):
-        spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        spans = np.array(whole_spans(text, encoding.offsets), dtype=np.int32).reshape(-1, 2)
         for number in np.flatnonzero([text[start:end].lstrip() != text[start:end] for start, end in spans]):
             start, end = spans[number]
             spans[number, 0] = end - len(text[start:end].lstrip())
