@@ -28,6 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.validation import checked
 from adadepth.errors import ConfigError, missing_package
+from adadepth.measure.directions import Direction, direction_of, is_contradicted
 from adadepth.report.sweep import settings_text
 from adadepth.runs.directory import SWEEP
 from adadepth.settings import ExperimentConfig
@@ -137,7 +138,7 @@ class ChoosingSweeper(GridSweeper):
         params: Values of the grid.
         from_epoch: Epochs from this one on compete.
         of_dataset: Overrides by the name of the data set, weaker than those of the command line.
-        direction: `maximize` or `minimize` the metric named by `optimise`.
+        direction: `maximize` or `minimize` the metric named by `optimise`; None: as it is better.
         folder: Of the runs and of the summary.
     """
 
@@ -146,7 +147,7 @@ class ChoosingSweeper(GridSweeper):
         params: Mapping[str, Any] | None,
         from_epoch: int,
         of_dataset: Mapping[str, Sequence[str]],
-        direction: str,
+        direction: str | None,
         folder: str,
     ) -> None:
         super().__init__(params)
@@ -166,6 +167,7 @@ class ChoosingSweeper(GridSweeper):
         configs = self.check(jobs)
         for config in configs:
             grid.check_epochs(config, self.from_epoch)
+        self.direction = choose_direction(configs[0], self.direction)
         self.metric, self.cells = configs[0].optimise, grid.cells_of(zip(jobs, configs, strict=True), swept)
         failures = self._train(grid.missing_jobs(self.cells, grid.finished_runs(self.folder)))
         found = self._chosen(failures)
@@ -236,7 +238,13 @@ class OptunaSweeper(GridSweeper):
     """Search with Optuna. A failing trial is recorded and the search goes on; repeating the command continues it."""
 
     def __init__(
-        self, params: Mapping[str, Any] | None, n_trials: int, n_jobs: int, seed: int, direction: str, folder: str
+        self,
+        params: Mapping[str, Any] | None,
+        n_trials: int,
+        n_jobs: int,
+        seed: int,
+        direction: str | None,
+        folder: str,
     ) -> None:
         super().__init__(params)
         self.n_trials, self.n_jobs, self.seed, self.direction = n_trials, n_jobs, seed, direction
@@ -252,7 +260,7 @@ class OptunaSweeper(GridSweeper):
         if is_one_of_several():
             raise ConfigError("an Optuna sweep cannot run under torchrun: its processes would ask for different trials")
         configs = self.check([fixed + _job(corner) for corner in _corners(space)])
-        study = self._open_study()
+        study = self._open_study(choose_direction(configs[0], self.direction))
         while (missing := self.n_trials - _finished(study)) > 0:
             trials = [study.ask(space) for _ in range(min(self.n_jobs, missing))]
             jobs = [fixed + _job(trial.params) for trial in trials]
@@ -262,7 +270,7 @@ class OptunaSweeper(GridSweeper):
         log.info("best of %d trials: %s -> %s", self.n_trials, study.best_params, study.best_value)
         return study
 
-    def _open_study(self) -> "optuna.Study":
+    def _open_study(self, direction: Direction) -> "optuna.Study":
         """Create or continue the study; a continued one gets another seed, or it would repeat its first draws."""
         from optuna import create_study, samplers, storages
         from optuna.storages.journal import JournalFileBackend
@@ -273,13 +281,17 @@ class OptunaSweeper(GridSweeper):
             raise ConfigError(f"{record}: must be a file")
         try:
             storage = storages.JournalStorage(JournalFileBackend(str(record)))
-            direction: Any = self.direction
             study = create_study(storage=storage, study_name="sweep", direction=direction, load_if_exists=True)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # lines of JSON, and never a pickle
             another = "another hydra.sweeper.folder begins another study"
             raise ConfigError(
                 f"{record}: not the record of a study ({type(error).__name__}: {error}); {another}"
             ) from error
+        if (known := study.direction.name.lower()) != direction:
+            another = "another hydra.sweeper.folder begins another study"
+            raise ConfigError(
+                f"{record}: its trials {known} the metric, and this command would {direction} it; {another}"
+            )
         self.name = study.user_attrs.get(_NAME, self.name)  # so that the page has the trials of earlier commands
         study.set_user_attr(_NAME, self.name)
         study.sampler = samplers.TPESampler(seed=self.seed + len(study.trials))
@@ -287,6 +299,27 @@ class OptunaSweeper(GridSweeper):
 
 
 _NAME = "sweep"  # the attribute of a study
+
+
+def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
+    """Return in which direction the metric of `optimise` is better.
+
+    Args:
+        config: Of a job.
+        chosen: `hydra.sweeper.direction`.
+
+    Raises:
+        ConfigError: If the chosen direction looks for the worst value.
+    """
+    kind, _, metric = config.optimise.partition("/")
+    metrics = getattr(config.dataset, "metrics", ())
+    if chosen is not None and kind == "eval" and is_contradicted(metric, chosen == "maximize", metrics):
+        better = "lower" if chosen == "maximize" else "higher"
+        raise ConfigError(
+            f"hydra.sweeper.direction={chosen}: optimise={config.optimise} is better the {better} it is; "
+            "null says so of every metric"
+        )
+    return direction_of(config.optimise, chosen)
 
 
 def failure_of(result: JobReturn) -> str:
@@ -385,6 +418,7 @@ def _search(study: "optuna.Study", metric: str) -> "Search | None":
     return Search(metric, is_less, parameters, trials, importances)
 
 
+_OF_METRIC = "of the metric; None: that in which it is better"
 _DIRECTION = Allowed(lambda value: value in ("maximize", "minimize"), "maximize or minimize")
 
 
@@ -401,7 +435,7 @@ class _Choice(_Grid):
     _target_: str = f"{__name__}.{ChoosingSweeper.__name__}"
     from_epoch: int = setting(1, "earlier ones do not compete", at_least(0))
     of_dataset: dict[str, list[str]] = setting({}, "overrides by the name of the data set")
-    direction: str = setting("maximize", "of the metric", _DIRECTION)
+    direction: str | None = setting(None, _OF_METRIC, _DIRECTION)
     folder: str = setting("${output_dir}/${name}/sweep", "of the runs and the summary; another folder is another grid")
 
 
@@ -411,7 +445,7 @@ class _Optuna(_Grid):
     n_trials: int = setting(20, "in all", at_least(1))
     n_jobs: int = setting(1, "trials at a time, for a launcher that runs jobs in parallel", at_least(1))
     seed: int = setting(0, "of the sampler", between(0, 2**31))
-    direction: str = setting("minimize", "of the metric", _DIRECTION)
+    direction: str | None = setting(None, _OF_METRIC, _DIRECTION)
     folder: str = setting("${output_dir}/${name}/sweep", "the study; another folder is another study")
 
 

@@ -16,6 +16,9 @@ ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commo
 WORK = "cost/adaptive_over_full"
 # Measured times without halted tokens, by what was timed.
 SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
+_LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # ends of names
+# Errors that the `evaluate` library has.
+_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
 _WORDS = (("<=", "up to"), (">", "over"))
 
 
@@ -29,6 +32,12 @@ def metric_name(text: str) -> str:
         text = text.replace(sign, word)
     text = re.sub(r"[^\x00-\x7f]", lambda letter: f"u{ord(letter[0]):x}", text)
     return re.sub(r"[^A-Za-z0-9_./-]+", "_", text)
+
+
+def is_loss(measure: str) -> bool:
+    """Return whether less of a measure is better: a loss, an error, or what follows from one."""
+    name = re.sub(r"_step_\d+$", "", measure.rpartition("/")[2].removeprefix("eval_"))
+    return name.endswith(_LOSSES) or name in _ERRORS
 
 
 def least_depth(histograms: Iterable[Sequence[float]]) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adadepth.errors import ConfigError, DataError, nearest
+from adadepth.measure.names import is_loss
 from adadepth.settings.kinds import Problem
 from adadepth.system.places import first_line, require_hub, say_trusted
 
@@ -261,7 +262,6 @@ QUALITY_METRICS: dict[str, Metric] = {
 }
 # Kinds of tasks whose predictions and labels are numbers.
 _MEASURED: tuple[Problem, ...] = ("classification", "multi_label", "regression", "puzzle")
-_ERRORS = {"mse"}  # the lower the better
 _ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
 # What predictions of each kind can be measured by; the F1 of question answering is not that of a classification.
@@ -370,7 +370,7 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
         value = compute(np.asarray(predictions), np.asarray(labels))
         if np.isfinite(value):
             found[metric_key(name)] = value
-    total = sum(-value if key in _ERRORS else value for key, value in found.items())
+    total = sum(-value if is_loss(key) else value for key, value in found.items())
     return {**found, SCORE: total / len(metrics)}
 
 

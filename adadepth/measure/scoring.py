@@ -22,7 +22,11 @@ def predictions(logits: Tensor, problem: Problem) -> Tensor:
 
 
 def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
-    """Cross-entropy in nats, the mean over a puzzle's labelled cells or over several labels, or squared error: (M,)."""
+    """Cross-entropy in nats, the mean over a puzzle's labelled cells or over several labels, or squared error.
+
+    (M,) float32, of logits of any precision: in bfloat16 a loss between 4 and 8 could only be a multiple of 1/32.
+    """
+    logits = logits.float()
     if problem == "puzzle":
         return token_losses(logits, labels).nanmean(dim=1)
     if problem == "multi_label":

@@ -156,6 +156,19 @@ def layout_of(
     return layout
 
 
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """Return the ids that end what a language model writes, the tokenizer's end of text first.
+
+    Beside that, a generation configuration may name others, such as the end of a turn. Of these only what the tokenizer
+    never makes of text counts: other ids are left from a model with another vocabulary.
+    """
+    named = getattr(model.generation_config, "eos_token_id", None)
+    others = named if isinstance(named, list) else [named]
+    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    never_text = added | set(tokenizer.all_special_ids)
+    return list(dict.fromkeys([tokenizer.eos_token_id, *(number for number in others if number in never_text)]))
+
+
 def first_tokens(model: Any) -> dict[str, Any]:
     """How texts begin, as arguments of `Layout.of`; empty for one [CLS], also of families that nobody knows."""
     about = families().get(model.config.model_type) or next(filter(_is_of_any_type, families().values()), None)

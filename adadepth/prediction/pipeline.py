@@ -23,6 +23,7 @@ from adadepth.halting.trace import DepthTrace, Work
 from adadepth.measure.pictures import NO_SYMBOL
 from adadepth.prediction.models import (
     cannot,
+    end_tokens,
     layout_of,
     load_parts,
     refuse_other_tokenizer,
@@ -345,13 +346,13 @@ class Pipeline:
 
     def _continued(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> tuple[EncodedText, str]:
         """A text with the tokens that the model writes behind it, and their characters."""
-        end = self.tokenizer.eos_token_id
+        ends = end_tokens(self.model, self.tokenizer)
         inputs = self._behind_beginning(ids).to(self.model.device)
         written = self.model.generate(
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=self.new_tokens, eos_token_id=end,
-            pad_token_id=end, **options, **self.generation,
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=self.new_tokens, eos_token_id=ends,
+            pad_token_id=ends[0], **options, **self.generation,
         )[0, inputs.shape[1] :].tolist()  # fmt: skip
-        written = written[:-1] if written[-1:] == [end] else written
+        written = written[:-1] if written and written[-1] in ends else written
         known, places = ids[0].tolist(), list(text.places)
         before = start = str(self.tokenizer.decode(known))
         first = max((place.span[1] for place in places if place is not None), default=0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.names import unit_words
+from adadepth.measure.names import is_loss, unit_words
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.groups import Comparison, Group, Parameter, Quality, Search, final, seed, shared_figures, written
 from adadepth.report.run_files import RunFiles, cut_short, run_unit
@@ -15,7 +15,7 @@ from adadepth.report.section import Section, fill
 from adadepth.report.seeds import describe_seeds
 from adadepth.report.table import Column, Table, clock, is_number, percent, text
 from adadepth.report.verdict import NEEDED, verdict
-from adadepth.report.worth import ANSWERS, QUESTIONS, as_json, is_loss
+from adadepth.report.worth import ANSWERS, QUESTIONS, as_json
 
 Spread = Mapping[str, Any]  # `n`, `mean`, and of several values `std`
 Cells = Mapping[str, Mapping[str, Any]]  # by row and column

@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from adadepth.measure.exit_costs import pareto
-from adadepth.measure.names import SPEEDUPS, WORK
+from adadepth.measure.names import SPEEDUPS, WORK, is_loss
 from adadepth.report.facts import title
 from adadepth.report.figure import Points
 from adadepth.report.run_files import (
@@ -31,7 +31,6 @@ from adadepth.report.run_files import (
 )
 from adadepth.report.seeds import headline_metrics, summarise_seeds
 from adadepth.report.table import number
-from adadepth.report.worth import is_loss
 from adadepth.settings.fingerprint import result_settings
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise, product
 from typing import Any, Literal
 
 from adadepth.measure.architectures import OPERATION_NAMES, is_fixed
+from adadepth.measure.names import is_loss
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, halts
 
 Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
@@ -115,11 +116,6 @@ class QualityPair:
             f"Against {self.against}: {self.measure} {self.own:.3f} to {self.other:.3f}, {told[self.result]} "
             f"({self.remark})."
         )
-
-
-def is_loss(measure: str) -> bool:
-    """Whether less of a measure is better."""
-    return measure.rpartition("/")[2].endswith(("loss", "perplexity", "bits_per_character", "mse"))
 
 
 def score_noise(own: float, other: float, n: int | None) -> tuple[float, str]:

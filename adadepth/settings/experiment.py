@@ -107,7 +107,9 @@ class BorrowedConfig:
     )
     load_best_model_at_end: bool = setting(True, "report and keep the best evaluated weights, not the last")
     metric_for_best_model: str | None = setting("eval_loss", "under the name transformers knows")
-    greater_is_better: bool | None = setting(False, "of metric_for_best_model")
+    greater_is_better: bool | None = setting(
+        None, "of metric_for_best_model; None: false of losses and errors, true of all others"
+    )
     tf32: bool | None = setting(None, "Ampere and later; None: torch's default")
     gradient_checkpointing: bool = setting(False, "recompute the block in the backward pass", neutral=True)
     torch_compile_backend: str | None = setting(None, "with runtime.compile", neutral=True)

@@ -105,7 +105,18 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
     set_seed(config.seed)
     gates: dict[str, Any] = {field.name: getattr(search, field.name) for field in dataclasses.fields(GateConfig)}
     gates |= {"gate_path": search.path, "gate_seed": config.seed}
-    return build_language_model(model, len(data.tokenizer), gates if family(model.name).searches(model) else None)
+    made = build_language_model(model, len(data.tokenizer), gates if family(model.name).searches(model) else None)
+    take_text_ends(made, data.tokenizer.eos_token_id)
+    return made
+
+
+def take_text_ends(model: PreTrainedModel, end: int) -> None:
+    """Let a new model end what it writes with the tokenizer's end of text, with which all texts begin, and only there.
+
+    The trainer would keep the family's own number beside it, which in another vocabulary is a word.
+    """
+    for config in filter(None, (model.config, getattr(model, "generation_config", None))):
+        config.eos_token_id = config.bos_token_id = end
 
 
 def language_parts(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Parts:

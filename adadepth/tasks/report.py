@@ -12,6 +12,7 @@ from pathlib import Path
 
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.registry import families, load
+from adadepth.measure.quality import UNDEFINED, metric_key
 from adadepth.report import pages
 from adadepth.report.comparison_tables import best_line
 from adadepth.report.groups import Comparison, Search, compare, of_sweep, once, runs_in
@@ -140,7 +141,9 @@ def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
         ConfigError: If the run has no such metric, naming those it has.
     """
     if config.optimise not in metrics:
-        kind = config.optimise.partition("/")[0]
+        kind, _, metric = config.optimise.partition("/")
+        if kind == "eval" and metric in map(metric_key, getattr(config.dataset, "metrics", ())):
+            raise ConfigError(f"optimise={config.optimise}: undefined in this run: {UNDEFINED}")
         alike = [name for name in sorted(metrics) if name.startswith(kind)]
         hint = nearest(config.optimise, metrics)
         raise ConfigError(f"optimise={config.optimise}: not a metric of this run{hint}; it has {', '.join(alike)}")

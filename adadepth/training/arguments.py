@@ -15,6 +15,7 @@ from accelerate.utils import DynamoBackend
 from transformers import TrainingArguments
 
 from adadepth.errors import ConfigError, missing_package, nearest
+from adadepth.measure.directions import prefers_greater
 from adadepth.settings import ExperimentConfig, TrainerConfig
 from adadepth.settings.experiment import BorrowedConfig, Precision
 from adadepth.system.processes import is_one_of_several, join_again
@@ -97,6 +98,7 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         "torch_compile": config.runtime.compile,
         "report_to": "none",
         "save_total_limit": None,  # checkpoints beyond the limit are deleted by `training.checkpoints`
+        "greater_is_better": prefers_greater(config.trainer.metric_for_best_model, config.trainer.greater_is_better),
         "push_to_hub": False,  # transformers would upload every checkpoint; a run uploads its model, see `training.hub`
         # The collator decides what a batch carries, and statistics read more of it than the model does.
         "remove_unused_columns": False,

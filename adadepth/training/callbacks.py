@@ -27,6 +27,7 @@ from adadepth.report.classes import class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import as_records
 from adadepth.system.signals import is_repeated, stopping
+from adadepth.training.selection import fill_undefined
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
@@ -171,6 +172,18 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
         self.early_stopping_patience_counter = kept["attributes"]["early_stopping_patience_counter"]
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Count an evaluation whose metric is undefined as one without improvement."""
+        filled = fill_undefined(metrics or {}, args.metric_for_best_model)
+        super().on_evaluate(args, state, control, metrics=filled, **kwargs)
 
 
 class TrackingCallback(TrainerCallback):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from adadepth.measure.directions import prefers_greater
 from adadepth.settings import TrainerConfig
 from adadepth.settings.experiment import Optimizer, Schedule
 
@@ -126,7 +127,7 @@ def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, tot
         assert trainer.plateau_patience is not None, "validated"
         return ReduceLROnPlateau(
             optimizer,
-            mode="max" if trainer.greater_is_better else "min",
+            mode="max" if prefers_greater(trainer.metric_for_best_model, trainer.greater_is_better) else "min",
             factor=0.5,
             patience=trainer.plateau_patience,
             min_lr=trainer.plateau_min_lr,

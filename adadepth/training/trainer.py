@@ -52,6 +52,7 @@ from adadepth.training.restoring import (
     save_progress,
     tokenizer_of,
 )
+from adadepth.training.selection import fill_undefined
 from adadepth.training.sharding import by_blocks, let_go, share_out
 from adadepth.training.shards import (
     afterwards,
@@ -307,7 +308,7 @@ class DepthTrainer(Trainer):
             self.refuse_weights()
         metrics = super().evaluate(*args, **kwargs)
         self.progress.pause(time.perf_counter() - begun)
-        return metrics
+        return fill_undefined(metrics, self.args.metric_for_best_model)
 
     # ---- evaluation
 

@@ -77,7 +77,29 @@ def test_a_failing_trial_is_recorded_and_the_search_goes_on(
     assert "diverged" in trials[0].user_attrs["failure"]
 
 
+@pytest.mark.parametrize(("optimise", "direction"), [
+    ("eval/mlm_loss", "MINIMIZE"), ("eval/mlm_accuracy", "MAXIMIZE"), ("cost/adaptive_over_full", "MINIMIZE"),
+])  # fmt: skip
+def test_the_metric_says_what_is_looked_for(
+    optimise: str, direction: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    """hydra-ecosystem/hydra#2047: a search minimises whatever it is given, an accuracy too."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    sweep = (*SWEEP, f"optimise={optimise}", "hydra.sweeper.n_trials=1", f"hydra.sweeper.folder={tmp_path}")
+    assert command(*sweep).status == 0
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log")))
+    assert optuna.load_study(storage=storage, study_name="sweep").direction.name == direction
+    other = "eval/mlm_loss" if direction == "MAXIMIZE" else "eval/mlm_accuracy"
+    result = command(*sweep, f"optimise={other}")
+    assert (result.status, len(jobs)) == (2, 1)
+    assert f"its trials {direction.lower()} the metric" in result.err
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
+    (["seed=1,2", "optimise=eval/loss", "hydra.sweeper.direction=maximize"], "eval/loss is better the lower it is"),
+    (["seed=1,2", "optimise=eval/mlm_accuracy", "hydra.sweeper.direction=minimize"], "is better the higher it is"),
     (["model.act_penalty=interval(-1,1)"], "error: model.act_penalty=-1.0: "),
     (["model.state_rule=single,grave"], "model.state_rule: invalid value 'grave'"),
     (["hydra.sweeper.params={}"], "the search space is empty"),

@@ -2,15 +2,20 @@
 
 import math
 from itertools import combinations, pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers.trainer_utils import align_special_tokens
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
 from adadepth.families import ParXLForCausalLM
+from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.modeling import Context
-from adadepth.tasks.language_model import load_data
+from adadepth.tasks.language_model import load_data, take_text_ends
 from adadepth.training.arguments import training_arguments
 from adadepth.training.extension import RecurrentMemory
 from tests.configs.support import configured
@@ -249,3 +254,20 @@ def test_a_mistake_is_one_line(tmp_path, overrides, message):
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "outputs").glob("*/*"))
+
+
+def test_a_new_model_writes_on_behind_words_that_have_another_family_s_numbers(tmp_path):
+    """huggingface/transformers#31362: ends of text of two vocabularies; the trainer kept 2, the family's own, beside 6.
+
+    In this vocabulary 2 is a word, and whatever was written ended behind it.
+    """
+    words = {word: number for number, word in enumerate(["the", "a", "of", "to", "in", "<unk>", "<|endoftext|>"])}
+    core = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    own = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<|endoftext|>")
+    described = ParXLConfig(vocab_size=len(words), cutoffs=[3])
+    model = SimpleNamespace(config=described, generation_config=GenerationConfig.from_model_config(described))
+    assert model.generation_config.eos_token_id == 2
+    take_text_ends(model, own.eos_token_id)
+    align_special_tokens(model, own)
+    assert model.generation_config.eos_token_id == 6
+    assert (model.config.eos_token_id, model.config.bos_token_id) == (6, 6)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 
+from adadepth.measure.directions import is_contradicted
 from adadepth.settings import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.settings.declaration import shown
 from adadepth.settings.experiment import Optimizer, Precision, Schedule
@@ -15,6 +16,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
     if trainer.load_best_model_at_end:
         yield from _best_model(config)
+    yield from _selection(config)
     if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
         yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
     if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
@@ -76,6 +78,19 @@ def _plateau(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.schedule=plateau: needs trainer.eval_strategy and trainer.metric_for_best_model"
     if trainer.warmup_steps:
         yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up"
+
+
+def _selection(config: ExperimentConfig) -> Iterator[str]:
+    """The best model is not the one with the worst metric; a continued run goes on as it began."""
+    metric, greater = config.trainer.metric_for_best_model, config.trainer.greater_is_better
+    if metric is None or greater is None or config.resume is not None:
+        return
+    if is_contradicted(metric.removeprefix("eval_"), greater, getattr(config.dataset, "metrics", ())):
+        better = "lower" if greater else "higher"
+        yield (
+            f"trainer.greater_is_better={str(greater).lower()}: trainer.metric_for_best_model={metric} is better the "
+            f"{better} it is; null says so of every metric"
+        )
 
 
 def _best_model(config: ExperimentConfig) -> Iterator[str]:

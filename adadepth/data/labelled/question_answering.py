@@ -23,6 +23,7 @@ from adadepth.errors import DataError
 if TYPE_CHECKING:
     from adadepth.settings import QuestionConfig, TokenizerConfig
 
+_SPANS = "of whole characters"  # in the name of a cache: what the spans of tokens are
 SPECIAL, QUESTION, CONTEXT = 0, 1, 2  # values of token_kind
 _NUMBERS = ("index", "question", "context_shift", "start_positions", "end_positions")
 
@@ -145,7 +146,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
             lambda: first_texts(train, texts, tokenizer.train_documents),
             needed_tokens(cls_tokens),
         )
-        key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
+        key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
 
         write = partial(write_questions, dataset=dataset, tokenizer=words)
         answers = {"text": ["-"], "answer_start": [0]}  # every question needs one
@@ -156,7 +157,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
             return QuestionStore.open(cached_rows(root, name, dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens).cut_at_end()
     _check_room(dataset, layout)
     make = partial(
         QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length

@@ -298,7 +298,7 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
         if missing := [name for name in COLUMNS if name not in table.columns]:
             raise DataError(f"{table.label}: a treebank has the columns {', '.join(COLUMNS)}; missing: {missing[0]}")
     counts = count_forms(tables.values())
-    layout = Layout.of(words, dataset.sequence_length)
+    layout = Layout.of(words, dataset.sequence_length).cut_at_end()
     rule = Masks(Vocabulary.of(words), dataset.masking) if masks else None
     sets = {}
     for name in _evaluated(dataset, tables):

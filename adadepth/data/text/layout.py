@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 DoubleCls = Literal["first", "both"]
+CutSide = Literal["left", "right"]
 _Special = tuple[tuple[int, int], ...]  # id and type of special tokens in a row
 
 
@@ -40,11 +41,13 @@ class Layout:
         single: What is around one text.
         pair: What is around two.
         sequence_length: Most tokens, special ones included.
+        cut_side: Where tokens of a text are left out that is too long, as the tokenizer's `truncation_side` says.
     """
 
     single: Template
     pair: Template
     sequence_length: int
+    cut_side: CutSide = "right"
 
     @classmethod
     def of(
@@ -71,7 +74,7 @@ class Layout:
                 single, pair = _bert_templates(tokenizer)
             single, pair = _with_cls(single, 0, first, cls_tokens), _with_cls(pair, 0, first, cls_tokens)
             pair = _with_cls(pair, 1, first, cls_tokens - 1 if double_cls_pairs == "both" else 0)
-        return cls(single, pair, sequence_length)
+        return cls(single, pair, sequence_length, "left" if tokenizer.truncation_side == "left" else "right")
 
     @classmethod
     def bert(cls, tokenizer: PreTrainedTokenizerFast, sequence_length: int) -> Layout:
@@ -82,6 +85,14 @@ class Layout:
     def plain(cls, sequence_length: int) -> Layout:
         """Return the layout without special tokens, whatever the tokenizer adds: that of language models."""
         return cls(Template(((), ()), (0,)), Template(((), (), ()), (0, 0)), sequence_length)
+
+    def cut_at_end(self) -> Layout:
+        """Return the same layout, which leaves out the ends of texts: that of words with tags, and of windows."""
+        return replace(self, cut_side="right")
+
+    def kept_part(self, tokens: int, length: int) -> slice:
+        """Return which of the tokens of a text stay where there is room for `length` of them."""
+        return slice(tokens - length, tokens) if self.cut_side == "left" else slice(length)
 
     def room(self, parts: int) -> int:
         """Return how many ordinary tokens a sequence of one part or a pair can hold."""
@@ -107,7 +118,7 @@ class Layout:
         template = self._template(len(parts))
         lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
         texts = [
-            (part[:length], np.full(length, kind), np.zeros(length))
+            (part[self.kept_part(len(part), length)], np.full(length, kind), np.zeros(length))
             for part, length, kind in zip(parts, lengths, template.types, strict=True)
         ]
         around = [

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.text.characters import whole_spans
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tokenizer import PLAIN_IDS, encode_words
 from adadepth.errors import DataError
@@ -132,8 +133,8 @@ def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, 
     pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
     for parts in texts:
         yield [
-            [(token, Place(part, span)) for token, span in zip(ids, spans, strict=True)]
-            for part, (ids, spans) in enumerate(islice(pieces, len(parts)))
+            [(token, Place(part, span)) for token, span in zip(ids, whole_spans(text, spans), strict=True)]
+            for part, (text, (ids, spans)) in enumerate(zip(parts, islice(pieces, len(parts)), strict=True))
         ]
 
 
@@ -155,6 +156,10 @@ def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:
     example = layout.build([np.array([token for token, _ in pieces], dtype=np.int64) for pieces in parts])
     lengths = [len(pieces) for pieces in parts]
     kept = cut_longest(lengths, layout.room(len(parts)))
-    places = iter(place for pieces, length in zip(parts, kept, strict=True) for _, place in pieces[:length])
+    places = iter(
+        place
+        for pieces, length in zip(parts, kept, strict=True)
+        for _, place in pieces[layout.kept_part(len(pieces), length)]
+    )
     is_special = example["special_tokens_mask"].tolist()
     return EncodedText(example, [None if special else next(places) for special in is_special], kept != lengths)

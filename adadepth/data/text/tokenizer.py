@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data.cache import cached_folder, digest
+from adadepth.data.text.characters import whole_spans
 from adadepth.data.text.layout import Layout, Template, own_template
 from adadepth.data.text.local_files import as_path
 from adadepth.errors import DataError, UnreachableError, nearest
@@ -343,12 +344,12 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
     """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
 
     A span, (tokens, 2) int32, is a token's first character and the one after its last. Some tokenizers count the space
-    before a word as part of it; the spans do not.
+    before a word as part of it; the spans do not. They end where characters do, see `whole_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
     found = []
     for text, encoding in zip(texts, encoded.encodings or [], strict=True):
-        spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        spans = np.array(whole_spans(text, encoding.offsets), dtype=np.int32).reshape(-1, 2)
         for number in np.flatnonzero([text[start:end].lstrip() != text[start:end] for start, end in spans]):
             start, end = spans[number]
             spans[number, 0] = end - len(text[start:end].lstrip())
@@ -413,7 +414,7 @@ def parallel_encoding() -> Iterator[None]:
 
 
 _TEXTS = ("$A", "$B")
-_KEPT = ("padding_side", "truncation_side", "model_max_length", "split_special_tokens", "clean_up_tokenization_spaces")
+_KEPT = ("model_max_length", "split_special_tokens", "clean_up_tokenization_spaces")
 
 
 def as_fed(
@@ -421,8 +422,10 @@ def as_fed(
 ) -> PreTrainedTokenizerFast:
     """Return a tokenizer that lays out texts as the examples of a data set are; the same one where it does already.
 
-    What is returned otherwise is of transformers' general class, which reads back every part of its file: classes for
-    one kind of model put their own special tokens around texts, whatever the file says.
+    Batches are padded behind their texts, whatever the tokenizer says: to a model that counts positions from the first
+    place, the same text would stand elsewhere. What is returned otherwise is of transformers' general class, which
+    reads back every part of its file: classes for one kind of model put their own special tokens around texts, whatever
+    the file says.
 
     Args:
         tokenizer: Any fast one.
@@ -432,8 +435,9 @@ def as_fed(
     """
     templates = layout.single, layout.pair
     lacks_space = splits_words and is_byte_level(tokenizer) and not _adds_space(tokenizer)
+    sides = {"padding_side": "right", "truncation_side": layout.cut_side}
     if (own_template(tokenizer, 1), own_template(tokenizer, 2)) == templates and not lacks_space:
-        return tokenizer
+        return _with_sides(tokenizer, sides)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -444,9 +448,21 @@ def as_fed(
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=list(tokenizer.model_input_names),
+        **sides,
         **{name: getattr(tokenizer, name) for name in _KEPT if hasattr(tokenizer, name)},
         **{name: token for name, token in special.items() if token is not None},
     )
+
+
+def _with_sides(tokenizer: PreTrainedTokenizerFast, sides: Mapping[str, str]) -> PreTrainedTokenizerFast:
+    """Return the tokenizer with these sides, also after it was saved; the same one where it has them."""
+    if all(getattr(tokenizer, name) == side for name, side in sides.items()):
+        return tokenizer
+    copied = copy.deepcopy(tokenizer)
+    for name, side in sides.items():
+        setattr(copied, name, side)
+    copied.init_kwargs |= sides
+    return copied
 
 
 _SEGMENTS = "token_type_ids"

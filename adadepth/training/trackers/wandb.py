@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from adadepth.errors import ConfigError
+from adadepth.measure.directions import prefers_greater
 from adadepth.runs.directory import settings_of
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.experiment import TrackerMode
@@ -44,7 +45,7 @@ def kept_summary(name: str, config: ExperimentConfig) -> str | None:
     """
     trainer = config.trainer
     if trainer.metric_for_best_model and name == "eval/" + trainer.metric_for_best_model.removeprefix("eval_"):
-        return "max" if trainer.greater_is_better else "min"
+        return "max" if prefers_greater(trainer.metric_for_best_model, trainer.greater_is_better) else "min"
     if name == "eval/loss":
         return "min"
     is_quality = name.startswith("eval/") and name.count("/") == 1

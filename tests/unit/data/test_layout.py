@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data.text.layout import Layout
+from adadepth.data.text.passages import encode_texts
 from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer, needed_tokens
 from adadepth.errors import CheckpointError, DataError
 from adadepth.settings import TokenizerConfig
@@ -44,6 +45,22 @@ def test_sequences_are_those_of_the_tokenizer(kind: str, texts: list[str], lengt
     for name in ("input_ids", "token_type_ids", "special_tokens_mask"):
         assert found[name].tolist() == expected[name]
     assert layout.room(len(texts)) == length - words.num_special_tokens_to_add(pair=len(texts) == 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=2), st.integers(8, 20))
+def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str], length: int) -> None:
+    """huggingface/transformers#12909: dialogues whose last words matter; `truncation_side` was not read."""
+    words = tokenizer(kind)
+    words.truncation_side = "left"
+    expected = words(*texts, truncation="longest_first", max_length=length)["input_ids"]
+    layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
+    assert layout.build(encode_sentences(words, texts))["input_ids"].tolist() == expected
+    (encoded,) = encode_texts(words, layout, [tuple(texts)])
+    assert encoded.example["input_ids"].tolist() == expected
+    spans = words(*texts, truncation="longest_first", max_length=length, return_offsets_mapping=True)["offset_mapping"]
+    assert [place.span for place in encoded.places if place is not None] == [span for span in spans if span != (0, 0)]
 
 
 def test_further_cls_stand_where_the_first_one_does() -> None:

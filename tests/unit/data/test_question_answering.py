@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
 from adadepth.data.stores.questions import answer_tokens
-from adadepth.data.text.tokenizer import encode_with_spans
+from adadepth.data.text.tokenizer import encode_with_spans, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError, UserError
 from adadepth.settings import QuestionConfig, Source, TokenizerConfig
 
@@ -92,6 +93,20 @@ def test_spans_are_the_characters_of_the_tokens_without_the_space_before(kind: s
         for (start, end), (first, last) in zip(spans.tolist(), encoding["offset_mapping"], strict=True):
             assert text[start:end] == text[first:last].lstrip()
             assert end == last
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("answer", [
+    "e\u0301te\u0301", "tie\u0302\u0301ng", "हिन्दी", "서울", "❤\ufe0f", "كتابٌ", "été", "東京", "cat",
+])  # fmt: skip
+def test_an_answer_ends_where_its_last_character_does(answer: str, lowercase: bool) -> None:
+    """huggingface/tokenizers#1201: the second code point of a composed character is in no token's offsets."""
+    context = f"it says {unicodedata.normalize('NFD', answer) if answer == '서울' else answer} and no more"
+    answer = context.removeprefix("it says ").removesuffix(" and no more")
+    words = wrap_tokenizer(train_tokenizer([context, "it was a lot of text"] * 3, 90, lowercase))
+    ((_, spans),) = encode_with_spans(words, [context])
+    first, last = answer_tokens(spans, context.index(answer), answer)
+    assert context[spans[first, 0] : spans[last, 1]] == answer
 
 
 def label_by_loop(offsets: list[tuple[int, int]], owners: list[int | None], start: int, end: int) -> tuple[int, int]:

@@ -86,6 +86,25 @@ def test_nothing_is_changed_that_need_not_be() -> None:
         assert as_fed(words, Layout.of(words, 12, 0)) is words
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_padded_behind_texts_as_in_training(kind: str, tmp_path: Path) -> None:
+    """huggingface/transformers#24265, #29419: padding before a text moves it to places that training never saw."""
+    words = made(kind)
+    words.padding_side = words.truncation_side = "left"
+    words.init_kwargs |= {"padding_side": "left", "truncation_side": "left"}
+    layout = Layout.of(words, 12, 0)
+    again = saved(as_fed(words, layout), tmp_path)
+    assert (again.padding_side, again.truncation_side, words.padding_side) == ("right", "left", "left")
+    assert as_fed(again, layout) is again
+    tags = saved(as_fed(words, layout.cut_at_end()), tmp_path / "tags")
+    assert (tags.padding_side, tags.truncation_side) == ("right", "right")
+    rows = again(TEXTS, padding=True)
+    for text, ids, mask in zip(TEXTS, rows["input_ids"], rows["attention_mask"], strict=True):
+        own = again(text)["input_ids"]
+        assert ids[: len(own)] == own
+        assert mask == [1] * len(own) + [0] * (len(ids) - len(own))
+
+
 def test_spans_leave_the_space_out(tmp_path: Path) -> None:
     words = made("own roberta")
     again = saved(as_fed(words, Layout.of(words, 12, 2)), tmp_path)

@@ -132,6 +132,14 @@ def test_a_metric_of_a_local_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_error_of_the_library_counts_as_one(tmp_path: Path) -> None:
+    """EleutherAI/lm-evaluation-harness#1581: which way a metric is better; the greatest mean error was the best."""
+    name = write_metric(tmp_path, "mae")
+    found = quality([name], np.array([0, 1, 2, 1]), np.array([0, 1, 1, 2]))
+    assert found == {"mae": 2.0, "score": -2.0}
+
+
+@pytest.mark.slow
 def test_one_of_several_values_is_chosen_by_its_key(tmp_path: Path) -> None:
     name = write_metric(tmp_path, "several", ', "total": len(references)')
     predictions, labels = np.array([0, 1, 1]), np.array([0, 1, 0])

@@ -10,6 +10,7 @@ import torch
 from adadepth import Pipeline
 from adadepth.errors import ConfigError
 from adadepth.prediction.describing import describe_texts
+from adadepth.prediction.models import end_tokens
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped.looped_support import OURO, small
@@ -60,6 +61,21 @@ def test_a_text_ends_where_the_model_ends_it(parts: Any) -> None:
     first = int(written(model, own, TEXTS[0], max_new_tokens=1)[0, -1])
     model.lm_head.weight.data[own.eos_token_id] = 2 * model.lm_head.weight.data[first]
     assert Pipeline(model, own, new_tokens=9)(TEXTS[0])[0].continuation == ""
+
+
+def test_a_text_ends_at_every_token_that_the_generation_configuration_names(parts: Any) -> None:
+    """huggingface/transformers#31362: a model of dialogues has several ends, of which the tokenizer names one."""
+    model, own = parts
+    own.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    turn = own.convert_tokens_to_ids("<turn>")
+    model.resize_token_embeddings(len(own))
+    first = int(written(model, own, TEXTS[0], max_new_tokens=1)[0, -1])
+    model.lm_head.weight.data[turn] = 2 * model.lm_head.weight.data[first]
+    model.generation_config.eos_token_id = [own.eos_token_id, turn]
+    assert written(model, own, TEXTS[0], max_new_tokens=9)[0, -1] == turn
+    assert Pipeline(model, own, new_tokens=9)(TEXTS[0])[0].continuation == ""
+    model.generation_config.eos_token_id = [own.eos_token_id, own.convert_tokens_to_ids("a")]
+    assert end_tokens(model, own) == [own.eos_token_id], "a word of the vocabulary ends nothing"
 
 
 def test_what_is_stored_has_the_whole_text(parts: Any) -> None:

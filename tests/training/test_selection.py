@@ -1,0 +1,78 @@
+"""The best model of a run: by the metric's own direction, and where it is undefined for some evaluations."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainerControl, TrainerState
+
+from adadepth.errors import ConfigError
+from adadepth.training.callbacks import EarlyStoppingCallback
+from adadepth.training.selection import fill_undefined
+from tests.training.finetune_support import SMALL, run
+
+TEXT = "the cat sat on a mat and then it slept for some hours in the warm sun"
+
+
+def settings(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for split, count in (("train", 9), ("validation", 7)):
+        rows: list[dict[str, Any]] = [
+            {"sentence": " ".join(TEXT.split()[row % 9 :][: 3 + row % 6]), "label": row % 2, "idx": row}
+            for row in range(count)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return (
+        "model=ponder_albert_mini", *SMALL, "tokenizer.path=null", "dataset.source=local", f"dataset.path={folder}",
+        f"dataset.cache_dir={tmp_path}/cache", "dataset.evaluation_splits=[validation]", "dataset.test_splits=[]",
+        "dataset.submission=[]", "trainer.per_device_train_batch_size=4", "trainer.logging_steps=1",
+        "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.max_steps=4", "trainer.eval_on_start=false",
+        *overrides,
+    )  # fmt: skip
+
+
+def test_a_loss_that_selects_keeps_the_model_with_the_lowest(tmp_path: Path) -> None:
+    """huggingface/transformers#31142: the worst model was kept where a loss selects among settings for a score."""
+    given = settings(tmp_path, "trainer.metric_for_best_model=eval_loss", "trainer.learning_rate=0.01")
+    (directory,), _ = run(tmp_path, "ponder_sst2", *given)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["eval/loss"] for line in lines if "eval/loss" in line}
+    assert losses[1] > losses[4]
+    record = json.loads((directory / "run.json").read_text())
+    assert record["best_checkpoint"] == f"checkpoint-{min(losses, key=losses.__getitem__)}"
+
+
+def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> None:
+    """huggingface/transformers#11555: the correlation of constants; here one evaluated value, which never varies."""
+    given = settings(
+        tmp_path, "dataset.problem=regression", "dataset.metrics=[pearson]", "dataset.labels=null",
+        "trainer.metric_for_best_model=eval_pearson", "dataset.max_evaluation_examples=1", "optimise=eval/pearson",
+        "trainer.early_stopping_patience=2", "trainer.max_steps=8",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"^optimise=eval/pearson: undefined in this run: .*constant"):
+        run(tmp_path, "ponder_sst2", *given)
+    (directory,) = (tmp_path / "out").glob("*/*")
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert {line["step"] for line in lines if "eval/loss" in line} == {1, 2, 3}, "two evaluations after the first"
+
+
+def test_early_stopping_counts_what_is_undefined() -> None:
+    patience, state, control = EarlyStoppingCallback(2), TrainerState(best_metric=0.5), TrainerControl()
+    args: Any = type("Arguments", (), {"metric_for_best_model": "pearson", "greater_is_better": True})
+    for counted, metrics in enumerate(({"eval_pearson": 0.4}, {"eval_loss": 1.0}), start=1):
+        assert not control.should_training_stop
+        patience.on_evaluate(args, state, control, metrics=metrics)
+        assert patience.early_stopping_patience_counter == counted
+    assert control.should_training_stop
+
+
+@pytest.mark.parametrize("selecting", ["eval_pearson", "pearson"])
+def test_only_what_is_absent_is_filled(selecting: str) -> None:
+    assert math.isnan(fill_undefined({"eval_loss": 1.0}, selecting)["eval_pearson"])
+    assert fill_undefined({"eval_pearson": 0.5}, selecting) == {"eval_pearson": 0.5}
+    assert fill_undefined({"eval_loss": 1.0}, None) == {"eval_loss": 1.0}
