@@ -95,6 +95,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
             lambda: first_texts(train, read, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
         key = digest(CACHE_FORMAT, *columns_read, names, words.backend_tokenizer.to_str())

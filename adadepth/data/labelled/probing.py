@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adadepth.data.text.data_table import DataTable, Rows
-from adadepth.data.text.local_files import as_path, files_digest, text_lines
+from adadepth.data.text.local_files import as_path, text_lines
+from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def _table(file: Path, split: str) -> DataTable:
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             yield {name: list(values) for name, values in zip(_COLUMNS, zip(*batch, strict=True), strict=True)}
 
-    return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, partial(_fingerprint, file, split))
+    source = SourceFile("dataset.path", file)
+    return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, lambda: [source.digest(), split], [source])
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
@@ -64,10 +65,6 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
         if fields[0] not in _SPLITS:
             raise DataError(f"dataset.path={file}: line {number} begins with {fields[0]!r}, not with tr, va or te")
         yield _SPLITS[fields[0]], fields[1], fields[-1]
-
-
-def _fingerprint(file: Path, split: str) -> list[str]:
-    return [*files_digest([file]), split]
 
 
 PREFIX = "prefix"  # the column that is added: the words before the verb
@@ -100,7 +97,7 @@ def _split(table: DataTable, split: str) -> DataTable:
     def fingerprint() -> list[str]:
         return [*table.fingerprint(), split]
 
-    return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint)
+    return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint, table.sources)
 
 
 def _before_verb(table: DataTable, number: int, batch: Rows, place: int) -> str:

@@ -144,6 +144,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
             lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
             lambda: first_texts(train, texts, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
 

@@ -96,6 +96,7 @@ def load_sentences(
             lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
             lambda: first_texts(train, texts, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {

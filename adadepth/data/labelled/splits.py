@@ -26,11 +26,11 @@ from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     as_path,
     column_table,
-    files_digest,
     find_files,
     split_names,
     text_lines,
 )
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.errors import DataError, nearest
 from adadepth.settings.kinds import kind_of
 from adadepth.settings.plugins import load
@@ -285,14 +285,15 @@ def _delimited(file: Path, key: str) -> DataTable:
     delimiter = csv_delimiter(file, key) if is_quoted else DELIMITERS[file.suffix]
 
     def rows() -> Iterator[list[str]]:
-        # With their line ends, because a quoted field may hold some.
-        lines = (f"{line}\n" for line in text_lines(key, file))
+        # With their line ends as they are, because a quoted field may hold some.
+        lines = text_lines(key, file, with_ends=True)
         quoted = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE)
         try:
             yield from (row for row in quoted if row)
         except csv.Error as error:
             raise DataError(f"{label}: {error}") from error
 
+    sources = open_sources(key, [file])
     columns = next(rows(), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
@@ -305,7 +306,7 @@ def _delimited(file: Path, key: str) -> DataTable:
                     raise DataError(f"{label}: row {number} has {len(row)} fields, its header {len(columns)}")
             yield {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
 
-    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
+    return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
 logger = logging.getLogger(__name__)
@@ -336,14 +337,14 @@ def cached_rows(
     limits = _limits(dataset, split)
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
     if limits is None or (root / versioned(name)).exists():
-        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)))
+        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)), table.sources)
 
     def write_used(folder: Path) -> None:
         used = _used(dataset, split, table, classes)
         write(folder, _blanked(_counted(table, texts, used), used, blanks))
 
     # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
-    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
+    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
 
 
 def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:

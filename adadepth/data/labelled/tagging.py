@@ -97,6 +97,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
             lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
             lambda: _sentences(train, dataset.token_column, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         columns = (dataset.token_column, dataset.tag_column)
 

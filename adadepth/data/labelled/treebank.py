@@ -118,7 +118,8 @@ def _sentences(table: DataTable) -> Iterator[list[_Word]]:
 
 def _whole(word: _Word) -> _Word:
     for name, value in zip(COLUMNS, word[1:], strict=True):
-        if value is None or (isinstance(value, str) and not value.strip()):
+        is_empty = not value if name == "tokens" else isinstance(value, str) and not value.strip()
+        if value is None or is_empty:
             raise DataError(f"{word.place} has a word whose column {name} is empty")
     return word
 

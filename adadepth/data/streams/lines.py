@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.cache import CACHE_FORMAT, Source, digest
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
 from adadepth.data.text.local_files import (
@@ -16,10 +16,10 @@ from adadepth.data.text.local_files import (
     Files,
     characters_of,
     files_by_use,
-    files_digest,
     marked_lines,
     text_lines,
 )
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig
 
@@ -36,12 +36,14 @@ class LineText:
         key: identifies the text.
         are_documents: Whether the rows are documents, and not lines.
         characters: Of all lines, about; None: not known before they are read.
+        sources: The files that the rows are read from.
     """
 
     rows: Callable[[], Iterator[str]]
     key: Callable[[], str]
     are_documents: bool = False
     characters: int | None = None
+    sources: Sequence[Source] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
         """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
@@ -93,8 +95,9 @@ def _local(found: Files, column: str) -> LineText:
             yield from file_rows(key, file, column) if is_table else text_lines(key, file)
 
     are_tables = all(file.name.endswith(TABLE_SUFFIXES) for file in files)
-    identity = cache(lambda: digest(CACHE_FORMAT, files_digest(files), column))
-    return LineText(rows, identity, are_tables, characters_of(files))
+    sources = open_sources(key, files)
+    identity = cache(lambda: digest(CACHE_FORMAT, digest_sources(sources), column))
+    return LineText(rows, identity, are_tables, characters_of(files), sources)
 
 
 def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
@@ -119,7 +122,8 @@ def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
         return count - min(max(1, round(fraction * count)), count - 1)
 
     def part(name: str, cut: Callable[[], Iterator[str]]) -> LineText:
-        return LineText(cut, lambda: digest(name, whole.key(), fraction), whole.are_documents, whole.characters)
+        key = cache(lambda: digest(name, whole.key(), fraction))
+        return LineText(cut, key, whole.are_documents, whole.characters, whole.sources)
 
     return {
         "train": part("train", lambda: islice(whole.rows(), kept())),

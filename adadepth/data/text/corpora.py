@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import chain, islice
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.cache import CACHE_FORMAT, Source, digest
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
     characters_of,
     files_by_use,
-    files_digest,
     text_documents,
     text_lines,
 )
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -80,11 +80,13 @@ class Corpus:
         documents: yields the texts of part ``shard`` of ``shards``.
         fingerprint: identifies the content.
         characters: of all documents, about; None: not known before they are read.
+        sources: the files that documents are read from.
     """
 
     documents: Callable[[int, int], Iterator[str]]
     fingerprint: Callable[[], object]
     characters: int | None = None
+    sources: Sequence[Source] = ()
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
@@ -107,9 +109,9 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
 def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl, parquet or arrow by their suffix, in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
-    return Corpus(
-        partial(_local, *found, separator, column), partial(files_digest, found.files), characters_of(found.files)
-    )
+    sources = open_sources(*found)
+    documents, fingerprint = partial(_local, *found, separator, column), partial(digest_sources, sources)
+    return Corpus(documents, fingerprint, characters_of(found.files), sources)
 
 
 def _embedded(shard: int, shards: int) -> Iterator[str]:
@@ -204,6 +206,11 @@ class Split:
             return self._with_text(self.held_out.documents(0, 1))
         is_held_out = self._is_held_out
         return (text for text in self._with_text(self._documents()) if is_held_out(text))
+
+    @property
+    def sources(self) -> list[Source]:
+        """The files that documents of both sides are read from."""
+        return [source for corpus in (self.corpus, self.held_out) if corpus is not None for source in corpus.sources]
 
     @property
     def characters(self) -> int | None:

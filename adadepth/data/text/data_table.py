@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
+from adadepth.data.cache import CACHE_FORMAT, Source, cached_folder, digest
 from adadepth.errors import DataError, nearest
 
 Rows = Mapping[str, list[Any]]  # some rows, as column to values
@@ -32,6 +32,7 @@ class DataTable:
         class_names: Column to its class names in order, where the data declare them.
         batches: Yields all rows, some at a time, again and again in the same order.
         fingerprint: Identifies the content.
+        sources: The files that rows are read from; what is cached is checked against them.
     """
 
     label: str
@@ -39,6 +40,7 @@ class DataTable:
     class_names: Mapping[str, list[str]]
     batches: Callable[[], Iterator[Rows]]
     fingerprint: Callable[[], list[str]]
+    sources: Sequence[Source] = ()
 
 
 def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
@@ -112,6 +114,7 @@ def joined(parts: list[DataTable]) -> DataTable:
         first.class_names,
         lambda: chain.from_iterable(part.batches() for part in parts),
         lambda: [digest for part in parts for digest in part.fingerprint()],
+        [source for part in parts for source in part.sources],
     )
 
 
@@ -167,7 +170,8 @@ def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
             )
         (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
 
-    folder = cached_folder(root, f"classes-{digest(CACHE_FORMAT, table.fingerprint(), column)}", build)
+    name = f"classes-{digest(CACHE_FORMAT, table.fingerprint(), column)}"
+    folder = cached_folder(root, name, build, sources=table.sources)
     names: list[str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     return names
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.data.text.data_table import DataTable, Rows
-from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES, files_digest, text_lines
+from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES, text_lines
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.errors import DataError, nearest
 from adadepth.system.places import first_line, require_hub
 
@@ -36,10 +37,12 @@ def file_table(key: str, file: Path) -> DataTable:
         with _readable(key, file):
             yield from _open_file(file).iter(batch_size=_BATCH)
 
+    sources = open_sources(key, [file])
     with _readable(key, file):
         rows = _open_file(file)
         columns = rows.column_names or list(next(iter(rows), {}))
-    return DataTable(f"{key}={file}", columns, _class_names(rows), batches, partial(files_digest, [file]))
+    names, fingerprint = _class_names(rows), partial(digest_sources, sources)
+    return DataTable(f"{key}={file}", columns, names, batches, fingerprint, sources)
 
 
 def _open_file(file: Path) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.cache import cached_folder, digest
+from adadepth.data.cache import Source, cached_folder, digest
 from adadepth.data.text.layout import Layout, Template, own_template
 from adadepth.data.text.local_files import as_path
 from adadepth.errors import DataError, UnreachableError, nearest
@@ -261,6 +261,7 @@ def load_or_train(
     text_key: Callable[[], str],
     sentences: Callable[[], Iterable[str]],
     needed: Sequence[str] = PRETRAINING_TOKENS,
+    sources: Sequence[Source] = (),
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
 
@@ -270,6 +271,7 @@ def load_or_train(
         text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
         sentences: The text of the first ``config.train_documents`` documents.
         needed: Special tokens that an existing one must have.
+        sources: What the text is read from, see `cached_folder`.
     """
     if config.path is not None:
         return load_tokenizer(config.path, needed)
@@ -279,17 +281,17 @@ def load_or_train(
         return train_tokenizer(sentences(), config.vocab_size, config.lowercase, config.symbols)
 
     key = digest(text_key(), config.vocab_size, config.lowercase, list(config.symbols), config.train_documents)
-    file = trained_once(root, key, train)
+    file = trained_once(root, key, train, sources)
     return wrap_tokenizer(Tokenizer.from_str(file.read_text(encoding="utf-8")))
 
 
-def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
-    """Return the file of a tokenizer that is trained only where the cache does not hold it."""
+def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[Source] = ()) -> Path:
+    """Return the file of a tokenizer that is trained, from ``sources``, only where the cache does not hold it."""
 
     def build(folder: Path) -> None:
         (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
 
-    return cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE
+    return cached_folder(root, f"tokenizer-{key}", build, sources=sources) / TOKENIZER_FILE
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
