@@ -30,6 +30,7 @@ _PROBABLE = 0.5  # a label among several is predicted above it
 _LEAST = 1e-45  # of float32, above 0
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
 _PAIR = "\t"  # between two texts of a line
+_BREAKS = re.compile(r"\r\n|[\t\r\n]")  # what ends a field or a line of TSV
 
 
 class Written(NamedTuple):
@@ -292,5 +293,5 @@ def _cell(value: Any, path: Path) -> Any:
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != _CSV and isinstance(value, str):
-        value = " ".join(value.splitlines()).replace("\t", " ")  # TSV has no quotes
+        value = _BREAKS.sub(" ", value)  # TSV has no quotes
     return value

@@ -350,7 +350,7 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     assert read_texts(["one", ["a", "b"]]) == ["one", ("a", "b")]
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
-    for name, message in (("none", "No such file"), ("empty", "holds no text"), ("binary", "it is no UTF-8 text")):
+    for name, message in (("none", "No such file"), ("empty", "holds no text"), ("binary", "not UTF-8 at byte 0")):
         with pytest.raises(DataError, match=message) as caught:
             read_texts(f"@{tmp_path}/{name}.txt")
         assert "\n" not in str(caught.value)

@@ -148,6 +148,10 @@ class RowNumbers(Dataset[dict[str, Any]]):
         """Return the tags of all words of an example of a tagging task."""
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
+    def row_number(self, index: int) -> int:
+        """Return the number of the row in the data of an example of a tagging task."""
+        return self.examples.row_number(index)  # type: ignore[attr-defined, no-any-return]
+
     def first_pieces(self, index: int) -> np.ndarray:
         """Return where the words of an example of a tagging task begin, (words,)."""
         return self.examples.first_pieces(index)  # type: ignore[attr-defined, no-any-return]

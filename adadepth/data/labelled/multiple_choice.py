@@ -33,7 +33,7 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
     """Some rows of a store, each as a list of sequences, one a choice; the same in every epoch.
 
     An example has ``choices``, whose entries are like those of `Layout.build` with ``token_text`` (S,) uint8, the
-    text that each token is of. Besides ``label``, and ``index``, its place in this set.
+    text that each token is of. Besides ``label``, and ``index``, the number of its row in the data.
     """
 
     def lengths(self) -> np.ndarray:
@@ -47,11 +47,10 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
         return uncut
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        index = epoch_and_index(item)[1]
-        row = int(self.rows[index])
+        row = int(self.rows[epoch_and_index(item)[1]])
         context, *endings = self.store.row(row)
         choices = [self._choice(context, ending) for ending in endings]
-        return {"choices": choices, "index": index, "label": int(self.store.classes()[row])}
+        return {"choices": choices, "index": row, "label": int(self.store.classes()[row])}
 
     def _choice(self, context: np.ndarray, ending: np.ndarray) -> dict[str, Any]:
         example = self.layout.build([context, ending])

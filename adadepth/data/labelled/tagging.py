@@ -69,6 +69,10 @@ class TaggingExamples(StoredExamples[TaggedStore]):
         places: np.ndarray = ordinary[starts[starts < len(ordinary)]]
         return places
 
+    def row_number(self, index: int) -> int:
+        """Return the number of an example's sentence in the data."""
+        return int(self.rows[index])
+
     def gold(self, index: int) -> list[int]:
         """Return the tags of all words of an example, also of those that its sequence has no room for."""
         tags: list[int] = self.store.tags_of(int(self.rows[index])).tolist()
