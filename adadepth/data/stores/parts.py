@@ -13,6 +13,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -28,6 +29,7 @@ from adadepth.data.cache import Source, digest, remove_path
 from adadepth.data.stores.arrays import ArrayWriter, cached_arrays, versioned
 from adadepth.errors import DataError
 from adadepth.system.console import progress
+from adadepth.system.files import is_dead
 from adadepth.system.processes import end_with_parent
 
 if TYPE_CHECKING:
@@ -116,13 +118,16 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
     if not kept.is_dir():
         remove_path(kept)
     kept.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(kept.parent)
+    (kept / _PREPARER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
     payload = pickle.dumps(encode)
     tasks = (
         delayed(_encoded)(payload, part, kept / f"{number}.npz")
         for number, part in enumerate(chain([following], parts), start=_ALONE)
     )
     # Workers end soon after the last part, and with this process, which may be killed.
-    with parallel_config("loky", idle_worker_timeout=_IDLE, initializer=end_with_parent, initargs=(os.getpid(),)):
+    ends = {"idle_worker_timeout": _IDLE, "initializer": end_with_parent, "initargs": (os.getpid(),)}
+    with parallel_config("loky", temp_folder=str(kept), **ends):
         run = Parallel(workers, return_as="generator", pre_dispatch=_WAITING * workers, batch_size=1)
     try:
         for part in run(tasks):
@@ -134,6 +139,24 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
             f"dataset.prepare_workers={workers}: a process was killed while it tokenised, for want of memory perhaps; "
             "the same command goes on with what is done, and fewer processes need less"
         ) from error
+
+
+_PREPARER = "preparer"  # names the machine and the process that encodes
+_SEMAPHORES = Path("/dev/shm")  # where Linux has those of processes
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove what killed processes left that prepared texts for this cache: folders of joblib, semaphores of its pool."""
+    for file in root.glob(f"*.parts/{_PREPARER}"):
+        try:
+            host, process = file.read_text(encoding="utf-8").split(" ")
+            if host != socket.gethostname() or not is_dead(int(process)):
+                continue
+            leftovers = [*file.parent.glob("joblib_*"), *_SEMAPHORES.glob(f"sem.loky-{int(process)}-*"), file]
+            for path in leftovers:
+                remove_path(path)
+        except (OSError, ValueError):  # of another user, or no such record
+            continue
 
 
 def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
