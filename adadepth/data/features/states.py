@@ -29,7 +29,9 @@ from adadepth.data.features.store import (
     check_description,
     create_store,
     finished_tokens,
+    remove_checks,
     size_in_bytes,
+    unmark_changed_rows,
 )
 from adadepth.data.labelled.contract import ExampleSet
 from adadepth.data.randomness import epoch_and_index
@@ -114,6 +116,8 @@ def cached_features(
             barrier()
             if is_main:
                 FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
+                _check_examples(examples, tokens_digest, partial)
+                remove_checks(partial)
                 seal(partial)
                 partial.rename(folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
@@ -185,9 +189,18 @@ def _discard_other(partial: Path, description: Description) -> None:
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
+            if changed := unmark_changed_rows(partial):
+                logger.warning("%s: %d rows are not as they were written, they are computed anew", partial, changed)
     except DataError as error:
         logger.warning("%s; it is made anew", error)
         shutil.rmtree(partial)
+
+
+def _check_examples(examples: ExampleSet, tokens_digest: str, partial: Path) -> None:
+    """Refuse states of examples that are not what they were when they were digested."""
+    if _fingerprint(examples)[0] != tokens_digest:
+        shutil.rmtree(partial)
+        raise DataError("features.cache=true: the examples changed while their states were computed; start again")
 
 
 def _fingerprint(examples: ExampleSet) -> tuple[str, np.ndarray]:

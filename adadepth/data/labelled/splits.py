@@ -280,7 +280,7 @@ def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
 
 def _delimited(file: Path, key: str) -> DataTable:
     """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
-    label = f"{key}={file}"
+    label, sources = f"{key}={file}", open_sources(key, [file])
     is_quoted = file.suffix == ".csv"
     delimiter = csv_delimiter(file, key) if is_quoted else DELIMITERS[file.suffix]
 
@@ -293,7 +293,6 @@ def _delimited(file: Path, key: str) -> DataTable:
         except csv.Error as error:
             raise DataError(f"{label}: {error}") from error
 
-    sources = open_sources(key, [file])
     columns = next(rows(), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import Examples, PretrainingCollator
+from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.splits import file_splits
@@ -298,16 +299,17 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     for table in tables.values():
         if missing := [name for name in COLUMNS if name not in table.columns]:
             raise DataError(f"{table.label}: a treebank has the columns {', '.join(COLUMNS)}; missing: {missing[0]}")
-    counts = count_forms(tables.values())
+    with require_unchanged([source for table in tables.values() for source in table.sources]):
+        counts = count_forms(tables.values())
+        trees = {name: read_trees(tables[name]) for name in _evaluated(dataset, tables)}
     layout = Layout.of(words, dataset.sequence_length)
     rule = Masks(Vocabulary.of(words), dataset.masking) if masks else None
     sets = {}
-    for name in _evaluated(dataset, tables):
-        trees = read_trees(tables[name])
-        rows = spread_rows(len(trees), dataset.max_evaluation_examples)
-        pieces = encode_words(words, [trees.sentence(row) for row in rows])
-        plain, masked = (TreebankExamples(pieces, trees.sentences[rows], layout, kind) for kind in (None, rule))
-        sets[name] = TreebankSet(trees, per_million(trees.forms, counts), plain, masked if masks else None)
+    for name, found in trees.items():
+        rows = spread_rows(len(found), dataset.max_evaluation_examples)
+        pieces = encode_words(words, [found.sentence(row) for row in rows])
+        plain, masked = (TreebankExamples(pieces, found.sentences[rows], layout, kind) for kind in (None, rule))
+        sets[name] = TreebankSet(found, per_million(found.forms, counts), plain, masked if masks else None)
     summary = {
         "name": dataset.name,
         "source": "hub" if dataset.path is None else "local",

@@ -66,7 +66,7 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
         key = digest(split.key, words.backend_tokenizer.to_str())
         train: PretrainingExamples | StreamedExamples
         if dataset.streaming:
-            train = StreamedExamples(split.train, words, vocabulary, dataset, seed)
+            train = StreamedExamples(split.train, words, vocabulary, dataset, seed, split.sources)
             held_out = first_documents(split.evaluation(), words, dataset)
         else:
             stored = _store(split, root, f"train-{key}", split.train, words, split.characters)

@@ -146,7 +146,7 @@ _SEMAPHORES = Path("/dev/shm")  # where Linux has those of processes
 
 
 def _remove_leftovers(root: Path) -> None:
-    """Remove what killed processes left that prepared texts for this cache: folders of joblib, semaphores of its pool."""
+    """Remove what killed preparations of this cache left: folders of joblib, semaphores of its pool."""
     for file in root.glob(f"*.parts/{_PREPARER}"):
         try:
             host, process = file.read_text(encoding="utf-8").split(" ")

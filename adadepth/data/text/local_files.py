@@ -304,7 +304,7 @@ _SENTENCES_AT_ONCE = 1000
 
 def column_table(file: Path, key: str = "dataset.path") -> DataTable:
     """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
-    columns = COLUMN_TEXT[file.suffix]
+    columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
     if file.suffix == ".conll" and _column_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
 
@@ -317,10 +317,7 @@ def column_table(file: Path, key: str = "dataset.path") -> DataTable:
             }
             yield {**rows, PLACES: [[word.place for word in sentence] for sentence in batch]}
 
-    source = SourceFile(key, file)
-    return DataTable(
-        f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source]
-    )
+    return DataTable(f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source])
 
 
 class _ColumnFormat(NamedTuple):
