@@ -381,7 +381,8 @@ def _column_format(file: Path, key: str) -> _ColumnFormat:
     """Return how the first line is cut that is surely a word."""
     for number, line in enumerate(text_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
-        if (fields := form.split(line)) and not _begins_document(line) and fields[0][:1] != "#":
+        may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
+        if (fields := form.split(line)) and not _begins_document(line) and not may_be_comment:
             return form._replace(width=len(fields))
     return _ColumnFormat(None, 0, 0)
 
