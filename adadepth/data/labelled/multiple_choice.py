@@ -20,7 +20,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.data_table import DataTable, Rows, class_reader, first_texts
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             train.sources,
         )
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
-        key = digest(CACHE_FORMAT, *columns_read, names, words.backend_tokenizer.to_str())
+        key = digest(CACHE_FORMAT, *columns_read, names, tokenizer_key(words))
 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
         classes = partial(read_labels, column=dataset.label_column, read_label=class_reader(names))

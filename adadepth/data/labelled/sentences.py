@@ -30,7 +30,7 @@ from adadepth.data.text.data_table import (
     with_lists,
 )
 from adadepth.data.text.layout import DoubleCls, Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.settings.kinds import problem_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def load_sentences(
             needed_tokens(cls_tokens),
             train.sources,
         )
-        key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
+        key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), tokenizer_key(words))
         stores = {
             split: _store(dataset, split, table, key, names if split in labelled else None, words, root)
             for split, table in tables.items()

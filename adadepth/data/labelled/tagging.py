@@ -22,7 +22,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.data_table import DataTable, class_names, class_reader
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
         def store(split: str, table: DataTable) -> TaggedStore:
             declared = table.class_names.get(dataset.tag_column, [])
             write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=_reader(names, declared))
-            key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
+            key = digest(CACHE_FORMAT, columns, names, declared, tokenizer_key(words), table.fingerprint())
             blanks: dict[str, list[Any]] = {column: [] for column in columns}
             return TaggedStore.open(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
 

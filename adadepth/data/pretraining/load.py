@@ -63,7 +63,9 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
     with parallel_encoding():
         words = corpus_tokenizer(split, tokenizer, root)
         vocabulary = Vocabulary.of(words)
-        key = digest(split.key, words.backend_tokenizer.to_str())
+        # The usual value is left out of the key, which runs of earlier versions have recorded.
+        options = [True] if words.split_special_tokens else []
+        key = digest(split.key, words.backend_tokenizer.to_str(), *options)
         train: PretrainingExamples | StreamedExamples
         if dataset.streaming:
             train = StreamedExamples(split.train, words, vocabulary, dataset, seed, split.sources)

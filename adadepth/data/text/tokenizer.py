@@ -341,6 +341,15 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
     return [encoding.ids for encoding in backend.encode_batch_fast(sentences, add_special_tokens=False)]
 
 
+def tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
+    """Return what the ids of texts and words depend on, JSON-able, for the names of caches.
+
+    Whether the names of special tokens in a text are text, and what stands for a word of which nothing is left, are not
+    in the file of the tokenizer itself.
+    """
+    return [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.unk_token_id]
+
+
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
     """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
 

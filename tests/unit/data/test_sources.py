@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -336,3 +337,16 @@ def test_returns_are_told_from_line_ends_across_pieces(
     for content, has_return in ((b"ab\r\nc\r\n", False), (b"ab\rc\r\n", True), (b"a\r", True), (b"\r\r\n", True)):
         (tmp_path / "a.txt").write_bytes(content)
         assert SourceFile("key", tmp_path / "a.txt").digest().endswith(" cr") == has_return
+
+
+def test_options_of_a_tokenizer_that_its_file_does_not_tell_count_too(tmp_path: Path) -> None:
+    """The name of a special token in a text is that token, or text: `split_special_tokens` of tokenizer_config.json."""
+    write_table(tmp_path / "train.csv", [{**row, "premise": "a [MASK] cat"} for row in PAIRS])
+    found = []
+    settings = tmp_path / "bert" / "tokenizer_config.json"
+    tokenizer("bert").save_pretrained(settings.parent)
+    for splits in (False, True):
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | {"split_special_tokens": splits}))
+        found.append([read_table(tmp_path, tmp_path / root) for root in ("cache", f"fresh {splits}")])
+    assert found[0][0] == found[0][1] != found[1][1]
+    assert found[1][0] == found[1][1]
