@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adadepth.data.cache import CACHE_FORMAT, Source, digest
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
+from adadepth.data.text.hub import HubSource, file_rows, hub_rows
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
@@ -105,7 +105,9 @@ def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
         sources = (hub_rows(entry, column, streaming=False, shard=0, shards=1)[0] for entry in entries)
         return chain.from_iterable(sources)
 
-    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, [hub_digest(entry) for entry in entries], column)), True)
+    sources = list(map(HubSource, entries))
+    identity = cache(lambda: digest(CACHE_FORMAT, [source.digest() for source in sources], column))
+    return LineText(rows, identity, True, sources=sources)
 
 
 def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, Source, digest
-from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
+from adadepth.data.text.hub import HubSource, file_rows, hub_rows, warn_once
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
@@ -99,11 +99,13 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
     if dataset.source == "local":
         return {use: _local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
     entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
-    return {
-        use: Corpus(partial(_hub, found, dataset), partial(_hub_digests, found))
-        for use, found in entries.items()
-        if found
-    }
+    return {use: _hub_corpus(found, dataset) for use, found in entries.items() if found}
+
+
+def _hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
+    """Return the corpus of some data sets of the hub."""
+    sources = list(map(HubSource, entries))
+    return Corpus(partial(_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources)
 
 
 def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
@@ -121,10 +123,6 @@ def _embedded(shard: int, shards: int) -> Iterator[str]:
 @cache
 def _embedded_digests() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
-
-
-def _hub_digests(entries: list[dict[str, Any]]) -> list[list[str]]:
-    return [hub_digest(entry) for entry in entries]
 
 
 def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:

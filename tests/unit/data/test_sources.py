@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 
@@ -16,9 +17,10 @@ from adadepth.data import cache, load_labelled_data, load_pretraining_data
 from adadepth.data.labelled.treebank import load_treebank
 from adadepth.data.streams.blocks import load_text_blocks
 from adadepth.data.streams.load import load_language_data
+from adadepth.data.text import hub
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
-from adadepth.settings import TaggingConfig, TokenizerConfig
+from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
 from adadepth.settings.data import CausalConfig, ChoiceConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
 from tests.treebank_support import write_treebank
 
@@ -287,6 +289,36 @@ def test_a_file_may_change_in_the_middle_of_any_read(
         restore(file, write)
         assert read(tmp_path, root) == truth
     assert failed >= 2, "where the vocabulary or the classes, and where the rows are read"
+
+
+@pytest.mark.parametrize("kind", ["table", "corpus", "stream"])
+def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, root = tmp_path / "hub" / "train.jsonl", tmp_path / "cache"
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    entry: Any = {"path": str(file.parent), "name": None}
+    settings: Any = {"name": "t", "source": Source.hub, "cache_dir": str(root), "sequence_length": 16}
+    loads: dict[str, Callable[[], Any]] = {
+        "table": lambda: hub.hub_tables(entry)["train"].fingerprint(),
+        "corpus": lambda: load_pretraining_data(CorpusConfig(**settings, hub=[entry]), small_tokenizer(), 0),
+        "stream": lambda: load_language_data(
+            StreamConfig(**settings | {"sequence_length": 4}, hub=[entry], text_column="text"),
+            TokenizerConfig(kind="word", vocab_size=None), train_rows=2, evaluation_rows=1,
+        ),
+    }  # fmt: skip
+    write_table(file, [{"text": f"The cat sees the dog number {number}."} for number in range(20)])
+    original, loaded = datasets.load_dataset, []
+
+    def changing(*args: Any, **options: Any) -> Any:
+        rows = original(*args, **options)
+        if not loaded:
+            write_table(file, [{"text": f"The fox sees the dog number {number}."} for number in range(20)])
+        loaded.append(rows)
+        return rows
+
+    monkeypatch.setattr(datasets, "load_dataset", changing)
+    refused(loads[kind], file.parent)
+    assert not [folder for folder in root.glob("*") if folder.is_dir()]
+    loads[kind]()
 
 
 def test_a_treebank_is_read_twice_and_must_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
