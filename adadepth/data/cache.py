@@ -94,21 +94,21 @@ def cache_root(cache_dir: str | None) -> Path:
     return Path(cache_dir or os.environ.get("ADADEPTH_CACHE") or Path.home() / ".cache" / "adadepth").expanduser()
 
 
-class Source(Protocol):
+class CheckedSource(Protocol):
     """Something that a cache is made from, e.g. a file."""
 
     def check(self) -> None:
         """Raise a `DataError` of one line if it is not what it was when its digest was taken."""
 
 
-def check_sources(sources: Iterable[Source]) -> None:
+def check_sources(sources: Iterable[CheckedSource]) -> None:
     """Raise the `DataError` of the first source that is not what it was."""
     for source in sources:
         source.check()
 
 
 @contextmanager
-def require_unchanged(sources: Iterable[Source]) -> Iterator[None]:
+def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
     """Check the sources at the end of a block that reads them.
 
     Raises:
@@ -127,7 +127,7 @@ def cached_folder(
     name: str,
     build: Callable[[Path], None],
     older: Path | None = None,
-    sources: Sequence[Source] = (),
+    sources: Sequence[CheckedSource] = (),
 ) -> Path:
     """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
 
@@ -163,7 +163,7 @@ def tell_older(folder: Path | None) -> None:
         logger.info("%s is of an earlier version and made anew in another form; it may be deleted", folder)
 
 
-def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequence[Source]) -> None:
+def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequence[CheckedSource]) -> None:
     for abandoned in root.glob(f"{name}.*.partial"):  # of a killed process: the lock is ours
         shutil.rmtree(abandoned, ignore_errors=True)
     logger.info("preparing %s in %s", name, root)

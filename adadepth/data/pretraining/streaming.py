@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import Source, check_sources, require_unchanged
+from adadepth.data.cache import CheckedSource, check_sources, require_unchanged
 from adadepth.data.pretraining.examples import make_example, spans_of
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.randomness import Purpose, random_generator
@@ -39,7 +39,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         vocabulary: Vocabulary,
         dataset: CorpusConfig,
         seed: int,
-        sources: Sequence[Source] = (),
+        sources: Sequence[CheckedSource] = (),
     ) -> None:
         self.documents = documents
         self.sources = sources

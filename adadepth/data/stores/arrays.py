@@ -17,12 +17,12 @@ from numpy.lib import format as npy
 from numpy.typing import ArrayLike, DTypeLike
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import Source, cached_folder
+from adadepth.data.cache import CheckedSource, cached_folder
 
 STORE_FORMAT = 2  # raise it when what is in such a folder changes
 
 
-def cached_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[Source] = ()) -> Path:
+def cached_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[CheckedSource] = ()) -> Path:
     """Return the folder of some arrays in the cache, made with ``write(empty folder)`` where it is not there.
 
     For ``sources`` see `cached_folder`.

@@ -25,7 +25,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.typing import DTypeLike
 
-from adadepth.data.cache import Source, digest, remove_path
+from adadepth.data.cache import CheckedSource, digest, remove_path
 from adadepth.data.stores.arrays import ArrayWriter, cached_arrays, versioned
 from adadepth.errors import DataError
 from adadepth.system.console import progress
@@ -70,7 +70,7 @@ def cached_texts(
     encoding: Encoding,
     workers: int,
     characters: int | None = None,
-    sources: Sequence[Source] = (),
+    sources: Sequence[CheckedSource] = (),
 ) -> Path:
     """Return the folder of a text's arrays in the cache, made first where it is not there.
 

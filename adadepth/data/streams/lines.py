@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from adadepth.data.cache import CACHE_FORMAT, Source, digest
+from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.hub import HubSource, file_rows, hub_rows
 from adadepth.data.text.local_files import (
@@ -43,7 +43,7 @@ class LineText:
     key: Callable[[], str]
     are_documents: bool = False
     characters: int | None = None
-    sources: Sequence[Source] = ()
+    sources: Sequence[CheckedSource] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
         """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import Source, digest
+from adadepth.data.cache import CheckedSource, digest
 from adadepth.data.text.tokenizer import load_tokenizer, short_parts, train_unigram, trained_once
 from adadepth.errors import DataError
 
@@ -27,7 +27,7 @@ def stream_tokenizer(
     root: Path,
     text_key: Callable[[], str],
     lines: Callable[[], Iterable[str]],
-    sources: Sequence[Source] = (),
+    sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer that ``config.path`` names, or one made from ``lines`` and cached under ``root``.
 

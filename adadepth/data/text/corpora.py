@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, Source, digest
+from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
 from adadepth.data.text.hub import HubSource, file_rows, hub_rows, warn_once
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
@@ -86,7 +86,7 @@ class Corpus:
     documents: Callable[[int, int], Iterator[str]]
     fingerprint: Callable[[], object]
     characters: int | None = None
-    sources: Sequence[Source] = ()
+    sources: Sequence[CheckedSource] = ()
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
@@ -206,7 +206,7 @@ class Split:
         return (text for text in self._with_text(self._documents()) if is_held_out(text))
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[CheckedSource]:
         """The files that documents of both sides are read from."""
         return [source for corpus in (self.corpus, self.held_out) if corpus is not None for source in corpus.sources]
 

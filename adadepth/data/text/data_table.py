@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, Source, cached_folder, digest
+from adadepth.data.cache import CACHE_FORMAT, CheckedSource, cached_folder, digest
 from adadepth.errors import DataError, nearest
 
 Rows = Mapping[str, list[Any]]  # some rows, as column to values
@@ -40,7 +40,7 @@ class DataTable:
     class_names: Mapping[str, list[str]]
     batches: Callable[[], Iterator[Rows]]
     fingerprint: Callable[[], list[str]]
-    sources: Sequence[Source] = ()
+    sources: Sequence[CheckedSource] = ()
 
 
 def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:

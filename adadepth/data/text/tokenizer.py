@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.cache import Source, cached_folder, digest
+from adadepth.data.cache import CheckedSource, cached_folder, digest
 from adadepth.data.text.layout import Layout, Template, own_template
 from adadepth.data.text.local_files import as_path
 from adadepth.errors import DataError, UnreachableError, nearest
@@ -261,7 +261,7 @@ def load_or_train(
     text_key: Callable[[], str],
     sentences: Callable[[], Iterable[str]],
     needed: Sequence[str] = PRETRAINING_TOKENS,
-    sources: Sequence[Source] = (),
+    sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
 
@@ -285,7 +285,7 @@ def load_or_train(
     return wrap_tokenizer(Tokenizer.from_str(file.read_text(encoding="utf-8")))
 
 
-def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[Source] = ()) -> Path:
+def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()) -> Path:
     """Return the file of a tokenizer that is trained, from ``sources``, only where the cache does not hold it."""
 
     def build(folder: Path) -> None:

@@ -22,14 +22,33 @@ from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
 from adadepth.settings.data import CausalConfig, ChoiceConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
+from tests.configs.support import configured
 from tests.treebank_support import write_treebank
 
-from . import test_multiple_choice, test_probing_sets, test_question_answering
 from .labelled_support import config, write_table
 from .support import local_config, small_tokenizer, write_corpus
 from .tokenizers_support import tokenizer
 
 PAIRS = [{"premise": f"a cat {n} stops", "hypothesis": "that cat", "label": "no" if n % 3 else "yes"} for n in range(6)]
+QUESTIONS = [
+    {
+        "id": f"q{n}",
+        "question": "who stops?",
+        "context": f"the cat stops {n}",
+        "answers": {"text": ["cat"], "answer_start": [4]},
+    }
+    for n in range(4)
+]
+CHOICES = [
+    {"sent1": "they said: stop", "sent2": "a cat", "label": n % 4} | {f"ending{c}": f"stops {c + n}" for c in range(4)}
+    for n in range(6)
+]
+SENTEVAL = [
+    f"{split}\t{tense}\tthe cat number {n} ."
+    for n, (split, tense) in enumerate(
+        [("tr", "PAST"), ("va", "PRES"), ("te", "PAST"), ("tr", "PRES"), ("te", "PRES"), ("tr", "PAST"), ("va", "PAST")]
+    )
+]
 CONLL = "a\tO\ncat\tB-PER\n\nthe\tO\ncat\tB-PER\nstops\tO\n\n"
 
 
@@ -98,7 +117,11 @@ def read_choices(folder: Path, root: Path) -> list[Any]:
 
 
 def read_senteval(folder: Path, root: Path) -> list[Any]:
-    return read_labelled(folder, test_probing_sets.senteval(folder, cache_dir=str(root)))
+    dataset: Any = configured(
+        "act_cola", "dataset=senteval", "dataset.task=past_present", f"dataset.path={folder}"
+    ).dataset
+    dataset.cache_dir, dataset.sequence_length = str(root), 128
+    return read_labelled(folder, dataset)
 
 
 # Name: the file, what is in it, and what reads it; every text has a "cat" in it.
@@ -111,11 +134,9 @@ KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path, Path], lis
     "parquet": ("train.parquet", lambda file: write_table(file, PAIRS), read_table),
     "part": ("train.csv", lambda file: write_table(file, PAIRS), read_part_of_a_table),
     "conll": ("train.conll", lambda file: file.write_text(CONLL), read_tags),
-    "questions": ("train.jsonl", lambda file: write_table(file, test_question_answering.ROWS), read_questions),
-    "choices": ("train.jsonl", lambda file: write_table(file, test_multiple_choice.ROWS), read_choices),
-    "senteval": ("past_present.txt",
-                 lambda file: test_probing_sets.write_lines(file, [*test_probing_sets.TENSES, "tr\tPRES\ta cat"]),
-                 read_senteval),
+    "questions": ("train.jsonl", lambda file: write_table(file, QUESTIONS), read_questions),
+    "choices": ("train.jsonl", lambda file: write_table(file, CHOICES), read_choices),
+    "senteval": ("past_present.txt", lambda file: file.write_text("\n".join(SENTEVAL)), read_senteval),
 }  # fmt: skip
 
 
