@@ -301,15 +301,15 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
             raise DataError(f"{table.label}: a treebank has the columns {', '.join(COLUMNS)}; missing: {missing[0]}")
     with require_unchanged([source for table in tables.values() for source in table.sources]):
         counts = count_forms(tables.values())
-        trees = {name: read_trees(tables[name]) for name in _evaluated(dataset, tables)}
+        trees_by_split = {name: read_trees(tables[name]) for name in _evaluated(dataset, tables)}
     layout = Layout.of(words, dataset.sequence_length)
     rule = Masks(Vocabulary.of(words), dataset.masking) if masks else None
     sets = {}
-    for name, found in trees.items():
-        rows = spread_rows(len(found), dataset.max_evaluation_examples)
-        pieces = encode_words(words, [found.sentence(row) for row in rows])
-        plain, masked = (TreebankExamples(pieces, found.sentences[rows], layout, kind) for kind in (None, rule))
-        sets[name] = TreebankSet(found, per_million(found.forms, counts), plain, masked if masks else None)
+    for name, trees in trees_by_split.items():
+        rows = spread_rows(len(trees), dataset.max_evaluation_examples)
+        pieces = encode_words(words, [trees.sentence(row) for row in rows])
+        plain, masked = (TreebankExamples(pieces, trees.sentences[rows], layout, kind) for kind in (None, rule))
+        sets[name] = TreebankSet(trees, per_million(trees.forms, counts), plain, masked if masks else None)
     summary = {
         "name": dataset.name,
         "source": "hub" if dataset.path is None else "local",

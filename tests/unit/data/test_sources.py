@@ -403,3 +403,35 @@ def test_options_of_a_tokenizer_that_its_file_does_not_tell_count_too(tmp_path: 
         found.append([read_table(tmp_path, tmp_path / root) for root in ("cache", f"fresh {splits}")])
     assert found[0][0] == found[0][1] != found[1][1]
     assert found[1][0] == found[1][1]
+
+
+@pytest.mark.parametrize("load", [load_pretraining_data, load_language_data])
+def test_the_held_out_text_is_a_source_of_both_sides(
+    load: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its documents are left out of the training text."""
+    text, held_out = write_corpus(tmp_path, 20), write_corpus(tmp_path, 8, "held_out.txt")
+    settings: Any = {"name": "t", "source": Source.local, "path": str(text), "evaluation_path": str(held_out)}
+    is_corpus = load is load_pretraining_data
+    dataset = (CorpusConfig if is_corpus else StreamConfig)(
+        **settings, cache_dir=str(tmp_path / "c"), sequence_length=8
+    )
+    changer = Changer(1 if is_corpus else 2, lambda: other_text(held_out), before=False, then=lambda: None)
+    monkeypatch.setattr(cache, "_build", changer)
+    if is_corpus:
+        refused(lambda: load(dataset, small_tokenizer(), 0), held_out)
+    else:
+        words = TokenizerConfig(kind="word", vocab_size=None)
+        refused(lambda: load(dataset, words, train_rows=1, evaluation_rows=1), held_out)
+
+
+def test_an_error_of_a_loader_s_process_is_its_last_line() -> None:
+    from torch._utils import ExceptionWrapper
+
+    try:
+        raise DataError("dataset.path=a.txt: the file changed: now")
+    except DataError:
+        wrapped = ExceptionWrapper(where="in DataLoader worker process 0")
+    with pytest.raises(DataError) as caught:
+        wrapped.reraise()
+    assert str(caught.value) == "dataset.path=a.txt: the file changed: now"
