@@ -113,10 +113,10 @@ def cached_features(
                     create_store(partial, description, lengths)
             barrier()
             _compute_share(partial, examples, tuple(states), compute, collate, batch_tokens, processes)
+            _check_examples(examples, tokens_digest, partial if is_main else None)  # by all, so that all end
             barrier()
             if is_main:
                 FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
-                _check_examples(examples, tokens_digest, partial)
                 remove_checks(partial)
                 seal(partial)
                 partial.rename(folder)
@@ -196,10 +196,11 @@ def _discard_other(partial: Path, description: Description) -> None:
         shutil.rmtree(partial)
 
 
-def _check_examples(examples: ExampleSet, tokens_digest: str, partial: Path) -> None:
-    """Refuse states of examples that are not what they were when they were digested."""
+def _check_examples(examples: ExampleSet, tokens_digest: str, partial: Path | None) -> None:
+    """Refuse states of examples that are not what they were when they were digested, and delete their folder."""
     if _fingerprint(examples)[0] != tokens_digest:
-        shutil.rmtree(partial)
+        if partial is not None:
+            shutil.rmtree(partial)
         raise DataError("features.cache=true: the examples changed while their states were computed; start again")
 
 
