@@ -7,6 +7,12 @@ from difflib import get_close_matches
 class UserError(ValueError):
     """A mistake in what the user gave: the entry point prints the message on one line and exits with status 2."""
 
+    def __str__(self) -> str:
+        """Return the message; of an error in a process that loads data, torch puts a traceback around it."""
+        text = super().__str__()
+        is_wrapped = text.startswith("Caught ") and "\nOriginal Traceback" in text
+        return text.rstrip().rpartition("\n")[2].partition(": ")[2] if is_wrapped else text
+
 
 class ConfigError(UserError):
     """A key, value or combination of settings that is not allowed."""

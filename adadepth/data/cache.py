@@ -9,10 +9,10 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock
 
@@ -43,7 +43,7 @@ def find_damage(folder: Path) -> str | None:
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
         return damage(folder, {name: _entry(written) for name, written in record.items()})
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return f"its {SEAL} is missing"
     except (ValueError, LookupError, TypeError, AttributeError):
         return f"its {SEAL} is unreadable"
@@ -51,9 +51,17 @@ def find_damage(folder: Path) -> str | None:
 
 def discard_damaged(folder: Path) -> None:
     """Delete a folder that is not as it was written, and say so; whoever calls this holds its lock."""
-    if folder.exists() and (problem := find_damage(folder)):
+    if os.path.lexists(folder) and (problem := find_damage(folder)):
         logger.warning("%s: damaged (%s), it is made anew", folder, problem)
-        shutil.rmtree(folder)
+        remove_path(folder)
+
+
+def remove_path(path: Path) -> None:
+    """Delete a file, a link or a folder with all that is in it; nothing happens where there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _entry(written: Any) -> dict[str, Any]:
@@ -71,7 +79,7 @@ def _flush(path: Path) -> None:
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
 _LONGEST = 200  # characters of a path that are worth repeating
-_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, *_NO_FOLDER}
 
 
@@ -86,14 +94,55 @@ def cache_root(cache_dir: str | None) -> Path:
     return Path(cache_dir or os.environ.get("ADADEPTH_CACHE") or Path.home() / ".cache" / "adadepth").expanduser()
 
 
-def cached_folder(root: Path, name: str, build: Callable[[Path], None], older: Path | None = None) -> Path:
+class CheckedSource(Protocol):
+    """Something that a cache is made from, e.g. a file."""
+
+    def check(self) -> None:
+        """Raise a `DataError` of one line if it is not what it was when its digest was taken."""
+
+
+def check_sources(sources: Iterable[CheckedSource]) -> None:
+    """Raise the `DataError` of the first source that is not what it was."""
+    for source in sources:
+        source.check()
+
+
+@contextmanager
+def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
+    """Check the sources at the end of a block that reads them.
+
+    Raises:
+        DataError: One changed; it is told in place of whatever else the block failed with.
+    """
+    try:
+        yield
+    except Exception:
+        check_sources(sources)
+        raise
+    check_sources(sources)
+
+
+def cached_folder(
+    root: Path,
+    name: str,
+    build: Callable[[Path], None],
+    older: Path | None = None,
+    sources: Sequence[CheckedSource] = (),
+) -> Path:
     """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
 
     The folder appears whole or not at all (built under another name, then renamed). Of several processes that want
-    it, one builds and the others wait. Where earlier versions had the same in another form is told (``older``).
+    it, one builds and the others wait.
+
+    Args:
+        root: Of the cache.
+        name: Of the folder; it stands for what the sources hold.
+        build: Fills an empty folder.
+        older: Where earlier versions had the same in another form, which is said.
+        sources: What ``build`` reads. If one changed since its digest was taken, nothing is sealed.
 
     Raises:
-        DataError: the folder cannot be written, e.g. the disk is full.
+        DataError: The folder cannot be written, e.g. the disk is full, or a source changed while it was read.
     """
     target = root / name
     with usable_cache(root, "free some space"):
@@ -104,7 +153,7 @@ def cached_folder(root: Path, name: str, build: Callable[[Path], None], older: P
             discard_damaged(target)
             if not target.exists():
                 tell_older(older)
-                _build(root, name, build)
+                _build(root, name, build, sources)
     return target
 
 
@@ -114,14 +163,15 @@ def tell_older(folder: Path | None) -> None:
         logger.info("%s is of an earlier version and made anew in another form; it may be deleted", folder)
 
 
-def _build(root: Path, name: str, build: Callable[[Path], None]) -> None:
+def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequence[CheckedSource]) -> None:
     for abandoned in root.glob(f"{name}.*.partial"):  # of a killed process: the lock is ours
         shutil.rmtree(abandoned, ignore_errors=True)
     logger.info("preparing %s in %s", name, root)
     temporary = root / f"{name}.{uuid.uuid4().hex}.partial"
     try:
         temporary.mkdir()
-        build(temporary)
+        with require_unchanged(sources):
+            build(temporary)
         seal(temporary)
         temporary.rename(root / name)
     finally:

@@ -39,7 +39,7 @@ class PuzzleScorer(SequenceScorer):
         examples: PuzzleExamples,
     ) -> None:
         super().__init__(model, data, groups)
-        self._attributes = examples.attributes
+        self._attributes, self._numbers = examples.attributes, examples.numbers
         self._puzzles = PuzzleSampler((NO_SYMBOL, *data.labels[1:]), examples.attributes)
 
     def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
@@ -60,14 +60,18 @@ class PuzzleScorer(SequenceScorer):
         return replace(super().report(statistics | {"attributes": told}), grids=self._puzzles.grids())
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a puzzle: `id`, the symbols of `label` and `prediction` cell by cell, `updates` and `exit_step`."""
+        """Return a row a puzzle.
+
+        `id`, the number of its row in the data, the symbols of `label` and `prediction` cell by cell, `updates` and
+        `exit_step`.
+        """
         assert self._records is not None
         assert self._records.labels is not None
         assert self._records.exit_steps is not None
         columns = (self._records.index, self._records.labels, self._records.logits.argmax(-1), self._records.exit_steps)
         return [
             {
-                "id": number,
+                "id": int(self._numbers[number]),
                 "label": self._symbols(label),
                 "prediction": self._symbols(answer),
                 **dict.fromkeys(_STEPS, step),

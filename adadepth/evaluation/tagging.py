@@ -77,8 +77,11 @@ class TaggingScorer(SequenceScorer):
         return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a sentence, with lists over its words."""
-        return [word_row(number, *self._words(number), self._columns[number]) for number in sorted(self._tags)]
+        """A row a sentence, with lists over its words; its id is the number of its row in the data."""
+        return [
+            word_row(self.examples.row_number(number), *self._words(number), self._columns[number])
+            for number in sorted(self._tags)
+        ]
 
     def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The first pieces of the words that were tagged."""

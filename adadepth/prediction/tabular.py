@@ -32,6 +32,8 @@ _PROBABLE = 0.5  # a label among several is predicted above it
 _LEAST = 1e-45  # of float32, above 0
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
 _PAIR = "\t"  # between two texts of a line
+_WORD = re.compile(r"[^ \t\r\n]+")  # of a text to be tagged; other white space may be inside a word, as in .conll
+_BREAKS = re.compile(r"\r\n|[\t\r\n]")  # what ends a field or a line of TSV
 
 
 class Written(NamedTuple):
@@ -191,7 +193,8 @@ def _lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
 
 
 def _json_lines(source: Path) -> Iterator[_Row]:
-    for number, line in enumerate(filter(str.strip, text_lines("input", source))):
+    lines = (line for line in text_lines("input", source) if line.strip(" \t"))
+    for number, line in enumerate(lines):
         try:
             row = json.loads(line)
         except ValueError as error:
@@ -217,7 +220,7 @@ def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int,
         _require(source, name, list(row), f"row {number}")
         value = "" if row[name] is None else row[name]
         if pipeline.predicts == "tags":
-            value = value.split() if isinstance(value, str) else value
+            value = _WORD.findall(value) if isinstance(value, str) else value
             if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
                 raise DataError(f"input={source}: row {number}, column {name}: must be a list of words, or a text")
             return value
@@ -320,5 +323,5 @@ def _cell(value: Any, path: Path) -> Any:
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != _CSV and isinstance(value, str):
-        value = " ".join(value.splitlines()).replace("\t", " ")  # TSV has no quotes
+        value = _BREAKS.sub(" ", value)  # TSV has no quotes
     return value

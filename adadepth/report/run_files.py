@@ -246,7 +246,7 @@ def sources(files: RunFiles) -> list[str]:
 def _json_lines(text: str) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file; a line cut short by a kill is left out."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a text within may hold other line breaks
         try:
             value = json.loads(line)
         except ValueError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -227,11 +226,11 @@ SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"
 
 # ---- CSV
 
-# What begins a formula where a spreadsheet begins a cell: at the start, or after what some of them take for the end of
-# the cell before. A sign alone is none.
-_FORMULA = re.compile(r"(^|[;\t\r\n])(?=[=+\-@＝＋－＠].)", re.DOTALL)
+# What begins a formula at the start of a cell, where some spreadsheets pass over tabs and line ends; no sign alone.
+_FORMULA = re.compile(r"[\t\r\n]*[=+\-@＝＋－＠].", re.DOTALL)
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+# Digits with a decimal point or comma, and points or commas between thousands: `-1.234,5`, `+5%`.
+_NUMBER = re.compile(r"[+-]?[.,]?\d[\d.,]*(e[+-]?\d+)?%?", re.ASCII | re.IGNORECASE)
 
 
 def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
@@ -247,15 +246,28 @@ def as_csv(table: Table) -> str:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
-    """Rows as CSV in which no text is a formula to a spreadsheet: an apostrophe stands before what would be one."""
-    written = io.StringIO()
-    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(map(defused, row) for row in rows)
-    return written.getvalue()
+    """Rows as CSV in which no cell begins a formula to a spreadsheet: an apostrophe stands before what would."""
+    # The writer quotes carriage returns only where they end its lines, so line feeds take their place afterwards.
+    writer = csv.writer(_Lines(), delimiter=delimiter, lineterminator=_RETURN)
+    lines: list[str] = [writer.writerow(map(defused, row)) for row in rows]
+    return "".join(f"{line.removesuffix(_RETURN)}\n" for line in lines)
+
+
+_RETURN = "\r\n"
+
+
+class _Lines:
+    """A file to the CSV writer, which returns what is written."""
+
+    def write(self, line: str) -> str:
+        """Return the line."""
+        return line
 
 
 def defused(value: Any) -> Any:
     """A value as a spreadsheet takes it for what it is; the sign of a number that is written begins no formula."""
-    return value if not isinstance(value, str) or _NUMBER.fullmatch(value) else _FORMULA.sub(r"\1'", value)
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 # ---- LaTeX

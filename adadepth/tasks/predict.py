@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from adadepth.data.text.local_files import text_lines
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
@@ -37,6 +38,7 @@ from adadepth.tasks.stored import check_weights, checked_model_path
 _FILE = "@"
 _PAIR = "\t"
 _CUT = ("classes", "tags", "masks")  # what is predicted of texts that are cut where they are longer than in training
+_BLANKS = " \t"
 _MOST_BYTES = 2**25  # of a file of texts, which are read at once and shown on a page
 
 
@@ -117,10 +119,12 @@ def _puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str
 
 
 def read_texts(given: Any) -> list[str | tuple[str, str]]:
-    """The texts that `text` names; in a file one a line, or two with a tab between, and blank lines are none.
+    """Return the texts that `text` names; in a file one a line, or two with a tab between, and blank lines are none.
+
+    Files are read as `input` reads them: without a byte-order mark, and lines end where `text_lines` says.
 
     Raises:
-        DataError: If the file cannot be read, or holds no text.
+        DataError: The file cannot be read, holds no text, or more than two texts in a line.
     """
     if isinstance(given, str) and given.startswith(_FILE):
         return _lines(Path(given.removeprefix(_FILE)).expanduser())
@@ -133,15 +137,14 @@ def _lines(file: Path) -> list[str | tuple[str, str]]:
         raise DataError(f"text={_FILE}{file}: must be a file")
     if file.is_file() and file.stat().st_size > _MOST_BYTES:
         raise DataError(f"text={_FILE}{file}: has more than {_MOST_BYTES >> 20} MiB; give it in parts")
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise DataError(f"text={_FILE}{file}: cannot be read ({reason})") from error
     found: list[str | tuple[str, str]] = []
-    for line in filter(str.strip, lines):
-        first, tab, second = line.partition(_PAIR)
-        found.append((first, second) if tab else line)
+    for number, line in enumerate(text_lines("text", file), start=1):
+        if not line.strip(_BLANKS):
+            continue
+        parts = line.split(_PAIR)
+        if len(parts) > 2:
+            raise DataError(f"text={_FILE}{file}: line {number} has {len(parts)} texts with tabs between them, not 2")
+        found.append((parts[0], parts[1]) if len(parts) == 2 else line)
     if not found:
         raise DataError(f"text={_FILE}{file}: holds no text")
     return found

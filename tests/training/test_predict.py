@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -272,6 +273,34 @@ def test_pairs_of_lines_and_the_output_that_is_named(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_cells_are_unchanged_in_their_middle(tmp_path: Path) -> None:
+    """Read back by pandas: but for what begins a formula, texts and numbers are those of the input."""
+    notes = ["nice ;-) film", "-1,5", "=1+1", "a\n-b", "@you", "two\u2028lines\x85\x0c", "8\xa0375", "+5%", "-", "a\rb"]
+    rows = [{"sentence": f"cat {number}", "note": note} for number, note in enumerate(notes)]
+    content = pandas.DataFrame(rows).to_csv(index=False, quoting=csv.QUOTE_ALL)
+    expected = [f"'{note}" if note in ("=1+1", "@you") else note for note in notes]
+    (tmp_path / "csv").mkdir()
+    table("ponder", tmp_path / "csv", "mine.csv", content)
+    (said,) = tmp_path.glob("csv/out/*/*/predictions.csv")
+    read = pandas.read_csv(said, dtype=str, keep_default_na=False)
+    assert read["note"].tolist() == expected
+    (tmp_path / "tsv").mkdir()
+    output = tmp_path / "said.tsv"
+    with pytest.raises(ValueError, match="not enough values"):  # nothing in the folder of the prediction
+        table("ponder", tmp_path / "tsv", "mine.csv", content, f"output={output}")
+    with output.open(encoding="utf-8", newline="\n") as lines:
+        cells = [line.split("\t")[1] for line in lines][1:]
+    assert cells == [note.replace("\n", " ").replace("\r", " ") for note in expected]
+
+
+def test_a_text_is_cut_into_words_at_blanks(tmp_path: Path) -> None:
+    found = table(
+        "tagger", tmp_path, "mine.jsonl", json.dumps({"tokens": "8\xa0375  stop\tthe\u3000cat\n"}),
+        "dataset.token_column=tokens",
+    )  # fmt: skip
+    assert [len(row["prediction"]) for row in found] == [3]
+
+
 def test_words_have_a_tag_each(tmp_path: Path) -> None:
     sentences = [["the", "naive", "cat's"], [], ["stop", "!"]]
     lines = "".join(json.dumps({"tokens": words}) + "\n" for words in sentences)
@@ -346,11 +375,16 @@ def test_mistakes_in_tables(name: str, content: str, overrides: list[str], messa
 def test_lines_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a cat\n\nstop\tthat now\n", encoding="utf-8")
     assert read_texts(f"@{tmp_path}/lines.txt") == ["a cat", ("stop", "that now")]
+    (tmp_path / "marked.txt").write_bytes("\ufeffgood film\r\nthe film was good\u2028and bad\x85\x0c\n\xa0\n".encode())
+    assert read_texts(f"@{tmp_path}/marked.txt") == ["good film", "the film was good\u2028and bad\x85\x0c", "\xa0"]
+    (tmp_path / "three.txt").write_text("a cat\n\none\ttwo\tthree\n")
+    with pytest.raises(DataError, match=r"three.txt: line 3 has 3 texts with tabs between them, not 2$"):
+        read_texts(f"@{tmp_path}/three.txt")
     assert read_texts("one") == ["one"]
     assert read_texts(["one", ["a", "b"]]) == ["one", ("a", "b")]
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
-    for name, message in (("none", "No such file"), ("empty", "holds no text"), ("binary", "it is no UTF-8 text")):
+    for name, message in (("none", "No such file"), ("empty", "holds no text"), ("binary", "not UTF-8 at byte 0")):
         with pytest.raises(DataError, match=message) as caught:
             read_texts(f"@{tmp_path}/{name}.txt")
         assert "\n" not in str(caught.value)

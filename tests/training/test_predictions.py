@@ -156,6 +156,56 @@ def test_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
     assert all(1 <= row["updates"] <= 3 for row in rows)
 
 
+NINE_OF_FORTY = [0, 4, 8, 13, 17, 22, 26, 31, 35]  # evenly spread: number * 40 // 9
+
+
+def test_ids_of_tagged_sentences_are_rows_of_the_file(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.mkdir()
+    for split, count in (("train", 12), ("validation", 40)):
+        texts = ["".join(f"cat\t{'NVO'[(n >> place) % 3]}\n" for place in range(6)) for n in range(count)]
+        (table / f"{split}.conll").write_text("\n".join(texts))
+    small = [override for override in SMALL if "max_evaluation_examples" not in override]
+    _, _, sets = run(
+        tmp_path / "out", "act_pos", "dataset=tagging_table", f"dataset.path={table}", *small, "budget=none",
+        "dataset.tag_column=ner_tags", "dataset.metrics=[token_accuracy]", "tokenizer.path=null",
+        "dataset.max_evaluation_examples=9",
+    )  # fmt: skip
+    assert [row["id"] for row in sets["validation"]] == NINE_OF_FORTY
+    for row in sets["validation"]:
+        assert row["label"] == ["NVO"[(row["id"] >> place) % 3] for place in range(6)]
+
+
+@pytest.mark.slow
+def test_ids_of_choices_are_rows_of_the_file(tmp_path: Path) -> None:
+    overrides = question_settings(tmp_path, "act_swag", "predictions=true")
+    table = Path(next(override for override in overrides if override.startswith("dataset.path=")).partition("=")[2])
+    lines = (table / "train.jsonl").read_text().splitlines()
+    rows = [json.loads(lines[number % len(lines)]) | {"label": number * number % 7 % 4} for number in range(40)]
+    (table / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, _, sets = run(tmp_path / "out", "act_swag", *overrides, "dataset.max_evaluation_examples=9")
+    assert [row["id"] for row in sets["validation"]] == NINE_OF_FORTY
+    assert [row["label"] for row in sets["validation"]] == [str(rows[number]["label"]) for number in NINE_OF_FORTY]
+
+
+@pytest.mark.slow
+def test_ids_of_puzzles_are_rows_of_the_file(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.mkdir()
+    answers = [f"{number:06b}".translate(str.maketrans("01", "12")) for number in range(60)]
+    for split, part in (("train", answers[40:]), ("test", answers[:40])):
+        rows = "".join(f"{answer[:3]}...,{answer}\n" for answer in part)
+        (table / f"{split}.csv").write_text(f"question,answer\n{rows}")
+    _, _, sets = run(
+        tmp_path / "out", "trm_tiny", "dataset=sudoku_extreme", f"dataset.path={table}", "dataset.symmetries=none",
+        "dataset.max_evaluation_examples=9", "debug=default", "trainer.disable_tqdm=true", "predictions=true",
+        "dataset.symbols=.12",
+    )  # fmt: skip
+    (rows,) = sets.values()
+    assert [row["id"] for row in rows] == NINE_OF_FORTY
+    assert ["".join(row["label"]) for row in rows] == [answers[number] for number in NINE_OF_FORTY]
+
+
 @pytest.mark.parametrize("override", ["trainer.halting_statistics=false", "task=pretrain"])
 def test_predictions_that_nobody_would_write_are_refused(override: str) -> None:
     root = "ponder_tiny" if override.startswith("trainer") else "act_tiny"

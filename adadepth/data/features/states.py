@@ -29,7 +29,9 @@ from adadepth.data.features.store import (
     check_description,
     create_store,
     finished_tokens,
+    remove_checks,
     size_in_bytes,
+    unmark_changed_rows,
 )
 from adadepth.data.labelled.contract import ExampleSet
 from adadepth.data.randomness import epoch_and_index
@@ -111,9 +113,11 @@ def cached_features(
                     create_store(partial, description, lengths)
             barrier()
             _compute_share(partial, examples, tuple(states), compute, collate, batch_tokens, processes)
+            _check_examples(examples, tokens_digest, partial if is_main else None)  # by all, so that all end
             barrier()
             if is_main:
                 FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
+                remove_checks(partial)
                 seal(partial)
                 partial.rename(folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
@@ -148,6 +152,10 @@ class RowNumbers(Dataset[dict[str, Any]]):
         """Return the tags of all words of an example of a tagging task."""
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
+    def row_number(self, index: int) -> int:
+        """Return the number of the row in the data of an example of a tagging task."""
+        return self.examples.row_number(index)  # type: ignore[attr-defined, no-any-return]
+
     def first_pieces(self, index: int) -> np.ndarray:
         """Return where the words of an example of a tagging task begin, (words,)."""
         return self.examples.first_pieces(index)  # type: ignore[attr-defined, no-any-return]
@@ -181,9 +189,19 @@ def _discard_other(partial: Path, description: Description) -> None:
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
+            if changed := unmark_changed_rows(partial):
+                logger.warning("%s: %d rows are not as they were written, they are computed anew", partial, changed)
     except DataError as error:
         logger.warning("%s; it is made anew", error)
         shutil.rmtree(partial)
+
+
+def _check_examples(examples: ExampleSet, tokens_digest: str, partial: Path | None) -> None:
+    """Refuse states of examples that are not what they were when they were digested, and delete their folder."""
+    if _fingerprint(examples)[0] != tokens_digest:
+        if partial is not None:
+            shutil.rmtree(partial)
+        raise DataError("features.cache=true: the examples changed while their states were computed; start again")
 
 
 def _fingerprint(examples: ExampleSet) -> tuple[str, np.ndarray]:

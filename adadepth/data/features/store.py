@@ -2,6 +2,9 @@
 
 A row is one text, a state the base's hidden state after so many blocks. The rows lie longest first, so that a batch of
 similar length is one piece of every file and where each row lies follows from the lengths alone.
+
+While a folder is being filled, ``checks.npy`` has a CRC-32 of every finished row, by which a later run tells what it
+can go on with.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +32,7 @@ from adadepth.system.files import write_atomic
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DESCRIPTION = "features.json"
+_CHECKS = "checks.npy"  # of the rows of a folder that is being filled; a whole folder is sealed
 _BITS: dict[int, tuple[torch.dtype, type[np.generic]]] = {2: (torch.int16, np.int16), 4: (torch.int32, np.int32)}
 _SAVE_SECONDS = 10.0  # waiting for the disk after every batch would take longer than computing it
 
@@ -103,6 +109,7 @@ class FeatureWriter:
         self.order = longest_first(arrays["lengths"])
         self.lengths = arrays["lengths"][self.order]
         self.finished = np.load(folder / "finished.npy", mmap_mode="r+")
+        self._checks = np.load(folder / _CHECKS, mmap_mode="r+")
         self._dtype = PRECISIONS[description["precision"]]
         self._width = description["width"]
         self._bounds = np.concatenate([[0], self.lengths.cumsum()])
@@ -123,13 +130,18 @@ class FeatureWriter:
             DataError: A value is not finite, or too large for the stored precision.
         """
         lengths = torch.from_numpy(self.lengths[rows])
+        self._checks[rows] = 0
         for state, file in self._files.items():
             values = states[state]
             assert values.shape[2] == self._width, "the width of a state"
             real = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
             stored = _convert(values[real.to(values.device)], self._dtype, state)
-            place = int(self._bounds[rows.start]) * self._width * stored.itemsize
-            _write_at(file, stored.cpu(), self._first[state] + place)
+            content = stored.cpu().contiguous().view(torch.uint8).numpy().data.cast("B")
+            token_bytes = self._width * stored.itemsize
+            bounds = (self._bounds[rows.start : rows.stop + 1] - self._bounds[rows.start]) * token_bytes
+            for row, (start, stop) in enumerate(pairwise(bounds.tolist()), start=rows.start):
+                self._checks[row] = zlib.crc32(content[start:stop], int(self._checks[row]))
+            _write_at(file, content, self._first[state] + int(self._bounds[rows.start]) * token_bytes)
         self._unsaved.append(rows)
         if time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self.save()
@@ -138,6 +150,7 @@ class FeatureWriter:
         """Wait until everything written has reached the disk, then mark it as finished."""
         for file in self._files.values():
             os.fsync(file)
+        self._checks.flush()
         for rows in self._unsaved:
             self.finished[rows] = 1
         self.finished.flush()
@@ -164,6 +177,7 @@ def create_store(folder: Path, description: Description, lengths: np.ndarray) ->
     folder.mkdir()
     for name, (kind, shape) in _arrays(description).items():
         create_array(folder, name, kind, shape)
+    create_array(folder, Path(_CHECKS).stem, np.uint32, (description["rows"],))
     np.save(folder / "lengths.npy", lengths)
     write_atomic(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")  # last: with it the folder is usable
 
@@ -178,6 +192,36 @@ def check_description(folder: Path, wanted: Description) -> None:
     for name, value in json.loads(json.dumps(wanted)).items():
         if found.get(name) != value:
             raise _damaged(folder, f"it was made with {name} {found.get(name)}, not {value}")
+
+
+def unmark_changed_rows(folder: Path) -> int:
+    """Mark those rows as unfinished whose values are not those that were written; return how many there were.
+
+    Raises:
+        DataError: Nothing says what was written, or something is missing or cut.
+    """
+    description, arrays = _check_arrays(folder)
+    if (checks := arrays.get(Path(_CHECKS).stem)) is None or len(checks) != description["rows"]:
+        raise _damaged(folder, f"{_CHECKS} is missing")
+    marks = np.load(folder / "finished.npy", mmap_mode="r+")
+    lengths = arrays["lengths"][longest_first(arrays["lengths"])]
+    starts = lengths.cumsum() - lengths
+    states = [arrays[_name(state)] for state in description["states"]]
+    changed = 0
+    for row in np.flatnonzero(marks):
+        check = 0
+        for values in states:
+            check = zlib.crc32(values[starts[row] : starts[row] + lengths[row]].tobytes(), check)
+        if check != checks[row]:
+            marks[row] = 0
+            changed += 1
+    marks.flush()
+    return changed
+
+
+def remove_checks(folder: Path) -> None:
+    """Remove what only a folder that is being filled needs."""
+    (folder / _CHECKS).unlink(missing_ok=True)
 
 
 def finished_tokens(folder: Path) -> int:
@@ -241,8 +285,7 @@ def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:
     return stored
 
 
-def _write_at(file: int, values: Tensor, position: int) -> None:
-    rest = values.contiguous().view(torch.uint8).numpy().data.cast("B")
+def _write_at(file: int, rest: memoryview, position: int) -> None:
     while rest:  # a system call may write less than it is given
         written = os.pwrite(file, rest, position)
         rest, position = rest[written:], position + written

@@ -74,6 +74,10 @@ class DrawnTags(DrawnExamples):
         tags: list[int] = labels[labels >= 0].tolist()
         return tags
 
+    def row_number(self, index: int) -> int:
+        """Return the number of an example, which is drawn by it."""
+        return index
+
     def first_pieces(self, index: int) -> np.ndarray:
         """Return where an example's labelled tokens stand, (labelled,)."""
         return np.flatnonzero(self[index]["labels"] >= 0)

@@ -130,7 +130,7 @@ def load_bigram_shift(
         "train": {"sentences": len(train.rows), "examples": len(train)},
         "evaluation": {"validation": {"sentences": len(evaluation.rows), "examples": len(evaluation)}},
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-        "sources": split.sources,
+        "sources": split.digest_sources(),
     }
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     words = as_fed(words, layout, splits_words=True)

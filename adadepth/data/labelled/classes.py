@@ -147,7 +147,8 @@ def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
             raise DataError(f"dataset.{key}={column}: {table.label}: {error}") from error
         (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
 
-    folder = cached_folder(root, f"classes-{digest(CACHE_FORMAT, _READING, table.fingerprint(), column)}", build)
+    name = f"classes-{digest(CACHE_FORMAT, _READING, table.fingerprint(), column)}"
+    folder = cached_folder(root, name, build, sources=table.sources)
     names: list[str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     return names
 

@@ -33,6 +33,9 @@ class TaggedExamples(Protocol):
     def first_pieces(self, index: int) -> np.ndarray:
         """Return where in an example's sequence its words begin, those that it has no room for left out, (words,)."""
 
+    def row_number(self, index: int) -> int:
+        """Return the number of an example's row in the data."""
+
 
 @dataclass(frozen=True)
 class LabelledData:

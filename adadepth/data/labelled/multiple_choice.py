@@ -21,7 +21,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, first_texts, row_place
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
     """Some rows of a store, each as a list of sequences, one a choice; the same in every epoch.
 
     An example has ``choices``, whose entries are like those of `Layout.build` with ``token_text`` (S,) uint8, the
-    text that each token is of. Besides ``label``, and ``index``, its place in this set.
+    text that each token is of. Besides ``label``, and ``index``, the number of its row in the data.
     """
 
     def lengths(self) -> np.ndarray:
@@ -48,11 +48,10 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
         return uncut
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        index = epoch_and_index(item)[1]
-        row = int(self.rows[index])
+        row = int(self.rows[epoch_and_index(item)[1]])
         context, *endings = self.store.row(row)
         choices = [self._choice(context, ending) for ending in endings]
-        return {"choices": choices, "index": index, "label": int(self.store.classes()[row])}
+        return {"choices": choices, "index": row, "label": int(self.store.classes()[row])}
 
     def _choice(self, context: np.ndarray, ending: np.ndarray) -> dict[str, Any]:
         example = self.layout.build([context, ending])
@@ -97,9 +96,10 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
             lambda: first_texts(train, read, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
-        key = digest(CACHE_FORMAT, *columns_read, names, words.backend_tokenizer.to_str())
+        key = digest(CACHE_FORMAT, *columns_read, names, tokenizer_key(words))
 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
 

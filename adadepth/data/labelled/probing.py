@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, row_place
-from adadepth.data.text.local_files import as_path, files_digest, text_lines
+from adadepth.data.text.local_files import as_path, text_lines
+from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def _table(file: Path, split: str) -> DataTable:
             cells = [[row.label for row in batch], [row.sentence for row in batch]]
             yield {**dict(zip(_COLUMNS, cells, strict=True)), ROW_PLACES: places}
 
-    return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, partial(_fingerprint, file, split))
+    source = SourceFile("dataset.path", file)
+    return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, lambda: [source.digest(), split], [source])
 
 
 class _Row(NamedTuple):
@@ -75,10 +76,6 @@ def _rows(file: Path) -> Iterator[_Row]:
         if fields[0] not in _SPLITS:
             raise DataError(f"dataset.path={file}: line {number} begins with {fields[0]!r}, not with tr, va or te")
         yield _Row(number, _SPLITS[fields[0]], fields[1], fields[-1])
-
-
-def _fingerprint(file: Path, split: str) -> list[str]:
-    return [*files_digest([file]), split]
 
 
 PREFIX = "prefix"  # the column that is added: the words before the verb
@@ -111,7 +108,7 @@ def _split(table: DataTable, split: str) -> DataTable:
     def fingerprint() -> list[str]:
         return [*table.fingerprint(), split]
 
-    return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint)
+    return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint, table.sources)
 
 
 def _before_verb(table: DataTable, batch: Rows, place: int, first: int) -> str:

@@ -17,7 +17,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
 from adadepth.data.text.data_table import DataTable, first_texts
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -145,8 +145,9 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
             lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
             lambda: first_texts(train, texts, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
-        key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
+        key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, tokenizer_key(words))
 
         write = partial(write_questions, dataset=dataset, tokenizer=words)
         answers = {"text": ["-"], "answer_start": [0]}  # every question needs one

@@ -23,7 +23,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.data_table import DataTable, first_texts, require_columns
 from adadepth.data.text.layout import DoubleCls, Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.settings.kinds import problem_of
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def load_sentences(
             lambda: digest(CACHE_FORMAT, train.fingerprint(), columns.texts),
             lambda: first_texts(train, dict.fromkeys(columns.texts, "text_columns"), tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         stores = {
             split: _store(dataset, columns, split, table, readers.get(split), words, root)
@@ -186,7 +187,7 @@ def _store(
             write_rows(folder, table, columns.texts, words, columns.label, reader.read, difficulty, reader.shape)
 
     labels = None if reader is None else [columns.label, reader.key, difficulty]
-    key = digest(CACHE_FORMAT, columns.texts, labels, words.backend_tokenizer.to_str(), table.fingerprint())
+    key = digest(CACHE_FORMAT, columns.texts, labels, tokenizer_key(words), table.fingerprint())
     blanks = dict.fromkeys(columns.texts, "")
     return LabelledStore.open(cached_rows(root, f"labelled-{key}", dataset, split, table, write, blanks, classes))
 

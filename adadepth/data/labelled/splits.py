@@ -309,14 +309,14 @@ def cached_rows(
     limits = _limits(dataset, split)
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
     if limits is None or (root / versioned(name)).exists():
-        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)))
+        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)), table.sources)
 
     def write_used(folder: Path) -> None:
         used = _used(dataset, split, table, classes)
         write(folder, _blanked(_counted(table, texts, used), used, blanks))
 
     # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
-    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
+    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
 
 
 def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:

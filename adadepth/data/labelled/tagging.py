@@ -23,7 +23,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.data_table import DataTable
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class TaggingExamples(StoredExamples[TaggedStore]):
         places: np.ndarray = ordinary[starts[starts < len(ordinary)]]
         return places
 
+    def row_number(self, index: int) -> int:
+        """Return the number of an example's sentence in the data."""
+        return int(self.rows[index])
+
     def gold(self, index: int) -> list[int]:
         """Return the tags of all words of an example, also of those that its sequence has no room for."""
         tags: list[int] = self.store.tags_of(int(self.rows[index])).tolist()
@@ -109,6 +113,7 @@ def load_tagging(
             lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
             lambda: _sentences(train, dataset.token_column, tokenizer.train_documents),
             needed_tokens(cls_tokens),
+            train.sources,
         )
         columns = (dataset.token_column, dataset.tag_column)
 
@@ -116,7 +121,7 @@ def load_tagging(
             reader = readers[split]
             read_tag = numbering.read_class(reader)
             write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=read_tag)
-            reads = [words.backend_tokenizer.to_str(), table.fingerprint()]
+            reads = [tokenizer_key(words), table.fingerprint()]
             key = digest(CACHE_FORMAT, columns, reader.key(), *numbering.key(), *reads)
             blanks: dict[str, list[Any]] = {column: [] for column in columns}
             return TaggedStore.open(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))

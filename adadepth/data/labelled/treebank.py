@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import Examples, PretrainingCollator
+from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.splits import file_splits
@@ -118,7 +119,8 @@ def _sentences(table: DataTable) -> Iterator[list[_Word]]:
 
 def _whole(word: _Word) -> _Word:
     for name, value in zip(COLUMNS, word[1:], strict=True):
-        if value is None or (isinstance(value, str) and not value.strip()):
+        is_empty = not value if name == "tokens" else isinstance(value, str) and not value.strip()
+        if value is None or is_empty:
             raise DataError(f"{word.place} has a word whose column {name} is empty")
     return word
 
@@ -297,12 +299,13 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     for table in tables.values():
         if missing := [name for name in COLUMNS if name not in table.columns]:
             raise DataError(f"{table.label}: a treebank has the columns {', '.join(COLUMNS)}; missing: {missing[0]}")
-    counts = count_forms(tables.values())
+    with require_unchanged([source for table in tables.values() for source in table.sources]):
+        counts = count_forms(tables.values())
+        trees_by_split = {name: read_trees(tables[name]) for name in _evaluated(dataset, tables)}
     layout = Layout.of(words, dataset.sequence_length).cut_at_end()
     rule = Masks(Vocabulary.of(words), dataset.masking) if masks else None
     sets = {}
-    for name in _evaluated(dataset, tables):
-        trees = read_trees(tables[name])
+    for name, trees in trees_by_split.items():
         rows = spread_rows(len(trees), dataset.max_evaluation_examples)
         pieces = encode_words(words, [trees.sentence(row) for row in rows])
         plain, masked = (TreebankExamples(pieces, trees.sentences[rows], layout, kind) for kind in (None, rule))

@@ -63,16 +63,18 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
     with parallel_encoding():
         words = corpus_tokenizer(split, tokenizer, root)
         vocabulary = Vocabulary.of(words)
-        key = digest(split.key, words.backend_tokenizer.to_str())
+        # The usual value is left out of the key, which runs of earlier versions have recorded.
+        options = [True] if words.split_special_tokens else []
+        key = digest(split.key, words.backend_tokenizer.to_str(), *options)
         train: PretrainingExamples | StreamedExamples
         if dataset.streaming:
-            train = StreamedExamples(split.train, words, vocabulary, dataset, seed)
+            train = StreamedExamples(split.train, words, vocabulary, dataset, seed, split.sources)
             held_out = first_documents(split.evaluation(), words, dataset)
         else:
-            stored = _store(dataset, root, f"train-{key}", split.train, words, split.characters)
+            stored = _store(split, root, f"train-{key}", split.train, words, split.characters)
             spans = cached_spans(root, stored, dataset, seed)
             train = PretrainingExamples(stored, spans, vocabulary, dataset, seed)
-            held_out = _store(dataset, root, f"evaluation-{key}", split.evaluation, words, None)
+            held_out = _store(split, root, f"evaluation-{key}", split.evaluation, words, None)
         kept = cached_spans(root, held_out, dataset, EVALUATION_SEED)
         evaluation = PretrainingExamples(held_out, kept, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
@@ -83,7 +85,7 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
         "evaluation": _counts(dataset, "held-out", evaluation),
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
         "cache_key": key,
-        "sources": split.sources,
+        "sources": split.digest_sources(),
     }
     evaluation.keep(dataset.max_evaluation_examples)
     summary["evaluation"]["examples_used"] = len(evaluation)
@@ -101,19 +103,19 @@ def corpus_tokenizer(
         for document in islice(split.train(), config.train_documents):
             yield from split_sentences(document)
 
-    return load_or_train(config, root, lambda: split.key, sentences, needed)
+    return load_or_train(config, root, lambda: split.key, sentences, needed, split.sources)
 
 
 def _store(
-    dataset: CorpusConfig,
+    split: Split,
     root: Path,
     name: str,
     texts: Callable[[], Iterator[str]],
     tokenizer: PreTrainedTokenizerFast,
     characters: int | None,
 ) -> TokenStore:
-    workers = prepare_workers(dataset)
-    return TokenStore.open(cached_texts(root, name, texts, document_encoding(tokenizer), workers, characters))
+    workers, encoding = prepare_workers(split.dataset), document_encoding(tokenizer)
+    return TokenStore.open(cached_texts(root, name, texts, encoding, workers, characters, split.sources))
 
 
 def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.cache import CheckedSource, check_sources, require_unchanged
 from adadepth.data.pretraining.examples import make_example, spans_of
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.randomness import Purpose, random_generator
@@ -27,7 +28,8 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
     """One pass over the training documents an epoch, in their own order but for a shuffle buffer.
 
     Every loader worker of every process takes its own part of the documents and numbers its own examples, so the
-    sequence is the same every time for the same seed, epoch, and number of processes and workers.
+    sequence is the same every time for the same seed, epoch, and number of processes and workers. The files that
+    documents are read from are compared with what they were before and after every epoch.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         vocabulary: Vocabulary,
         dataset: CorpusConfig,
         seed: int,
+        sources: Sequence[CheckedSource] = (),
     ) -> None:
         self.documents = documents
+        self.sources = sources
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
         self.dataset = dataset
@@ -46,11 +50,19 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Choose the epoch of the next iteration.
+
+        Raises:
+            DataError: A file that documents are read from changed since the run began.
+        """
+        check_sources(self.sources)
         self._epoch.fill_(epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        epoch = int(self._epoch)
+        with require_unchanged(self.sources):
+            yield from self._examples(int(self._epoch))
+
+    def _examples(self, epoch: int) -> Iterator[dict[str, Any]]:
         shard, shards = reader_number()
         packing = random_generator(self.seed, Purpose.PACKING, epoch, shard)
         spans = self._spans(self.documents(shard, shards), packing)

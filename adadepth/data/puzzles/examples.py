@@ -39,6 +39,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         starts: The first row of each example, and the number of rows, (examples + 1,) int64: rows of one example are
             the same puzzle under symmetries, and training reads one of them, drawn anew in every epoch. None: a row
             each.
+        numbers: The number in the data of each example's first row, (examples,) int64; None: all rows are there.
 
     Attributes:
         symmetry: Draws what a puzzle and its solution become, each (L,); None: they stay as they are.
@@ -52,10 +53,12 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         difficulty: np.ndarray,
         attributes: Mapping[str, np.ndarray] | None = None,
         starts: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
     ) -> None:
         self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
         self.attributes = dict(attributes or {})
         self.starts = np.arange(len(puzzles) + 1) if starts is None else starts
+        self.numbers = self.starts[:-1] if numbers is None else numbers
         self.symmetry: Symmetry | None = None
         self.seed = 0
 
@@ -65,7 +68,8 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         starts = np.concatenate([[0], np.cumsum(size)])
         rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
         attributes = {name: values[rows] for name, values in self.attributes.items()}
-        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows], attributes, starts)
+        columns = (self.puzzles[rows], self.solutions[rows], self.difficulty[rows], attributes, starts)
+        return PuzzleExamples(*columns, self.numbers[examples])
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
         """The examples without some, boolean (examples,)."""

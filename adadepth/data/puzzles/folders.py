@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.labelled.splits import Named, open_splits, split_examples, table_splits
 from adadepth.data.puzzles.examples import PuzzleExamples, Symmetry, count_cells, puzzle_data
@@ -214,7 +215,8 @@ def _tables(dataset: PuzzleTableConfig) -> Splits:
     if dataset.difficulty_column is not None:
         for table in tables.values():
             require_columns(table, "difficulty_column", [dataset.difficulty_column])
-    return tables, {split: read_puzzles(table, dataset) for split, table in tables.items()}
+    with require_unchanged([source for table in tables.values() for source in table.sources]):
+        return tables, {split: read_puzzles(table, dataset) for split, table in tables.items()}
 
 
 def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples:

@@ -6,9 +6,9 @@ Every array is a file of NumPy's own format, ``<name>.npy``, which knows its typ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -17,14 +17,17 @@ from numpy.lib import format as npy
 from numpy.typing import ArrayLike, DTypeLike
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import cached_folder
+from adadepth.data.cache import CheckedSource, cached_folder
 
 STORE_FORMAT = 2  # raise it when what is in such a folder changes
 
 
-def cached_arrays(root: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Return the folder of some arrays in the cache, made with ``write(empty folder)`` where it is not there."""
-    return cached_folder(root, versioned(name), write, older=root / name)
+def cached_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[CheckedSource] = ()) -> Path:
+    """Return the folder of some arrays in the cache, made with ``write(empty folder)`` where it is not there.
+
+    For ``sources`` see `cached_folder`.
+    """
+    return cached_folder(root, versioned(name), write, root / name, sources)
 
 
 def versioned(name: str) -> str:
@@ -115,8 +118,10 @@ class StoredArrays:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays that were written into a folder."""
-        return cls(**open_arrays(folder), folder=folder)
+        """Map the arrays that were written into a folder; what else lies there is not looked at."""
+        names = {entry.name for entry in fields(cls)}
+        arrays = {name: array for name, array in open_arrays(folder).items() if name in names}
+        return cls(**arrays, folder=folder)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Send a loader worker the folder, not a copy of its content."""

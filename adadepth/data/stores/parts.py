@@ -3,29 +3,33 @@
 A part is a run of texts with at least `PART` characters together, which follows from the text alone. Each is encoded
 by one process and kept in a file of its own beside the folder that is being made, to which the parts are appended in
 their order. So the arrays are the same bytes for any number of processes and of kills, and memory holds a few parts a
-process.
+process. A file of a part holds a digest of the texts that it was made of and of its arrays: it is taken up again only
+where both are as they were.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.typing import DTypeLike
 
+from adadepth.data.cache import CheckedSource, digest, remove_path
 from adadepth.data.stores.arrays import ArrayWriter, cached_arrays, versioned
 from adadepth.errors import DataError
 from adadepth.system.console import progress
+from adadepth.system.files import is_dead
 from adadepth.system.processes import end_with_parent
 
 if TYPE_CHECKING:
@@ -66,6 +70,7 @@ def cached_texts(
     encoding: Encoding,
     workers: int,
     characters: int | None = None,
+    sources: Sequence[CheckedSource] = (),
 ) -> Path:
     """Return the folder of a text's arrays in the cache, made first where it is not there.
 
@@ -76,6 +81,7 @@ def cached_texts(
         encoding: Of a part.
         workers: Processes that encode.
         characters: Of all texts, about; None: nobody knows, and how many are done is told in place of the time left.
+        sources: What the texts are read from, see `cached_folder`.
     """
     kept = root / f"{versioned(name)}.parts"
 
@@ -86,7 +92,7 @@ def cached_texts(
                 writer.append(**rows)
                 advance(size)
 
-    folder = cached_arrays(root, name, write)
+    folder = cached_arrays(root, name, write, sources)
     shutil.rmtree(kept, ignore_errors=True)
     return folder
 
@@ -109,23 +115,48 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
     following = next(parts, None)
     if following is None:
         return
+    if not kept.is_dir():
+        remove_path(kept)
     kept.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(kept.parent)
+    (kept / _PREPARER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
     payload = pickle.dumps(encode)
     tasks = (
         delayed(_encoded)(payload, part, kept / f"{number}.npz")
         for number, part in enumerate(chain([following], parts), start=_ALONE)
     )
     # Workers end soon after the last part, and with this process, which may be killed.
-    with parallel_config("loky", idle_worker_timeout=_IDLE, initializer=end_with_parent, initargs=(os.getpid(),)):
+    ends = {"idle_worker_timeout": _IDLE, "initializer": end_with_parent, "initargs": (os.getpid(),)}
+    with parallel_config("loky", temp_folder=str(kept), **ends):
         run = Parallel(workers, return_as="generator", pre_dispatch=_WAITING * workers, batch_size=1)
     try:
-        for size, file in run(tasks):
-            yield size, _read(file)
+        for part in run(tasks):
+            if (arrays := _read_part(part.file, part.texts)) is None:
+                raise DataError(f"{part.file}: changed while the cache was made of it; start again")
+            yield part.size, arrays
     except BrokenProcessPool as error:
         raise DataError(
             f"dataset.prepare_workers={workers}: a process was killed while it tokenised, for want of memory perhaps; "
             "the same command goes on with what is done, and fewer processes need less"
         ) from error
+
+
+_PREPARER = "preparer"  # names the machine and the process that encodes
+_SEMAPHORES = Path("/dev/shm")  # where Linux has those of processes
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove what killed preparations of this cache left: folders of joblib, semaphores of its pool."""
+    for file in root.glob(f"*.parts/{_PREPARER}"):
+        try:
+            host, process = file.read_text(encoding="utf-8").split(" ")
+            if host != socket.gethostname() or not is_dead(int(process)):
+                continue
+            leftovers = [*file.parent.glob("joblib_*"), *_SEMAPHORES.glob(f"sem.loky-{int(process)}-*"), file]
+            for path in leftovers:
+                remove_path(path)
+        except (OSError, ValueError):  # of another user, or no such record
+            continue
 
 
 def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
@@ -146,16 +177,28 @@ def _size(part: list[str]) -> int:
     return sum(map(len, part)) + len(part)
 
 
-def _encoded(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
-    """Encode a part into its file, unless it is there."""
-    if not _is_whole(file):
+class _Part(NamedTuple):
+    """A part that was encoded: its characters, its file, and the digest of its texts."""
+
+    size: int
+    file: Path
+    texts: str
+
+
+def _encoded(payload: bytes, part: list[str], file: Path) -> _Part:
+    """Encode a part into its file, unless the file was made of the same texts and is whole."""
+    texts = digest(part)
+    if _read_part(file, texts) is None:
+        arrays = _unpickled(payload)(part)
         temporary = file.with_suffix(f".{os.getpid()}.partial")
         with temporary.open("wb") as stream:
-            np.savez(stream, **_unpickled(payload)(part))  # type: ignore[arg-type]
+            np.savez(stream, **arrays, **{_DIGEST: np.frombuffer(_digest_part(texts, arrays), np.uint8)})  # type: ignore[arg-type]
             stream.flush()
             os.fsync(stream.fileno())
+        if file.is_dir():
+            remove_path(file)
         temporary.rename(file)
-    return _size(part), file
+    return _Part(_size(part), file, texts)
 
 
 @lru_cache(maxsize=1)
@@ -166,14 +209,24 @@ def _unpickled(payload: bytes) -> Encode:
     return encode
 
 
-def _is_whole(file: Path) -> bool:
+_DIGEST = "digest of texts and arrays"
+
+
+def _digest_part(texts: str, arrays: Arrays) -> bytes:
+    """Digest the arrays of a part together with the digest of its texts."""
+    hasher = hashlib.blake2b(texts.encode(), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        hasher.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        hasher.update(np.ascontiguousarray(array).data)
+    return hasher.digest()
+
+
+def _read_part(file: Path, texts: str) -> Arrays | None:
+    """Return the arrays of a file; None where it is missing, damaged, or was made of other texts."""
     try:
-        _read(file)
-    except (OSError, ValueError, BadZipFile):  # the checksums of the archive are read, too
-        return False
-    return True
-
-
-def _read(file: Path) -> Arrays:
-    with np.load(file) as arrays:
-        return dict(arrays)
+        with np.load(file) as stored:
+            arrays = dict(stored)
+        written = arrays.pop(_DIGEST).tobytes()
+    except Exception:  # whatever lies there: a folder, an empty file, half an archive
+        return None
+    return arrays if written == _digest_part(texts, arrays) else None

@@ -151,7 +151,10 @@ def _blocks(
     separator, is_train = str(dataset.document_separator), name == "train"
     key = digest(text.key(), text.are_documents, separator)
     found = cached_arrays(
-        root, f"{name}-documents-{key}", lambda folder: write_beginnings(folder, text.beginnings(separator))
+        root,
+        f"{name}-documents-{key}",
+        lambda folder: write_beginnings(folder, text.beginnings(separator)),
+        text.sources,
     )
     counts = store.counts(None if is_train else dataset.max_evaluation_tokens)
     if not counts["tokens"]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.hub import hub_digest, hub_rows
+from adadepth.data.text.hub import HubSource, hub_rows
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
     characters_of,
     files_by_use,
-    files_digest,
     marked_lines,
     text_lines,
 )
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.data.text.table_files import file_rows
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig
@@ -37,12 +37,14 @@ class LineText:
         key: identifies the text.
         are_documents: Whether the rows are documents, and not lines.
         characters: Of all lines, about; None: not known before they are read.
+        sources: The files that the rows are read from.
     """
 
     rows: Callable[[], Iterator[str]]
     key: Callable[[], str]
     are_documents: bool = False
     characters: int | None = None
+    sources: Sequence[CheckedSource] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
         """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
@@ -94,8 +96,9 @@ def _local(found: Files, column: str) -> LineText:
             yield from file_rows(key, file, column) if is_table else text_lines(key, file)
 
     are_tables = all(file.name.endswith(TABLE_SUFFIXES) for file in files)
-    identity = cache(lambda: digest(CACHE_FORMAT, files_digest(files), column))
-    return LineText(rows, identity, are_tables, characters_of(files))
+    sources = open_sources(key, files)
+    identity = cache(lambda: digest(CACHE_FORMAT, digest_sources(sources), column))
+    return LineText(rows, identity, are_tables, characters_of(files), sources)
 
 
 def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
@@ -103,7 +106,9 @@ def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
         sources = (hub_rows(entry, column, streaming=False, shard=0, shards=1)[0] for entry in entries)
         return chain.from_iterable(sources)
 
-    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, [hub_digest(entry) for entry in entries], column)), True)
+    sources = list(map(HubSource, entries))
+    identity = cache(lambda: digest(CACHE_FORMAT, [source.digest() for source in sources], column))
+    return LineText(rows, identity, True, sources=sources)
 
 
 def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
@@ -120,7 +125,8 @@ def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
         return count - min(max(1, round(fraction * count)), count - 1)
 
     def part(name: str, cut: Callable[[], Iterator[str]]) -> LineText:
-        return LineText(cut, lambda: digest(name, whole.key(), fraction), whole.are_documents, whole.characters)
+        key = cache(lambda: digest(name, whole.key(), fraction))
+        return LineText(cut, key, whole.are_documents, whole.characters, whole.sources)
 
     return {
         "train": part("train", lambda: islice(whole.rows(), kept())),

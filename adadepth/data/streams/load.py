@@ -100,7 +100,7 @@ def _key(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConf
 
 def text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
     """Return the configured tokenizer; one to be made sees the training text."""
-    return stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents))
+    return stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
 
 
 def line_store(
@@ -109,7 +109,7 @@ def line_store(
     """Return the tokens of a text of that name, tokenised once."""
     encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = f"{name}-lines-{_key(text, tokenizer, dataset)}"
-    return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters))
+    return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
 
 
 def _train(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import digest
+from adadepth.data.cache import CheckedSource, digest
 from adadepth.data.text.tokenizer import load_tokenizer, short_parts, train_unigram, trained_once
 from adadepth.errors import DataError
 
@@ -23,7 +23,11 @@ _SPECIAL = list(_SPECIAL_TOKENS.values())
 
 
 def stream_tokenizer(
-    config: TokenizerConfig, root: Path, text_key: Callable[[], str], lines: Callable[[], Iterable[str]]
+    config: TokenizerConfig,
+    root: Path,
+    text_key: Callable[[], str],
+    lines: Callable[[], Iterable[str]],
+    sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer that ``config.path`` names, or one made from ``lines`` and cached under ``root``.
 
@@ -40,6 +44,7 @@ def stream_tokenizer(
         root: Cache folder.
         text_key: What identifies the text; asked only where the tokenizer is made, as are the lines.
         lines: The training text.
+        sources: What the text is read from, see `cached_folder`.
 
     Raises:
         DataError: An existing tokenizer is missing or has no end-of-sequence token; there is no text to train on.
@@ -48,7 +53,8 @@ def stream_tokenizer(
         return load_tokenizer(config.path, ("eos_token",))
     kind, symbols = str(config.kind), list(config.symbols)
     key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
-    file = trained_once(root, key, lambda: {"unigram": _unigram, "word": _word, "byte": _byte}[kind](config, lines))
+    train = {"unigram": _unigram, "word": _word, "byte": _byte}[kind]
+    file = trained_once(root, key, lambda: train(config, lines), sources)
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
         model_input_names=["input_ids"],

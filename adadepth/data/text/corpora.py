@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import chain, islice
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, digest
-from adadepth.data.text.hub import hub_digest, hub_rows, warn_once
+from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
+from adadepth.data.text.hub import HubSource, hub_rows, warn_once
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
     characters_of,
     files_by_use,
-    files_digest,
     text_documents,
     text_lines,
 )
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.data.text.table_files import file_rows
 from adadepth.errors import DataError
 
@@ -81,11 +81,13 @@ class Corpus:
         documents: yields the texts of part ``shard`` of ``shards``.
         fingerprint: identifies the content.
         characters: of all documents, about; None: not known before they are read.
+        sources: the files that documents are read from.
     """
 
     documents: Callable[[int, int], Iterator[str]]
     fingerprint: Callable[[], object]
     characters: int | None = None
+    sources: Sequence[CheckedSource] = ()
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
@@ -98,19 +100,21 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
     if dataset.source == "local":
         return {use: _local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
     entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
-    return {
-        use: Corpus(partial(_hub, found, dataset), partial(_hub_digests, found))
-        for use, found in entries.items()
-        if found
-    }
+    return {use: _hub_corpus(found, dataset) for use, found in entries.items() if found}
+
+
+def _hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
+    """Return the corpus of some data sets of the hub."""
+    sources = list(map(HubSource, entries))
+    return Corpus(partial(_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources)
 
 
 def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl, parquet or arrow by their suffix, in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
-    return Corpus(
-        partial(_local, *found, separator, column), partial(files_digest, found.files), characters_of(found.files)
-    )
+    sources = open_sources(*found)
+    documents, fingerprint = partial(_local, *found, separator, column), partial(digest_sources, sources)
+    return Corpus(documents, fingerprint, characters_of(found.files), sources)
 
 
 def _embedded(shard: int, shards: int) -> Iterator[str]:
@@ -120,10 +124,6 @@ def _embedded(shard: int, shards: int) -> Iterator[str]:
 @cache
 def _embedded_digests() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
-
-
-def _hub_digests(entries: list[dict[str, Any]]) -> list[list[str]]:
-    return [hub_digest(entry) for entry in entries]
 
 
 def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
@@ -207,6 +207,11 @@ class Split:
         return (text for text in self._with_text(self._documents()) if is_held_out(text))
 
     @property
+    def sources(self) -> list[CheckedSource]:
+        """The files that documents of both sides are read from."""
+        return [source for corpus in (self.corpus, self.held_out) if corpus is not None for source in corpus.sources]
+
+    @property
     def characters(self) -> int | None:
         """How many characters the training documents hold, about; None: not known before they are read."""
         return self.corpus.characters if self.dataset.max_documents is None else None
@@ -236,9 +241,8 @@ class Split:
         options = [dataset.max_documents, str(dataset.document_separator), dataset.text_column, rows, dataset.streaming]
         return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
 
-    @property
-    def sources(self) -> dict[str, str]:
-        """Digests of the training corpus, and of the held-out one where that is a corpus of its own."""
+    def digest_sources(self) -> dict[str, str]:
+        """Return digests of the training corpus, and of the held-out one where that is a corpus of its own."""
         corpora = {"train": self.corpus, "evaluation": self.held_out}
         return {side: digest(corpus.fingerprint()) for side, corpus in corpora.items() if corpus is not None}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from adadepth.data.cache import digest
+from adadepth.data.cache import CheckedSource, digest
 from adadepth.errors import DataError, nearest
 
 Rows = Mapping[str, list[Any]]  # some rows, as column to values
@@ -36,6 +36,7 @@ class DataTable:
         class_names: Column to its class names in order, where the data declare them.
         batches: Yields all rows, some at a time, again and again in the same order.
         fingerprint: Identifies the content.
+        sources: The files that rows are read from; what is cached is checked against them.
     """
 
     label: str
@@ -43,6 +44,7 @@ class DataTable:
     class_names: Mapping[str, list[str]]
     batches: Callable[[], Iterator[Rows]]
     fingerprint: Callable[[], list[str]]
+    sources: Sequence[CheckedSource] = ()
 
 
 def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
@@ -132,4 +134,5 @@ def joined(parts: list[DataTable]) -> DataTable:
         first.class_names,
         batches if len(parts) > 1 else first.batches,
         lambda: [digest for part in parts for digest in part.fingerprint()],
+        [source for part in parts for source in part.sources],
     )

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
-from adadepth.data.text.local_files import files_digest, text_lines
+from adadepth.data.text.local_files import text_lines
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -26,7 +27,7 @@ def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
         file: Its first line is a header.
         key: Setting that names it, for messages.
     """
-    unquoted = re.sub('"[^"]*"', "", next(_physical_lines(file, key), ""))
+    unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
     return max(",;\t", key=unquoted.count)
 
 
@@ -36,7 +37,7 @@ def delimited_table(file: Path, key: str) -> DataTable:
     Raises:
         DataError: Now or while it is read; the message names the file, and of a row that is not right its line.
     """
-    label = f"{key}={file}"
+    label, sources = f"{key}={file}", open_sources(key, [file])
     delimiter = csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
     columns = next((row for _, row in _rows(file, key, delimiter)), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
@@ -51,7 +52,7 @@ def delimited_table(file: Path, key: str) -> DataTable:
             cells: Rows = {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
             yield {**cells, ROW_PLACES: [RowPlace(label, "line", line) for line, _ in batch]}
 
-    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
+    return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
 def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -62,7 +63,7 @@ def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]
     held: list[str] = []  # the lines of the row that is read
 
     def lines() -> Iterator[str]:
-        for line in _physical_lines(file, key):
+        for line in text_lines(key, file, with_ends=True):
             held.append(line)
             yield line
 
@@ -97,18 +98,3 @@ def _what_is_wrong(error: csv.Error, lines: list[str], first: int, delimiter: st
             )
         position = match.end()
     return f"line {first}: {error}"
-
-
-def _physical_lines(file: Path, key: str) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file with their line ends, ``\n``, ``\r\n`` or ``\r``, and no others.
-
-    Raises:
-        DataError: A byte is not UTF-8; the message names its offset.
-    """
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            yield from stream
-    except UnicodeDecodeError:
-        for _ in text_lines(key, file):  # finds the byte and names it
-            pass
-        raise

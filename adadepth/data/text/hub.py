@@ -55,15 +55,19 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     """Return every split of a hub data set as a table."""
     from datasets import load_dataset
 
+    source = HubSource(entry)
+    identity = source.digest()[:-1]  # before rows are read
+    splits = _ask_hub(entry, lambda: load_dataset(entry["path"], entry.get("name")))
+    source.check()
     return {
         str(split): DataTable(
             _label(entry),
             rows.column_names,
             declared_classes(rows.features),
             partial(rows.iter, batch_size=_BATCH),
-            partial(hub_digest, {**entry, "split": str(split)}),
+            partial(list, [*identity, str(split)]),
         )
-        for split, rows in _ask_hub(entry, lambda: load_dataset(entry["path"], entry.get("name"))).items()
+        for split, rows in splits.items()
     }
 
 
@@ -93,6 +97,36 @@ def hub_digest(entry: Mapping[str, Any]) -> list[str]:
 
     builder = _ask_hub(entry, lambda: load_dataset_builder(entry["path"], entry.get("name")))
     return [str(entry["path"]), str(builder.config_id), str(builder.hash), str(entry.get("split") or "train")]
+
+
+class HubSource:
+    """A data set of the hub, or a folder in place of one, as it is when its digest is asked for."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.entry = entry
+        self._digest: list[str] | None = None
+
+    def digest(self) -> list[str]:
+        """Return what `hub_digest` returned when it was asked first."""
+        if self._digest is None:
+            self._digest = hub_digest(self.entry)
+        return self._digest
+
+    def check(self) -> None:
+        """Ask again where the data set is a folder; a revision of the hub does not change.
+
+        Raises:
+            DataError: The files of the folder are not what they were.
+        """
+        if (
+            self._digest is not None
+            and Path(str(self.entry["path"])).exists()
+            and hub_digest(self.entry) != self._digest
+        ):
+            raise DataError(
+                f"{_label(self.entry)}: its files changed while they were read; nothing made from them is kept, start "
+                "again when nobody writes to them"
+            )
 
 
 def _label(entry: Mapping[str, Any]) -> str:

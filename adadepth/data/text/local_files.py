@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -139,15 +138,6 @@ def _called_after_splits(path: Any, files: list[Path]) -> dict[str, list[Path]]:
     return found
 
 
-def files_digest(files: Iterable[Path]) -> list[str]:
-    """Return suffix and digest of the bytes of each file: moved or touched files are the same corpus."""
-    digests = []
-    for file in files:
-        with file.open("rb") as stream:
-            digests.append(f"{file.suffix} {hashlib.file_digest(stream, 'blake2b').hexdigest()}")
-    return digests
-
-
 def characters_of(files: Iterable[Path]) -> int | None:
     """Return about how many characters files of text hold, by their sizes; None: some are compressed or columns."""
     files = list(files)
@@ -155,24 +145,40 @@ def characters_of(files: Iterable[Path]) -> int | None:
     return sum(file.stat().st_size for file in files) if is_plain else None
 
 
-def text_lines(key: str, file: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file without their line ends; a byte-order mark is dropped.
+def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 file; a byte-order mark at its beginning is dropped.
+
+    Lines end at ``\n``, ``\r\n`` and ``\r``, and at no other character.
+
+    Args:
+        key: The setting that names the file, for messages.
+        file: It is read as it comes.
+        with_ends: Whether lines keep their ends, as they are in the file.
 
     Raises:
-        DataError: a byte is not UTF-8; the message names the file and the byte's offset.
+        DataError: The file cannot be read, or a byte is not UTF-8; the message names the file and the byte's offset.
     """
+    try:
+        with file.open(encoding="utf-8-sig", newline="" if with_ends else None) as stream:
+            for line in stream:
+                yield line if with_ends else line.removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{key}={file}: {_find_wrong_byte(file)}; convert the file to UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{key}={file}: cannot be read ({error.strerror or error})") from error
+
+
+def _find_wrong_byte(file: Path) -> str:
+    """Say where the first byte of a file is that is not UTF-8."""
     offset = 0
     with file.open("rb") as stream:
         for raw in stream:
             try:
-                line = raw.decode("utf-8")
+                raw.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{key}={file}: not UTF-8 at byte {offset + error.start} (0x{raw[error.start]:02x}); "
-                    "convert the file to UTF-8"
-                ) from error
-            yield (line.removeprefix("\ufeff") if offset == 0 else line).rstrip("\r\n")
+                return f"not UTF-8 at byte {offset + error.start} (0x{raw[error.start]:02x})"
             offset += len(raw)
+    return "not UTF-8"
 
 
 def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
@@ -216,6 +222,7 @@ def _guess_separator(lines: Iterator[str]) -> tuple[Iterator[str], str]:
 
 
 _FIELDS = 10
+_BLANK, _TAB = " ", "\t"
 _NUMBERED = (
     "words are numbered 1, 2, 3, ..., n-m is a contraction of the words that follow, n.1 a word that is not written"
 )
@@ -247,7 +254,7 @@ def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the lines of each sentence without comments."""
     rows: list[Row] = []
     for number, line in enumerate(text_lines(key, file), start=1):
-        if not line.strip():
+        if not line.strip(_BLANK):
             if rows:
                 yield rows
             rows = []
@@ -290,13 +297,15 @@ COLUMN_TEXT = {
 }
 PLACES = "places"  # beside the columns: where each word stands, for messages
 _DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
+_COMMENT = re.compile(r" *#[^ \t]* +[^ \t]+ +=(?:[ \t]|$)")  # `# sent_id = 1`
+_COLUMN_FORMAT = "2"  # raise it when the same bytes become other words
 _SENTENCES_AT_ONCE = 1000
 
 
 def column_table(file: Path, key: str = "dataset.path") -> DataTable:
     """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
-    columns = COLUMN_TEXT[file.suffix]
-    if file.suffix == ".conll" and _width(file, key) == 1:  # words without tags, to be predicted
+    columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
+    if file.suffix == ".conll" and _column_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
 
     def batches() -> Iterator[Rows]:
@@ -308,20 +317,46 @@ def column_table(file: Path, key: str = "dataset.path") -> DataTable:
             }
             yield {**rows, PLACES: [[word.place for word in sentence] for sentence in batch]}
 
-    return DataTable(f"{key}={file}", list(columns), {}, batches, partial(files_digest, [file]))
+    return DataTable(f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source])
+
+
+class _ColumnFormat(NamedTuple):
+    """How the lines of a file like those of CoNLL-2003 are cut.
+
+    Attributes:
+        separator: A tab where the first word has one; then tabs alone separate. None: runs of blanks.
+        width: Fields of a word.
+        first: Number of the line that says so.
+    """
+
+    separator: str | None
+    width: int
+    first: int
+
+    def split(self, line: str) -> list[str]:
+        """Return the fields of a line, none of a blank one. Empty ones at its end are left out."""
+        if self.separator is None:
+            return [field for field in line.split(_BLANK) if field]
+        fields = line.split(self.separator)
+        while fields and not fields[-1]:
+            fields.pop()
+        return [] if fields == [line] and not line.strip(_BLANK) else fields
+
+    def __str__(self) -> str:
+        separator = "blanks" if self.separator is None else "tabs"
+        return f"{self.width} with {separator} between them"
 
 
 def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the words of each sentence of a file like those of CoNLL-2003."""
     sentence: list[Row] = []
-    width = _width(file, key)
+    form = _column_format(file, key)
     for number, line in enumerate(text_lines(key, file), start=1):
-        word = Row(f"{key}={file}: line {number}", line.split())
-        if _is_comment(word.fields, width):
+        if _is_comment(line, form):
             continue
-        if word.fields and word.fields[0] != _DOCUMENT:
-            if len(word.fields) == 1 < width:
-                raise DataError(f"{word.place} is a word without a tag: {word.fields[0]}")
+        word = Row(f"{key}={file}: line {number}", form.split(line))
+        if word.fields and not _begins_document(line):
+            _check_word(word, form)
             sentence.append(word)
         elif sentence:
             yield sentence
@@ -330,12 +365,35 @@ def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
         yield sentence
 
 
-def _width(file: Path, key: str) -> int:
-    """Return how many columns the first line has that is surely a word."""
-    lines = (line.split() for line in text_lines(key, file))
-    return next((len(fields) for fields in lines if fields and fields[0] != _DOCUMENT and fields[0][0] != "#"), 0)
+def _check_word(word: Row, form: _ColumnFormat) -> None:
+    """Refuse a line that has not the fields of the first word."""
+    place, fields = word
+    if len(fields) == 1 < form.width:
+        raise DataError(f"{place} is a word without a tag: {fields[0]}")
+    if len(fields) != form.width or (form.separator is None and any(_TAB in field for field in fields)):
+        unit = "fields" if len(fields) != 1 else "field"
+        raise DataError(f"{place} has {len(fields)} {unit}, line {form.first} has {form}")
+    if not all(fields):
+        raise DataError(f"{place} has an empty field; a word and its tag need a character")
 
 
-def _is_comment(fields: Sequence[str], width: int) -> bool:
+def _column_format(file: Path, key: str) -> _ColumnFormat:
+    """Return how the first line is cut that is surely a word."""
+    for number, line in enumerate(text_lines(key, file), start=1):
+        form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
+        may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
+        if (fields := form.split(line)) and not _begins_document(line) and not may_be_comment:
+            return form._replace(width=len(fields))
+    return _ColumnFormat(None, 0, 0)
+
+
+def _begins_document(line: str) -> bool:
+    """Whether a line stands between documents; blanks separate its fields in files with tabs, too."""
+    return re.split(r"[ \t]", line, maxsplit=1)[0] == _DOCUMENT
+
+
+def _is_comment(line: str, form: _ColumnFormat) -> bool:
     """Whether a line says something of a sentence, as `# sent_id = 1`; a word may begin with the same mark."""
-    return bool(fields) and fields[0][0] == "#" and (len(fields) != width or fields[2:3] == ["="])
+    if line.lstrip(_BLANK)[:1] != "#":
+        return False
+    return len(form.split(line)) != form.width or bool(_COMMENT.match(line))

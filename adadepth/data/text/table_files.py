@@ -14,7 +14,8 @@ from typing import Any
 from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
 from adadepth.data.text.hub import check_column, classes_in_metadata, column_texts, declared_classes, load_saved
 from adadepth.data.text.json_rows import read_json_rows
-from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES, files_digest
+from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES
+from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.errors import DataError
 from adadepth.system.places import first_line
 
@@ -49,7 +50,7 @@ def file_table(key: str, file: Path) -> DataTable:
 
 
 def _json_table(key: str, file: Path) -> DataTable:
-    label = f"{key}={file}"
+    label, sources = f"{key}={file}", open_sources(key, [file])
     first = islice(read_json_rows(key, file), _ROWS_AT_ONCE)
     columns = list(dict.fromkeys(name for row in first for name in row.cells))
 
@@ -60,15 +61,17 @@ def _json_table(key: str, file: Path) -> DataTable:
                 cells = {name: [row.cells.get(name) for row in batch] for name in columns}
                 yield {**cells, ROW_PLACES: [RowPlace(label, row.unit, row.number) for row in batch]}
 
-    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
+    return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
 def _column_table(key: str, file: Path) -> DataTable:
+    sources = open_sources(key, [file])
     schema = _schema(file)
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise DataError(f"{key}={file}: has {schema.names.count(twice[0])} columns called {twice[0]}")
     batches = partial(_column_batches, key, file, schema.names)
-    return DataTable(f"{key}={file}", schema.names, _features(schema), batches, partial(files_digest, [file]))
+    fingerprint = partial(digest_sources, sources)
+    return DataTable(f"{key}={file}", schema.names, _features(schema), batches, fingerprint, sources)
 
 
 def _column_batches(key: str, file: Path, columns: list[str]) -> Iterator[Rows]:
@@ -169,9 +172,9 @@ def saved_table(key: str, folder: Path) -> DataTable:
         with _readable_folder(key, folder):
             yield from rows.iter(batch_size=_ROWS_AT_ONCE)
 
-    files = sorted(file for file in folder.iterdir() if file.is_file())
+    sources = open_sources(key, sorted(file for file in folder.iterdir() if file.is_file()))
     classes = declared_classes(rows.features)
-    return DataTable(f"{key}={folder}", rows.column_names, classes, batches, partial(files_digest, files))
+    return DataTable(f"{key}={folder}", rows.column_names, classes, batches, partial(digest_sources, sources), sources)
 
 
 @contextmanager

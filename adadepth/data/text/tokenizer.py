@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.cache import cached_folder, digest
+from adadepth.data.cache import CheckedSource, cached_folder, digest
 from adadepth.data.text.characters import whole_spans
 from adadepth.data.text.layout import Layout, Template, own_template
 from adadepth.data.text.local_files import as_path
@@ -262,6 +262,7 @@ def load_or_train(
     text_key: Callable[[], str],
     sentences: Callable[[], Iterable[str]],
     needed: Sequence[str] = PRETRAINING_TOKENS,
+    sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
 
@@ -271,6 +272,7 @@ def load_or_train(
         text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
         sentences: The text of the first ``config.train_documents`` documents.
         needed: Special tokens that an existing one must have.
+        sources: What the text is read from, see `cached_folder`.
     """
     if config.path is not None:
         return load_tokenizer(config.path, needed)
@@ -280,17 +282,17 @@ def load_or_train(
         return train_tokenizer(sentences(), config.vocab_size, config.lowercase, config.symbols)
 
     key = digest(text_key(), config.vocab_size, config.lowercase, list(config.symbols), config.train_documents)
-    file = trained_once(root, key, train)
+    file = trained_once(root, key, train, sources)
     return wrap_tokenizer(Tokenizer.from_str(file.read_text(encoding="utf-8")))
 
 
-def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
-    """Return the file of a tokenizer that is trained only where the cache does not hold it."""
+def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()) -> Path:
+    """Return the file of a tokenizer that is trained, from ``sources``, only where the cache does not hold it."""
 
     def build(folder: Path) -> None:
         (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
 
-    return cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE
+    return cached_folder(root, f"tokenizer-{key}", build, sources=sources) / TOKENIZER_FILE
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
@@ -338,6 +340,15 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
     return [encoding.ids for encoding in backend.encode_batch_fast(sentences, add_special_tokens=False)]
+
+
+def tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
+    """Return what the ids of texts and words depend on, JSON-able, for the names of caches.
+
+    Whether the names of special tokens in a text are text, and what stands for a word of which nothing is left, are not
+    in the file of the tokenizer itself.
+    """
+    return [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.unk_token_id]
 
 
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:

@@ -16,7 +16,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.budget.controller import smooth_depth
 from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.adalayers.base import OnBaseModel, stream_states
+from adadepth.families.adalayers.base import OnBaseModel, stream_states, weights_digest
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.mixing import distribution_terms, project, zero_of
 from adadepth.families.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
@@ -175,8 +175,12 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def states_key(self) -> str:
-        """What the states that are read depend on beside the base's inputs: its weights, and the activation."""
-        return f"{self.config.base_hash} gelu" if self.config.mix == "projected" else str(self.config.base_hash)
+        """What the states that are read depend on beside the base's inputs: its weights, and the activation.
+
+        `base_hash` is of the pretrained base; one that a checkpoint holds may have been trained since.
+        """
+        weights = weights_digest(self.model) if self.config.base_saved else self.config.base_hash
+        return f"{weights} gelu" if self.config.mix == "projected" else str(weights)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
         """The distribution may learn faster than the rest."""

@@ -488,6 +488,65 @@ def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
         build(tmp_path / "two", base_key="other weights")
 
 
+def swap_states(folder: Path) -> None:
+    first, second = (folder / f"state_{state:02d}.npy" for state in STATES[:2])
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def flip_bit(folder: Path) -> None:
+    """Of the first value, which is of the longest row."""
+    content = bytearray((folder / "state_02.npy").read_bytes())
+    content[128] ^= 1
+    (folder / "state_02.npy").write_bytes(content)
+
+
+@pytest.mark.parametrize(("change", "again"), [(swap_states, None), (flip_bit, 1)])
+def test_rows_of_an_unfinished_cache_that_changed_are_computed_again(
+    change: Callable[[Path], None], again: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Base(fail_at=4, failure=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=first)
+    (folder,) = tmp_path.glob("*.partial")
+    change(folder)
+    base = Base()
+    expect_all(build(tmp_path, base=base), make_examples())
+    assert len(first.rows) > 3
+    assert len(base.rows) == len(LENGTHS) - len(first.rows) + (again or len(first.rows))
+    assert "are not as they were written" in caplog.text
+
+
+def test_an_unfinished_cache_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=Base(fail_at=4, failure=interrupt))
+    (folder,) = tmp_path.glob("*.partial")
+    (folder / "checks.npy").unlink()
+    base = Base()
+    expect_all(build(tmp_path, base=base), make_examples())
+    assert len(base.rows) == len(LENGTHS)
+
+
+def test_examples_that_change_while_states_are_computed_are_refused(tmp_path: Path) -> None:
+    examples = make_examples()
+
+    def change() -> None:
+        examples[0] = {**examples[0], "input_ids": examples[0]["input_ids"] + 1}
+
+    class Changing(Base):
+        def __call__(self, *args: Any) -> Any:
+            found = super().__call__(*args)
+            if len(self.batches) == 2:
+                change()
+            return found
+
+    with pytest.raises(DataError, match="the examples changed while their states were computed") as caught:
+        build(tmp_path, examples, base=Changing())
+    one_line(caught)
+    assert folders(tmp_path) == []
+
+
 def test_a_damaged_unfinished_cache_is_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, base=Base(fail_at=2, failure=interrupt))

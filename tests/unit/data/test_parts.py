@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -116,6 +119,111 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
     assert prepared(root, texts, encoding, 1) == whole
     assert damaged in encoded
     assert not set(times) & set(encoded)
+
+
+def become_folder(file: Path) -> None:
+    file.unlink()
+    (file / "inside").mkdir(parents=True)
+
+
+def lose_an_array(file: Path) -> None:
+    with np.load(file) as stored:
+        arrays = dict(stored)
+    del arrays["tokens"]
+    np.savez(file, **arrays)
+
+
+def change_a_number(file: Path) -> None:
+    """The checksums of the archive are right, the digest is not."""
+    with np.load(file) as stored:
+        arrays = dict(stored)
+    arrays["tokens"] = arrays["tokens"][::-1]
+    np.savez(file, **arrays)
+
+
+def be_of_an_earlier_version(file: Path) -> None:
+    with np.load(file) as stored:
+        np.savez(file, **{name: array for name, array in stored.items() if not name.startswith("digest")})
+
+
+def swap(file: Path) -> None:
+    other, between = file.with_name("5.npz"), file.with_name("between")
+    file.rename(between)
+    other.rename(file)
+    between.rename(other)
+
+
+def become_an_array(file: Path) -> None:
+    with file.open("wb") as stream:
+        np.save(stream, np.arange(3))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda file: file.write_bytes(b""),
+    "a folder": become_folder,
+    "no archive": lambda file: file.write_bytes(b"PK\x03\x04 nothing"),
+    "an array": become_an_array,
+    "an array less": lose_an_array,
+    "another number": change_a_number,
+    "no digest": be_of_an_earlier_version,
+    "swapped": swap,
+    "halved": lambda file: os.truncate(file, file.stat().st_size // 2),
+}
+
+
+@pytest.mark.parametrize("kind", [*DAMAGES, "of another text", "all is a file"])
+def test_parts_that_are_not_of_this_text_are_made_anew(
+    kind: str,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoding = document_encoding(tokenizer)
+    monkeypatch.setattr(parts, "PART", 800)
+    whole = prepared(tmp_path / "whole", texts, encoding, 1)
+    before = [text.replace("cat", "dog") for text in texts] if kind == "of another text" else texts
+
+    def failing() -> Iterator[str]:
+        yield from before[:100]
+        raise KeyboardInterrupt
+
+    root = tmp_path / "cut"
+    with pytest.raises(KeyboardInterrupt):
+        parts.cached_texts(root, "train-key", failing, encoding, 1)
+    (kept,) = root.glob("*.parts")
+    if kind in DAMAGES:
+        DAMAGES[kind](kept / "4.npz")
+    elif kind == "all is a file":
+        shutil.rmtree(kept)
+        kept.write_text("")
+    assert prepared(root, texts, encoding, 1) == whole
+
+
+def test_what_a_killed_preparation_left_in_memory_is_removed(
+    texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PART", 800)
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(parts, "_SEMAPHORES", shared)
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead, alive = int(gone.stdout), os.getpid()
+    root = tmp_path / "cache"
+    for process, host in ((dead, socket.gethostname()), (alive, socket.gethostname()), (dead + 1, "elsewhere")):
+        left = root / f"{process}.parts"
+        (left / "joblib_memmapping_folder_1").mkdir(parents=True)
+        (left / "preparer").write_text(f"{host} {process}")
+        (shared / f"sem.loky-{process}-abc").write_text("")
+    (root / "torn.parts").mkdir()
+    (root / "torn.parts" / "preparer").write_text("")
+    parts.cached_texts(root, "train-key", lambda: texts, document_encoding(tokenizer), 1)
+    assert sorted(path.name for path in shared.iterdir()) == sorted(
+        [f"sem.loky-{alive}-abc", f"sem.loky-{dead + 1}-abc"]
+    )
+    assert sorted(path.parent.name for path in root.glob("*.parts/joblib_*")) == sorted(
+        [f"{alive}.parts", f"{dead + 1}.parts"]
+    )
 
 
 PREPARE = """

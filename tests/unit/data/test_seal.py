@@ -28,6 +28,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "one bit": flip,
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
     "deleted": Path.unlink,
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
 }
 
 
@@ -51,6 +52,27 @@ def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, capl
         (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert str(cache / file.parent) in told
         assert find_damage(cache / file.parent) is None
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_what_is_no_folder_is_made_anew(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "x"
+    (tmp_path / "other").mkdir()
+    if kind == "file":
+        target.write_text("")
+    else:
+        target.symlink_to(tmp_path / ("other" if kind == "link" else "nowhere"))
+    assert cached_folder(tmp_path, "x", lambda folder: (folder / "a").write_text("text") and None) == target
+    assert find_damage(target) is None
+    assert list((tmp_path / "other").iterdir()) == [], "what a link leads to is left alone"
+
+
+def test_what_else_lies_in_a_folder_is_not_looked_at(tmp_path: Path) -> None:
+    corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
+    whole = read(corpus, cache)
+    for folder in cache.glob("*/"):
+        (folder / "more.npy").write_bytes(next(cache.glob("*/tokens.npy")).read_bytes())
+    assert read(corpus, cache) == whole
 
 
 def test_a_whole_folder_is_left_alone(tmp_path: Path) -> None:

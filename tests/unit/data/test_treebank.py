@@ -103,7 +103,7 @@ def test_contractions_and_words_that_are_not_written_may_stand_anywhere(tmp_path
     ({"head": ["0", "ten"]}, "row 0 of FILE has the head 'ten'; allowed are"),
     ({"head": ["0"]}, "row 0 of FILE: its column head is not a list with a value for each of its tokens"),
     ({"upos": "X X"}, "row 0 of FILE: its column upos is not a list with a value for each of its tokens"),
-    ({"tokens": ["a", " "]}, "row 0 of FILE has a word whose column tokens is empty"),
+    ({"tokens": ["a", ""]}, "row 0 of FILE has a word whose column tokens is empty"),
     ({"head": ["_", None]}, "FILE: no word has a head; a treebank has one for each in its column head"),
 ])  # fmt: skip
 def test_a_row_that_is_no_tree_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:

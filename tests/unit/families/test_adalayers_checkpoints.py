@@ -56,6 +56,19 @@ def test_a_head_finds_its_base_again(variant, auto, own, tmp_path):
     }
 
 
+def test_states_of_a_base_that_was_trained_have_another_key(tmp_path):
+    """`base_hash` stays that of the pretrained base, whose states in the cache are others."""
+    own, base = AdaLayersForSequenceClassification, save_base("bert", tmp_path / "base")
+    pretrained = own.from_base(base, **HEAD, num_labels=3)
+    trained = own.from_base(base, **(HEAD | {"freeze_base_model": False}), num_labels=3)
+    with torch.no_grad():
+        next(trained.model.parameters()).add_(0.1)
+    trained.save_pretrained(tmp_path / "trained")
+    pretrained.save_pretrained(tmp_path / "pretrained", save_base=True)
+    keys = [own.from_pretrained(tmp_path / name).states_key for name in ("pretrained", "trained")]
+    assert keys[0] == pretrained.states_key != keys[1]
+
+
 def test_a_frozen_base_is_saved_when_it_is_asked_for_or_lies_nowhere_else(tmp_path):
     base = save_base("t5", tmp_path / "base")
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,13 @@ def test_a_table_as_text() -> None:
 
 @pytest.mark.parametrize(("value", "written"), [
     ("=1+1", "'=1+1"), ("+1+1", "'+1+1"), ("-1+1", "'-1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("＝1+1", "'＝1+1"),
-    ("\t=1", "\t'=1"), ("\r\n=1", "\r\n'=1"), ("a;=1", "a;'=1"),
+    ("\t=1", "'\t=1"), ("\r\n=1", "'\r\n=1"), ("-1-2", "'-1-2"), ("+1,SUM(A1)", "'+1,SUM(A1)"),
+    ("a;=1", "a;=1"), ("nice ;-) film", "nice ;-) film"), ("a\n-b", "a\n-b"), ("a\t=1", "a\t=1"),
+    ("-1,5", "-1,5"), ("+1.234,5", "+1.234,5"), ("-.5e-3", "-.5e-3"), ("-5%", "-5%"),
     ("-", "-"), ("=", "="), ("1-2", "1-2"), ("<= 5", "<= 5"), (-1.5, "-1.5"), (-2, "-2"), (None, ""),
 ])  # fmt: skip
 def test_no_text_of_a_csv_is_a_formula(value: object, written: str) -> None:
-    assert next(csv.reader([csv_text([[value]])])) == [written]
+    assert next(csv.reader(io.StringIO(csv_text([[value]]), newline=""))) == [written]
 
 
 def test_a_table_as_csv() -> None:

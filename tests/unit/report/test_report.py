@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adadepth.report.pages import write_report
-from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES
+from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES, read_run
 from adadepth.report.style import contrast, depth_color, text_on
 from adadepth.report.table import clock, number
 from tests.pages_support import Page, check_accessible, check_stands_alone
@@ -99,6 +99,14 @@ def test_halting_probabilities_can_be_read_without_a_script(run: Path, page: Pag
         assert [told[0] for _, *told in notes if not isinstance(told[0], str)] == found
         assert span["title"].startswith("; ".join(f"{step}: {value:.3f}" for step, value in enumerate(found, start=1)))
         assert span["tabindex"] == "0"
+
+
+def test_a_line_of_json_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    sentences = [{"tokens": ["two\u2028lines\x85"]}, {"tokens": ["a"]}]
+    lines = "".join(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
+    (tmp_path / SENTENCES).write_text(lines, encoding="utf-8")
+    (tmp_path / RUN).write_text("{}")
+    assert read_run(tmp_path).sentences == sentences
 
 
 def test_text_is_escaped(run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Files that data are made from: what they hold, and whether they still do after the last read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from adadepth.errors import DataError
+
+_BYTES_AT_ONCE = 2**22
+_COLUMNS = (".parquet", ".arrow", ".gz")  # files in which a carriage return is no end of a line
+
+
+class SourceFile:
+    """A file that a setting names, as it is when this object is made.
+
+    Args:
+        key: The setting, for messages.
+        path: The file.
+
+    Raises:
+        DataError: There is no such file, or it cannot be read.
+    """
+
+    def __init__(self, key: str, path: Path) -> None:
+        self.key = key
+        self.path = path
+        self._state = self._read_state()
+        self._digest: str | None = None
+
+    def digest(self) -> str:
+        """Return suffix and digest of the file's bytes, which are read once: a moved file is the same source."""
+        if self._digest is None:
+            self._digest = self._compute_digest()
+        return self._digest
+
+    def check(self) -> None:
+        """Compare the file with what it was: size, time and place, and the bytes where these were digested.
+
+        Raises:
+            DataError: It has changed, is gone, or is no file any more.
+        """
+        if self._read_state() != self._state or self._digest not in (None, self._compute_digest()):
+            raise DataError(
+                f"{self.key}={self.path}: the file changed while it was read; nothing made from it is kept, start "
+                "again when nobody writes to it"
+            )
+
+    def _read_state(self) -> tuple[str, int, int]:
+        """Return where the file lies behind links, when it was written, and its size."""
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{self.key}={self.path}: must be a file, and is none (any more)")
+        return os.path.realpath(self.path), status.st_mtime_ns, status.st_size
+
+    def _compute_digest(self) -> str:
+        """Digest the bytes; texts in which a carriage return ends a line were read otherwise before and say so."""
+        hasher = hashlib.blake2b()
+        returns = pairs = 0  # carriage returns, and those with a line feed behind them
+        last = b""
+        try:
+            with self.path.open("rb") as stream:
+                while piece := stream.read(_BYTES_AT_ONCE):
+                    hasher.update(piece)
+                    returns += piece.count(b"\r")
+                    pairs += piece.count(b"\r\n") + (last == b"\r" and piece[:1] == b"\n")
+                    last = piece[-1:]
+        except OSError as error:
+            raise self._unreadable(error) from error
+        is_text = self.path.suffix not in _COLUMNS
+        return f"{self.path.suffix} {hasher.hexdigest()}{' cr' if is_text and returns > pairs else ''}"
+
+    def _unreadable(self, error: OSError) -> DataError:
+        return DataError(f"{self.key}={self.path}: cannot be read ({error.strerror})")
+
+
+def open_sources(key: str, paths: Iterable[Path]) -> list[SourceFile]:
+    """Return files that the setting ``key`` names as sources."""
+    return [SourceFile(key, path) for path in paths]
+
+
+def digest_sources(sources: Iterable[SourceFile]) -> list[str]:
+    """Return suffix and digest of the bytes of each file."""
+    return [source.digest() for source in sources]

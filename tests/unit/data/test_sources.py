@@ -1,0 +1,437 @@
+"""Files that change while data are made of them: nothing of them is kept, whatever they are and whenever it happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+
+from adadepth.data import cache, load_labelled_data, load_pretraining_data
+from adadepth.data.labelled.treebank import load_treebank
+from adadepth.data.streams.blocks import load_text_blocks
+from adadepth.data.streams.load import load_language_data
+from adadepth.data.text import hub
+from adadepth.data.text.sources import SourceFile
+from adadepth.errors import DataError
+from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
+from adadepth.settings.data import CausalConfig, ChoiceConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
+from tests.configs.support import configured
+from tests.treebank_support import write_treebank
+
+from .labelled_support import config, write_table
+from .support import local_config, small_tokenizer, write_corpus
+from .tokenizers_support import tokenizer
+
+PAIRS = [{"premise": f"a cat {n} stops", "hypothesis": "that cat", "label": "no" if n % 3 else "yes"} for n in range(6)]
+QUESTIONS = [
+    {
+        "id": f"q{n}",
+        "question": "who stops?",
+        "context": f"the cat stops {n}",
+        "answers": {"text": ["cat"], "answer_start": [4]},
+    }
+    for n in range(4)
+]
+CHOICES = [
+    {"sent1": "they said: stop", "sent2": "a cat", "label": n % 4} | {f"ending{c}": f"stops {c + n}" for c in range(4)}
+    for n in range(6)
+]
+SENTEVAL = [
+    f"{split}\t{tense}\tthe cat number {n} ."
+    for n, (split, tense) in enumerate(
+        [("tr", "PAST"), ("va", "PRES"), ("te", "PAST"), ("tr", "PRES"), ("te", "PRES"), ("tr", "PAST"), ("va", "PAST")]
+    )
+]
+CONLL = "a\tO\ncat\tB-PER\n\nthe\tO\ncat\tB-PER\nstops\tO\n\n"
+
+
+def words(folder: Path) -> TokenizerConfig:
+    """A tokenizer that is there before, so that the data alone are read."""
+    if not (folder / "bert").exists():
+        tokenizer("bert").save_pretrained(folder / "bert")
+    return TokenizerConfig(path=str(folder / "bert"))
+
+
+def examples(found: Any) -> list[Any]:
+    return [plain(found[index]) for index in range(len(found))]
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: plain(entry) for name, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, list) else np.asarray(value).tolist()
+
+
+def read_labelled(folder: Path, dataset: Any) -> list[Any]:
+    data = load_labelled_data(dataset, words(folder), 0, cls_tokens=0)
+    return [data.labels, examples(data.train)]
+
+
+def read_corpus(folder: Path, root: Path) -> list[Any]:
+    data = load_pretraining_data(local_config(folder / "corpus.txt", root, sequence_length=16), small_tokenizer(), 0)
+    return [data.train.store.tokens.tolist(), data.evaluation.store.tokens.tolist(), len(data.tokenizer)]
+
+
+def read_stream(folder: Path, root: Path, load: Any = load_language_data, kind: Any = StreamConfig) -> list[Any]:
+    settings = {"name": "t", "source": Source.local, "path": str(folder / "corpus.txt"), "cache_dir": str(root)}
+    dataset = kind(**settings, sequence_length=4, evaluation_fraction=0.2)
+    rows = {"train_rows": 2, "evaluation_rows": 1} if kind is StreamConfig else {}
+    data = load(dataset, TokenizerConfig(kind="word", vocab_size=None), **rows)
+    store = next(iter(data.train.streams.values())).store if rows else data.train.store
+    return [store.tokens.tolist(), store.lines.tolist(), len(data.tokenizer)]
+
+
+def read_blocks(folder: Path, root: Path) -> list[Any]:
+    return read_stream(folder, root, load_text_blocks, CausalConfig)
+
+
+def read_table(folder: Path, root: Path, **changes: Any) -> list[Any]:
+    return read_labelled(folder, config(folder, root, evaluation_splits=["train"], **changes))
+
+
+def read_part_of_a_table(folder: Path, root: Path) -> list[Any]:
+    return read_table(folder, root, max_train_examples=3, max_evaluation_examples=2, held_out=0.5)
+
+
+def read_tags(folder: Path, root: Path) -> list[Any]:
+    settings: Any = {"name": "t", "source": Source.local, "path": str(folder), "cache_dir": str(root)}
+    return read_labelled(folder, TaggingConfig(**settings, sequence_length=32, evaluation_splits=["train"]))
+
+
+def read_questions(folder: Path, root: Path) -> list[Any]:
+    settings: Any = {"name": "q", "source": Source.local, "path": str(folder), "cache_dir": str(root)}
+    settings |= {"sequence_length": 32, "stride": 5, "max_question_length": 12, "unanswerable": True}
+    return read_labelled(folder, QuestionConfig(**settings, evaluation_splits=["train"]))
+
+
+def read_choices(folder: Path, root: Path) -> list[Any]:
+    settings: Any = {"name": "c", "source": Source.local, "path": str(folder), "cache_dir": str(root)}
+    return read_labelled(folder, ChoiceConfig(**settings, sequence_length=32, evaluation_splits=["train"]))
+
+
+def read_senteval(folder: Path, root: Path) -> list[Any]:
+    dataset: Any = configured(
+        "act_cola", "dataset=senteval", "dataset.task=past_present", f"dataset.path={folder}"
+    ).dataset
+    dataset.cache_dir, dataset.sequence_length = str(root), 128
+    return read_labelled(folder, dataset)
+
+
+# Name: the file, what is in it, and what reads it; every text has a "cat" in it.
+KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path, Path], list[Any]]]] = {
+    "corpus": ("corpus.txt", lambda file: write_corpus(file.parent, 20), read_corpus),
+    "stream": ("corpus.txt", lambda file: write_corpus(file.parent, 8), read_stream),
+    "blocks": ("corpus.txt", lambda file: write_corpus(file.parent, 8), read_blocks),
+    "csv": ("train.csv", lambda file: write_table(file, PAIRS), read_table),
+    "jsonl": ("train.jsonl", lambda file: write_table(file, PAIRS), read_table),
+    "parquet": ("train.parquet", lambda file: write_table(file, PAIRS), read_table),
+    "part": ("train.csv", lambda file: write_table(file, PAIRS), read_part_of_a_table),
+    "conll": ("train.conll", lambda file: file.write_text(CONLL), read_tags),
+    "questions": ("train.jsonl", lambda file: write_table(file, QUESTIONS), read_questions),
+    "choices": ("train.jsonl", lambda file: write_table(file, CHOICES), read_choices),
+    "senteval": ("past_present.txt", lambda file: file.write_text("\n".join(SENTEVAL)), read_senteval),
+}  # fmt: skip
+
+
+def other_text(file: Path) -> None:
+    """As long, and by its time as old."""
+    status = file.stat()
+    file.write_bytes(file.read_bytes().replace(b"cat", b"dog"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def longer(file: Path) -> None:
+    file.write_bytes(file.read_bytes() * 2)
+
+
+def become_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def retarget(file: Path) -> None:
+    """A link to another file."""
+    other = file.with_name(f"other{file.suffix}")
+    shutil.copy2(file, other)
+    other_text(other)
+    file.unlink()
+    file.symlink_to(other)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "text": other_text, "longer": longer, "deleted": Path.unlink, "folder": become_folder, "link": retarget,
+}  # fmt: skip
+
+
+class Changer:
+    """Changes a file at one of the folders that are built for a cache: before it is read for that, or after it was."""
+
+    def __init__(self, at: int, change: Callable[[], object], *, before: bool, then: Callable[[], object]) -> None:
+        self.at, self.change, self.before, self.then = at, change, before, then
+        self.builds = 0
+        self.original = cache._build
+
+    def __call__(self, root: Path, name: str, build: Callable[[Path], None], *rest: Any) -> None:
+        is_now = self.builds == self.at
+        self.builds += 1
+
+        def changed(folder: Path) -> None:
+            if is_now and self.before:
+                self.change()
+            build(folder)
+            if is_now:
+                (self.then if self.before else self.change)()
+
+        self.original(root, name, changed, *rest)
+
+
+def restore(file: Path, write: Callable[[Path], object]) -> None:
+    if file.is_dir():
+        file.rmdir()
+    file.unlink(missing_ok=True)
+    write(file)
+
+
+def refused(read: Callable[[], object], file: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(file) in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", [True, False])
+def test_of_a_file_that_changes_nothing_is_kept(
+    kind: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, write, read = KINDS[kind]
+    file, old = tmp_path / name, tmp_path / "old"
+    write(file)
+    truth, builds = read(tmp_path, old), len(list(old.glob("*.lock")))
+    changes = CHANGES if kind in ("corpus", "csv", "conll") else {"text": CHANGES["text"]}
+    if kind == "parquet":  # has no text to be replaced
+        changes = {"deleted": CHANGES["deleted"], "folder": CHANGES["folder"]}
+    assert builds > 0
+    for change in changes:
+        for at in range(builds):
+            root = tmp_path / f"{change} {at}"
+            changer = Changer(at, lambda: changes[change](file), before=before, then=lambda: None)  # noqa: B023
+            with monkeypatch.context() as patch:
+                patch.setattr(cache, "_build", changer)
+                refused(lambda: read(tmp_path, root), file)  # noqa: B023
+            assert changer.builds == at + 1
+            assert len([folder for folder in root.iterdir() if folder.is_dir()]) == at, "those before it alone"
+            restore(file, write)
+            assert read(tmp_path, root) == truth
+
+
+@pytest.mark.parametrize("kind", ["corpus", "jsonl", "conll"])
+def test_a_file_that_is_as_before_at_the_end_was_read_in_between(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, write, read = KINDS[kind]
+    file = tmp_path / name
+    write(file)
+    changer = Changer(0, lambda: other_text(file), before=True, then=lambda: restore(file, write))
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_build", changer)
+        refused(lambda: read(tmp_path, tmp_path / "cache"), file)
+    restore(file, write)
+    assert read(tmp_path, tmp_path / "cache") == read(tmp_path, tmp_path / "other")
+
+
+class Changing:
+    """A text whose file changes behind its first line."""
+
+    def __init__(self, stream: Any, change: Callable[[], object]) -> None:
+        self.stream, self.change = stream, change
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def __iter__(self) -> Any:
+        yield next(self.stream)
+        self.change()
+        yield from self.stream
+
+
+class Opener:
+    """Counts how often a file is opened as a text, and lets it change while it is read one of these times."""
+
+    def __init__(self, file: Path, at: int | None) -> None:
+        self.file, self.at, self.opened = file, at, 0
+        self.original = Path.open
+
+    def __call__(self, path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        stream = self.original(path, mode, *args, **options)
+        if path != self.file or mode != "r":
+            return stream
+        self.opened += 1
+        return Changing(stream, lambda: other_text(path)) if self.opened - 1 == self.at else stream
+
+
+@pytest.mark.parametrize("kind", ["corpus", "stream", "csv", "conll", "senteval"])
+def test_a_file_may_change_in_the_middle_of_any_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, write, read = KINDS[kind]
+    file = tmp_path / name
+    write(file)
+
+    opener = Opener(file, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *args, **options: opener(*args, **options))
+        truth = read(tmp_path, tmp_path / "old")
+    other_text(file)
+    truths = [truth, read(tmp_path, tmp_path / "new")]  # of a file that changes before anything of it is digested
+    restore(file, write)
+    failed = 0
+    for at in range(opener.opened):
+        changing, root = Opener(file, at), tmp_path / f"cache {at}"
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", lambda *args, **options: changing(*args, **options))  # noqa: B023
+            try:
+                found = read(tmp_path, root)
+            except DataError as error:
+                failed += str(file) in str(error) and "\n" not in str(error)
+            else:
+                assert found in truths
+        restore(file, write)
+        assert read(tmp_path, root) == truth
+    assert failed >= 2, "where the vocabulary or the classes, and where the rows are read"
+
+
+@pytest.mark.parametrize("kind", ["table", "corpus", "stream"])
+def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, root = tmp_path / "hub" / "train.jsonl", tmp_path / "cache"
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    entry: Any = {"path": str(file.parent), "name": None}
+    settings: Any = {"name": "t", "source": Source.hub, "cache_dir": str(root), "sequence_length": 16}
+    loads: dict[str, Callable[[], Any]] = {
+        "table": lambda: hub.hub_tables(entry)["train"].fingerprint(),
+        "corpus": lambda: load_pretraining_data(CorpusConfig(**settings, hub=[entry]), small_tokenizer(), 0),
+        "stream": lambda: load_language_data(
+            StreamConfig(**settings | {"sequence_length": 4}, hub=[entry], text_column="text"),
+            TokenizerConfig(kind="word", vocab_size=None), train_rows=2, evaluation_rows=1,
+        ),
+    }  # fmt: skip
+    write_table(file, [{"text": f"The cat sees the dog number {number}."} for number in range(20)])
+    original, loaded = datasets.load_dataset, []
+
+    def changing(*args: Any, **options: Any) -> Any:
+        rows = original(*args, **options)
+        if not loaded:
+            write_table(file, [{"text": f"The fox sees the dog number {number}."} for number in range(20)])
+        loaded.append(rows)
+        return rows
+
+    monkeypatch.setattr(datasets, "load_dataset", changing)
+    refused(loads[kind], file.parent)
+    assert not [folder for folder in root.glob("*") if folder.is_dir()]
+    loads[kind]()
+
+
+def test_a_treebank_is_read_twice_and_must_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from adadepth.data.labelled import treebank
+
+    write_treebank(tmp_path, "en-ud-test.conllu")
+    words(tmp_path)
+    dataset = TreebankConfig(name="t", path=str(tmp_path), sequence_length=32)
+    file = tmp_path / "en-ud-test.conllu"
+    original = treebank.count_forms
+
+    def change(tables: Any) -> Any:
+        counts = original(tables)
+        file.write_text(file.read_text().replace("\tNOUN\t", "\tPROPN\t"))
+        return counts
+
+    monkeypatch.setattr(treebank, "count_forms", change)
+    refused(lambda: load_treebank(dataset, str(tmp_path / "bert"), masks=False), file)
+
+
+def test_streamed_documents_must_stay_the_same_from_epoch_to_epoch(tmp_path: Path) -> None:
+    file = write_corpus(tmp_path)
+    data = load_pretraining_data(local_config(file, tmp_path / "cache", streaming=True), small_tokenizer(), 0)
+    data.train.set_epoch(0)
+    first = [example["input_ids"].tolist() for example in data.train]
+    data.train.set_epoch(0)
+    assert [example["input_ids"].tolist() for example in data.train] == first
+    passing = iter(data.train)
+    next(passing)
+    longer(file)
+    refused(lambda: list(passing), file)
+    refused(lambda: data.train.set_epoch(1), file)
+
+
+def test_a_moved_file_is_the_same_source(tmp_path: Path) -> None:
+    for name, content in (("a.txt", b"a\r\nb"), ("b.txt", b"a\r\nb"), ("c.txt", b"a\rb")):
+        (tmp_path / name).write_bytes(content)
+    first, second, third = (SourceFile("key", tmp_path / name).digest() for name in ("a.txt", "b.txt", "c.txt"))
+    assert first == second != third
+    assert third.endswith(" cr"), "which was read as one line before"
+
+
+@pytest.mark.parametrize("bytes_at_once", [1, 2, 3])
+def test_returns_are_told_from_line_ends_across_pieces(
+    bytes_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adadepth.data.text.sources._BYTES_AT_ONCE", bytes_at_once)
+    for content, has_return in ((b"ab\r\nc\r\n", False), (b"ab\rc\r\n", True), (b"a\r", True), (b"\r\r\n", True)):
+        (tmp_path / "a.txt").write_bytes(content)
+        assert SourceFile("key", tmp_path / "a.txt").digest().endswith(" cr") == has_return
+
+
+def test_options_of_a_tokenizer_that_its_file_does_not_tell_count_too(tmp_path: Path) -> None:
+    """The name of a special token in a text is that token, or text: `split_special_tokens` of tokenizer_config.json."""
+    write_table(tmp_path / "train.csv", [{**row, "premise": "a [MASK] cat"} for row in PAIRS])
+    found = []
+    settings = tmp_path / "bert" / "tokenizer_config.json"
+    tokenizer("bert").save_pretrained(settings.parent)
+    for splits in (False, True):
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | {"split_special_tokens": splits}))
+        found.append([read_table(tmp_path, tmp_path / root) for root in ("cache", f"fresh {splits}")])
+    assert found[0][0] == found[0][1] != found[1][1]
+    assert found[1][0] == found[1][1]
+
+
+@pytest.mark.parametrize("load", [load_pretraining_data, load_language_data])
+def test_the_held_out_text_is_a_source_of_both_sides(
+    load: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its documents are left out of the training text."""
+    text, held_out = write_corpus(tmp_path, 20), write_corpus(tmp_path, 8, "held_out.txt")
+    settings: Any = {"name": "t", "source": Source.local, "path": str(text), "evaluation_path": str(held_out)}
+    is_corpus = load is load_pretraining_data
+    dataset = (CorpusConfig if is_corpus else StreamConfig)(
+        **settings, cache_dir=str(tmp_path / "c"), sequence_length=8
+    )
+    changer = Changer(1 if is_corpus else 2, lambda: other_text(held_out), before=False, then=lambda: None)
+    monkeypatch.setattr(cache, "_build", changer)
+    if is_corpus:
+        refused(lambda: load(dataset, small_tokenizer(), 0), held_out)
+    else:
+        words = TokenizerConfig(kind="word", vocab_size=None)
+        refused(lambda: load(dataset, words, train_rows=1, evaluation_rows=1), held_out)
+
+
+def test_an_error_of_a_loader_s_process_is_its_last_line() -> None:
+    from torch._utils import ExceptionWrapper
+
+    try:
+        raise DataError("dataset.path=a.txt: the file changed: now")
+    except DataError:
+        wrapped = ExceptionWrapper(where="in DataLoader worker process 0")
+    with pytest.raises(DataError) as caught:
+        wrapped.reraise()
+    assert str(caught.value) == "dataset.path=a.txt: the file changed: now"
