@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -103,13 +103,23 @@ def composition(command: str) -> DictConfig:
 # ---- what messages of the package could advise
 
 
-def templates() -> Iterator[tuple[str, str]]:
-    """Yield every text of the package that advises something: where it stands, and itself with `{}` for values."""
+@cache
+def templates() -> tuple[tuple[str, str], ...]:
+    """Return every text of the package that advises something: where it stands, and itself with `{}` for values."""
+    return tuple((path, text) for path, text, echo in texts() if _advises(echo))
+
+
+@cache
+def texts() -> tuple[tuple[str, str, str], ...]:
+    """Return every text of the package: where it stands, itself, and itself without what only repeats a setting."""
+    return tuple(_texts_of_package())
+
+
+def _texts_of_package() -> Iterator[tuple[str, str, str]]:
     for path in sorted([*(ROOT / "adadepth").rglob("*.py"), *(ROOT / "hydra_plugins").glob("*.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for text, echo in _texts(tree):
-            if _advises(echo):
-                yield str(path.relative_to(ROOT)), text
+            yield str(path.relative_to(ROOT)), text, echo
 
 
 def _texts(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -144,7 +154,7 @@ def _plain(text: ast.JoinedStr, *, echoes: bool) -> str:
 
 
 # What holds already where a message says it so.
-_FACT = r"(?:but|because|not|not with|than|divide|without|has only|with|of|on|is|in) $"
+_FACT = r"(?:but|because|not|not with|than|divide|without|has only|of|on|is|in) $"
 
 
 def _advises(text: str) -> bool:
@@ -154,7 +164,7 @@ def _advises(text: str) -> bool:
         return True
     if re.search(r"\b(?:pip install|hf (?:upload|auth)|wandb login|torchrun|--config-name) ", told):
         return True
-    for match in re.finditer(r"(?<![\w.{+~])(?P<key>[a-z_][\w.]*)=\S+(?P<needs> needs| leaves)?", told):
+    for match in re.finditer(r"(?<![\w.{+~])(?P<key>[a-z_][\w.]*)=\S+(?P<needs> needs (?:it|the|a|\{)| leaves)?", told):
         is_fact = match["needs"] or re.search(_FACT, told[: match.start()])
         if match["key"] in KEYS and not is_fact:
             return True

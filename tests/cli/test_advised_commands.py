@@ -102,10 +102,10 @@ def test_the_command_that_a_report_shows_repeats_the_run(here: Path, command: Ca
     assert len(list(here.glob("*/ponder_tiny/*/report.html"))) == 2
 
 
-def test_the_card_of_a_model_has_code_that_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_card_of_a_model_has_code_that_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (card,) = here.glob("*/ponder_tiny/*/model/README.md")
     (code,) = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)
     placeholder = '"FOLDER OR NAME OF THIS MODEL"'
     assert placeholder in code
     exec(code.replace(placeholder, repr(str(card.parent))), {})
-    assert "updates=" in capsys.readouterr().out
+    assert "updates=" in capfd.readouterr().out

@@ -159,6 +159,6 @@ def test_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("override", ["trainer.halting_statistics=false", "task=pretrain"])
 def test_predictions_that_nobody_would_write_are_refused(override: str) -> None:
     root = "ponder_tiny" if override.startswith("trainer") else "act_tiny"
-    with pytest.raises(ConfigError, match="predictions=true: read only with task=finetune") as caught:
+    with pytest.raises(ConfigError, match="predictions=true: read only of labelled data") as caught:
         configured(root, "predictions=true", override)
     assert "\n" not in str(caught.value)

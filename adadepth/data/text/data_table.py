@@ -150,7 +150,8 @@ def class_names(
 def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
     """Return the different labels of a table in order; found once and cached."""
     is_of_text = key == "label_column"
-    instead = "use dataset.problem=regression" if is_of_text else "tags are the last column of .conll files"
+    regression = "use dataset.problem=regression 'dataset.metrics=[pearson,mse]'"
+    instead = regression if is_of_text else "tags are the last column of .conll files"
 
     def build(folder: Path) -> None:
         values = (value for batch in table.batches() for value in batch[column])

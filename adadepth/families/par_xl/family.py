@@ -161,7 +161,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
             f"model.architecture={model.architecture}: task=architecture_search searches it; one network trains with "
             "--config-name par_network"
         )
-    if config.search != SearchConfig():
+    elif config.search != SearchConfig():
         yield (
             "search: read only by a supernet, which has no model.architecture, as in --config-name par_tiny; leave it "
             "out for one network"
