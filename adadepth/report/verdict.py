@@ -224,7 +224,13 @@ def _fitting_command(files: RunFiles, unit: str, wanted: float) -> str:
     words = shlex.split(str(files.run.get("command") or "")) or ["--config-name", str(files.run.get("config_name"))]
     started = [word for word in words if "=" not in word and word not in ("-m", "--multirun")]
     kept = [word for word in words if word.partition("=")[0] in _OF_TRAINING or word.startswith("model.")]
-    own = [format_override("checkpoint", files.directory), f"budget.targets=[{wanted:g}]", f"budget.unit={unit}"]
+    # A target of the configuration itself would be in another unit.
+    own = [
+        format_override("checkpoint", files.directory),
+        "budget=none",
+        f"budget.targets=[{wanted:g}]",
+        f"budget.unit={unit}",
+    ]
     return shlex.join([*started, "mode=evaluate", *kept, *own])
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from adadepth.cli.checks.model import max_updates_of
 from adadepth.errors import ConfigError
 from adadepth.families.registry import families, family
+from adadepth.report.run_files import RunFiles
+from adadepth.report.verdict import NEEDED, target
 from adadepth.settings import Source
 from tests.advice_support import advised, as_pattern, composition, follow, templates, texts
 from tests.configs.support import ROOTS, composed, configured
@@ -210,6 +213,34 @@ def test_data_of_the_hub_may_lie_in_files_instead(root: str) -> None:
     """What is said where the hub cannot be reached: read local files with dataset.path=..."""
     if getattr(configured(root).dataset, "source", None) == Source.hub:
         assert configured(root, "dataset.path=mine").dataset.source == Source.local  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("command", "unit", "wanted"), [
+    ("act_tiny model=albert_act_mini budget.target=3", "updates", 3.0),
+    ("act_wikitext2 model.num_hidden_layers=12 budget.target=7.1", "updates", 7.1),
+    ("act_maze budget=work", "macs", 0.5),
+    ("ponder_tiny model.kl_penalty_factor=0 budget.target=3", "updates", 3.0),
+])  # fmt: skip
+def test_what_fits_a_model_to_a_missed_target_composes(command: str, unit: str, wanted: float) -> None:
+    """The report of a run whose depth missed its target has a whole command, in the unit of the target."""
+    root, *overrides = shlex.split(command)
+    halting = {"unit": "token", "max_depth": 12, "classes": {"all": {"mean": 9.0}}, "cost": {NEEDED: 0.9}}
+    files = RunFiles(
+        directory=Path("outputs/a (b), c/RUN"),
+        run={"command": shlex.join(["python", "adadepth/run.py", "--config-name", root, *overrides])},
+        config={"budget": {"target": wanted, "unit": unit}, "task": str(configured(root, *overrides).task)},
+        metrics=[],
+        halting=halting,
+        sentences=[],
+        missing={},
+    )
+    finding = target(files)
+    assert finding is not None
+    python, script, *words = shlex.split(finding.sentences[-1].partition("set the trained model to it, with ")[2][:-1])
+    assert (python, script, words[:2]) == ("python", "adadepth/run.py", ["--config-name", root])
+    config = configured(root, *words[2:])
+    assert config.checkpoint == str(files.directory)
+    assert (config.budget.targets, config.budget.unit) == ([wanted], unit)
 
 
 def _flat(command: tuple[str, list[str]]) -> list[str]:

@@ -106,7 +106,7 @@ FINETUNING_MISTAKES = [
     (
         "ponder_tiny",
         ["exit_rules=[all]"],
-        "exit_rules=['all']: read only with mode=evaluate checkpoint=latest, but mode=train",
+        "exit_rules=['all']: read only with mode=evaluate checkpoint=latest",
     ),
     ("ponder_tiny", ["seeds=0"], "seeds=0: "),
     ("ponder_tiny", ["seeds=2", "resume=latest"], "seeds=2: read only with mode=train, and not with resume"),
