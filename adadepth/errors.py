@@ -1,5 +1,6 @@
 """Errors a person can act on, and the nearest-match hint used in their messages."""
 
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -45,4 +46,4 @@ def missing_package(name: str, needs: str) -> str:
 
     pip finds an extra of adadepth wherever adadepth itself was installed from: a clone, a wheel or an index.
     """
-    return f"the package {name} is missing, install it with pip install {needs}"
+    return f"the package {name} is missing, install it with pip install {shlex.quote(needs)}"

@@ -350,7 +350,7 @@ def _distribution(override: Override) -> Any:
     try:
         from optuna import distributions
     except ImportError as error:
-        told = missing_package("optuna", "'adadepth[optuna]'")
+        told = missing_package("optuna", "adadepth[optuna]")
         raise ConfigError(f"hydra/sweeper=optuna: {told}") from error
     value = override.value()
     if isinstance(value, IntervalSweep):

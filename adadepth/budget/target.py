@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+NO_BUDGET = "budget=none budget.target=null"  # the overrides that take a target back, wherever it was given
 TOLERANCE = 0.05  # a share of the target
 # Units in which nothing may be deeper than the target once the schedule has come to it; less is within the budget, too.
 CEILINGS = frozenset({"deepest_layer"})

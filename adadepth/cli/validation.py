@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from adadepth.cli.checks.data import check_data
 from adadepth.cli.checks.measures import check_optimised, check_prediction, check_probing
 from adadepth.cli.checks.model import check_budget, check_halting_stage, check_settings_of_family
+from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer
 from adadepth.cli.composition import to_config
 from adadepth.cli.debugging import given_keys, shrunk
@@ -42,7 +43,8 @@ def checked(composed: DictConfig) -> ExperimentConfig:
     config = to_config(composed)
     _refuse(misfits(config))  # before anything is read of a group: an interpolation may have put a number in its place
     if not isinstance(config.model, family(config.model.name).settings):
-        raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; say model=...")
+        chosen = "an option of the group model does, and --help model lists them"
+        raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; {chosen}")
     if config.small:
         config = shrunk(config, given)
     if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_mode` refuses it
@@ -83,7 +85,7 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
     dataset, about, regime = config.dataset, family(config.model.name), REGIMES[config.task]
     kind = kind_of(dataset)
     if config.task not in kind.tasks:
-        yield f"dataset={dataset.name}: task={config.task} reads {regime.reads}"
+        yield f"dataset={dataset.name}: task={config.task} reads {regime.describe_data(about.text)}"
     if regime.head is not None:
         if regime.head not in about.heads:
             yield f"model={about.name}: task={config.task} trains {one_of(with_head(regime.head))}"
@@ -122,7 +124,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     if config.mode is Mode.predict:
         yield from _asked(config)
     if config.serve != ServeConfig() and config.mode is not Mode.serve:
-        yield f"serve: read only with mode=serve, but mode={config.mode}"
+        yield f"serve: read only with {format_mode(Mode.serve, config)}, but mode={config.mode}"
     yield from _estimate(config)
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
@@ -131,14 +133,20 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     if config.runs and config.mode is not Mode.report:
         yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
     studies = config.task is Task.finetune or kind_of(config.dataset).reading == "blocks"
-    if config.exit_rules and (config.mode is not Mode.evaluate or not studies):
-        yield f"exit_rules={config.exit_rules}: read only with mode=evaluate on labelled data or blocks of text"
+    if config.exit_rules and not studies:
+        data = "labelled data or blocks of text"
+        yield f"exit_rules={config.exit_rules}: read only of {data}, not with task={config.task}"
+    elif config.exit_rules and config.mode is not Mode.evaluate:
+        how = f"read only with {format_mode(Mode.evaluate, config)}"
+        yield f"exit_rules={config.exit_rules}: {how}, but mode={config.mode}"
     if config.adopt_rule and not config.exit_rules:
         yield "adopt_rule=true: read only with exit_rules, of which one is adopted"
     if config.adopt_rule and not hasattr(config.model, "exit_rule"):
         yield f"adopt_rule=true: model={config.model.name} keeps no exit rule in its configuration"
-    if config.predictions and (config.task is not Task.finetune or not config.trainer.halting_statistics):
-        yield "predictions=true: read only with task=finetune and trainer.halting_statistics=true"
+    if config.predictions and config.task is not Task.finetune:
+        yield f"predictions=true: read only of labelled data, e.g. --config-name act_cola, not with task={config.task}"
+    elif config.predictions and not config.trainer.halting_statistics:
+        yield "predictions=true: needs trainer.halting_statistics=true"
     if config.rival_of is not None and family(config.model.name).fixed_depth is None:
         able = one_of(name for name, each in families().items() if each.fixed_depth is not None)
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"

@@ -84,7 +84,8 @@ class UnitStatistics(HaltingStatistics):
         """What halting.json holds of all batches, with advice where depth does not adapt."""
         found = super().summary()
         if self.advice and "warning" in found["adaptation"]:
-            found["adaptation"]["advice"] = self.advice
+            half = max(1, round(found["max_depth"] / 2))
+            found["adaptation"]["advice"] = self.advice.replace("DEPTH", str(half))
         return found
 
 

@@ -273,8 +273,8 @@ def load_model(
     config = read_config("checkpoint", path)
     wanted = load(family(settings.name).config).model_type
     if wanted and config.model_type != wanted:
-        its = [each.name for each in families().values() if load(each.config).model_type == config.model_type]
-        advice = f"; add model={its[0]}" if its else ""
+        its = [each for each in families().values() if load(each.config).model_type == config.model_type]
+        advice = f"; add model={its[0].option or its[0].name}" if its else ""
         raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {wanted}{advice}")
     fixed = _shapes(type(config), settings)
     in_model = _setting_names(settings)

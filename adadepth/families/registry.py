@@ -126,7 +126,9 @@ class Family:
         reads_vectors: It reads vectors and no tokens.
         own_symbols: It learns the symbols it reads, and not only words of a pretrained tokenizer.
         checks: What its settings need of each other and of the rest of a configuration; see `Budgeting.checks`.
-        advice: What may help where depth does not adapt, one line.
+        option: An option of the group `model` that is of this family, which messages advise.
+        advice: What may help where depth does not adapt, one line of overrides and what each does, with "; " between
+            them; DEPTH stands for half of the greatest depth.
         offline: What needs no network in place of pretrained weights of the hub, one line.
         weights_from: Renames the parameters of an original, for `convert_reference_state_dict`.
         config_from: Reads an original's configuration, for `convert_reference_config`.
@@ -160,6 +162,7 @@ class Family:
     reads_vectors: bool = False
     own_symbols: bool = True
     checks: tuple[str, ...] = ()
+    option: str | None = None
     advice: str | None = None
     offline: str | None = None
     weights_from: str | None = None

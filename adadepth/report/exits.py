@@ -239,7 +239,7 @@ def advice_text(study: Mapping[str, Any]) -> str:
         return ""
     rule, fixed = found["rule"], found["fixed"]
     is_full = rule["rule"] == f"fixed:{study['max_steps']}"
-    taken = "full depth for everybody" if is_full else f"exit_rule={rule['rule']}"
+    taken = "full depth for everybody" if is_full else _taken(rule["rule"], study)
     of_text = study.get("problem") == "language_model"
     kept = f"{found['keep']:.0%} of full depth's {'likelihood of a token' if of_text else 'score'}"
     told = [f"take {taken}, the cheapest that keeps {kept}: {_spends(rule, study)}"]
@@ -252,6 +252,11 @@ def advice_text(study: Mapping[str, Any]) -> str:
     chosen = f"chosen on {found['chosen_on']:,} examples, these figures are of {found['told_on']:,} others"
     ran = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
     return "; ".join([*told, chosen + ran[0]])
+
+
+def _taken(rule: str, study: Mapping[str, Any]) -> str:
+    """Write a rule as the setting that takes it; of a model without such a setting, as what evaluates it."""
+    return f"model.exit_rule={rule}" if study.get("has_setting", True) else f"'exit_rules=[{rule}]'"
 
 
 def _spends(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from adadepth.report.worth import (
     whole_percent,
     worth,
 )
+from adadepth.settings.overrides import format_override
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
@@ -210,7 +212,26 @@ def _advice(files: RunFiles, unit: str, wanted: float) -> Iterator[str]:
     else:
         yield "train longer, or raise budget.gain"
     if halts(files) and unit in ("updates", "macs"):
-        yield f"set the trained model to it, with mode=evaluate checkpoint=RUN 'budget.targets=[{wanted:g}]'"
+        yield f"set the trained model to it, with {_fitting_command(files, unit, wanted)}"
+
+
+# What a command that evaluates a run takes over from that which trained it; keys of `model`, too.
+_OF_TRAINING = ("model", "task", "debug", "small", "output_dir", "trainer.use_cpu", "trainer.precision")
+
+
+def _fitting_command(files: RunFiles, unit: str, wanted: float) -> str:
+    """Write what fits the trained model to its target, from the working directory of its training."""
+    words = shlex.split(str(files.run.get("command") or "")) or ["--config-name", str(files.run.get("config_name"))]
+    started = [word for word in words if "=" not in word and word not in ("-m", "--multirun")]
+    kept = [word for word in words if word.partition("=")[0] in _OF_TRAINING or word.startswith("model.")]
+    # A target of the configuration itself would be in another unit.
+    own = [
+        format_override("checkpoint", files.directory),
+        "budget=none",
+        f"budget.targets=[{wanted:g}]",
+        f"budget.unit={unit}",
+    ]
+    return shlex.join([*started, "mode=evaluate", *kept, *own])
 
 
 def verdict(files: RunFiles) -> Verdict:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import shlex
 from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from adadepth.runs.directory import (
     CHECKPOINTS,
     CONFIG_FILE,
     CONTINUE,
+    MODEL,
     model_path,
     read_record,
     read_settings,
@@ -25,6 +27,7 @@ from adadepth.runs.directory import (
 from adadepth.settings import ContextConfig, ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.settings.interpolations import note_environment, restore_references
 from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.overrides import format_override
 from adadepth.system.plain_yaml import from_yaml
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
@@ -222,7 +225,10 @@ def _refuse_finished(run: Path, own: Any, now: Any) -> None:
     if record.get("status") != "finished" or record.get("stopped_because") is not None:
         return
     if all(OmegaConf.select(own, key) == OmegaConf.select(now, key) for key in CONTINUE):
+        pretrained = shlex.quote(format_override("model.pretrained", run / MODEL))
+        command = str(record.get("command") or "")
+        started = "" if "resume=" in command else f"{command} "
         raise CheckpointError(
-            f"resume={run}: this run is finished, there is nothing to continue; "
-            f"to train another from its weights: model.pretrained={run}/model"
+            f"resume={run}: this run is finished, there is nothing to continue; to train another from its weights: "
+            f"{started}{pretrained}"
         )

@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from adadepth.settings import ExperimentConfig
+from adadepth.settings.overrides import format_override
 
 # What an evaluation takes from the command line of its training: the data, the tokenizer and the model's own settings
 # it takes from the run. A choice of the model says the family.
@@ -50,7 +51,16 @@ def evaluation_command(config: ExperimentConfig, run: Path) -> str:
     if config.seeds > 1 or any(_key(each) in ("seed", "seeds") for each in given):
         kept.append(f"seed={config.seed}")
     root = (HydraConfig.get().job.config_name if has_given else None) or config.name
-    return shlex.join([*_root(root), "mode=evaluate", f"checkpoint={run}", *kept])
+    return shlex.join([*_root(root), "mode=evaluate", format_override("checkpoint", run), *kept])
+
+
+def continuation_command(run: Path) -> str:
+    """Write what continues a training from the same working directory; all its settings are in its folder.
+
+    Args:
+        run: Its folder.
+    """
+    return shlex.join([*program(), format_override("resume", run)])
 
 
 def _is_kept(key: str) -> bool:

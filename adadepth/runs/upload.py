@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,8 @@ def push(folder: Path, repository: str, message: str) -> str | None:
     try:
         found = _api().upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     except (OSError, ValueError) as error:
-        logger.warning(
-            "%s was not uploaded (%s); try again with: hf upload %s %s", folder, first_line(error), repository, folder
-        )
+        again = shlex.join(["hf", "upload", repository, str(folder)])
+        logger.warning("%s was not uploaded (%s); try again with: %s", folder, first_line(error), again)
         return None
     return str(found.repo_url)
 

@@ -120,20 +120,29 @@ class Regime:
 
     Attributes:
         reads: The data it takes, for messages.
+        example: An option of the group `dataset` with such data; by how a family reads text where that decides it.
         head: Which of a family's heads it trains; None: that of what is predicted of the data.
     """
 
     reads: str
+    example: str | Mapping[str, str]
     head: str | None = None
+
+    def describe_data(self, text: str) -> str:
+        """Say what data it takes, with an example for a family that reads text in this way."""
+        example = (
+            self.example if isinstance(self.example, str) else self.example.get(text, next(iter(self.example.values())))
+        )
+        return f"{self.reads}, e.g. dataset={example}"
 
 
 REGIMES: dict[Task, Regime] = {
-    Task.pretrain: Regime("a corpus, e.g. dataset=python_docs", "pretraining"),
-    Task.finetune: Regime("labelled data, e.g. dataset=cola"),
+    Task.pretrain: Regime("a corpus", "python_docs", "pretraining"),
+    Task.finetune: Regime("labelled data", "cola"),
     Task.language_model: Regime(
-        "running text, e.g. dataset=stream_python_docs or causal_python_docs", "language_model"
+        "running text", {"streams": "stream_python_docs", "blocks": "causal_python_docs"}, "language_model"
     ),
-    Task.architecture_search: Regime("streams of text, e.g. dataset=stream_python_docs", "search"),
+    Task.architecture_search: Regime("streams of text", "stream_python_docs", "search"),
 }
 
 

@@ -74,7 +74,7 @@ def _line(error: BaseException, folder: Path | None) -> str:
         return f"{reason}: {next(iter(str(error).splitlines()), '')}"
     more = " or ".join(cure for said, cure in _PLAIN.items() if said.lower() in reason) or "free some more"
     what = "" if name is None else f" for {Path(name).name}"
-    return f"{place}: {reason}{what} ({free_space(place)}); {more}, a training goes on with resume="
+    return f"{place}: {reason}{what} ({free_space(place)}); {more}, a training goes on with resume=latest"
 
 
 def free_space(folder: Path) -> str:

@@ -205,8 +205,9 @@ def of_all_processes(found: _Found) -> list[_Found]:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 _LESS_MEMORY = (
-    "trainer.gradient_checkpointing=true needs less, as do a smaller trainer.per_device_train_batch_size with more "
-    "trainer.gradient_accumulation_steps and a shorter dataset.sequence_length; resume= goes on"
+    "a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps needs less, as do a "
+    "shorter dataset.sequence_length and, of models that can compute again, trainer.gradient_checkpointing=true; "
+    "resume=latest goes on"
 )
 # What torch, the system's loader of libraries and Python's threads say.
 _NO_MEMORY, _NO_ADDRESSES, _NO_THREAD = "can't allocate memory", "failed to map segment", "can't start new thread"

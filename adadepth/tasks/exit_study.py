@@ -169,6 +169,8 @@ def compare_on_text(rules: Sequence[ExitRule], sets: Mapping[str, TextBlocks], s
 
 def _conclude(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
     """Write and print the studies, and adopt the first one's advice where that is wanted."""
+    has_setting = hasattr(session.config.model, "exit_rule")
+    studies = {name: {**found, "has_setting": has_setting} for name, found in studies.items()}
     if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
         for name, found in studies.items():

@@ -27,6 +27,7 @@ from adadepth.serving.knobs import budget_knob, knobs_of
 from adadepth.serving.served import Drawn, Measured, Served, Standing
 from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import columns_of, kind_of, problem_of
+from adadepth.settings.overrides import format_override
 from adadepth.system.console import say
 from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
 from adadepth.tasks.identity import class_names_of
@@ -111,7 +112,12 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
         name=path if run is None else f"{config.name}/{run.name}",
         pipeline=pipeline,
         knobs=knobs if budget is None else [*knobs[:1], budget, *knobs[1:]],
-        command=[*program(), "--config-name", _root(config), f"checkpoint={path if run is None else run}"],
+        command=[
+            *program(),
+            "--config-name",
+            _root(config),
+            format_override("checkpoint", path if run is None else run),
+        ],
         pairs=reads_pairs,
         drawn=drawn,
         measured=measured,

@@ -39,7 +39,7 @@ from adadepth.runs.directory import (
     run_directory,
 )
 from adadepth.runs.model_card import CARD, write_card
-from adadepth.runs.program import evaluation_command
+from adadepth.runs.program import continuation_command, evaluation_command
 from adadepth.runs.upload import open_repository, push
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.experiment import Kept
@@ -291,7 +291,8 @@ def fit(
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
             whole = owner or run.directory
-            say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
+            say(f"{session.stop.why()} at step {trainer.state.global_step}")
+            say(f"continue: {continuation_command(whole)}")
         pass_on(session.stop.signal)
         raise SystemExit(128 + session.stop.signal)
     trainer.refuse_weights()

@@ -275,7 +275,7 @@ class TrackingCallback(TrainerCallback):
             told["is_set"] = True
             told.pop("warning", None)
         if self._has_target and "advice" in told:
-            told["advice"] = "; ".join(one for one in told["advice"].split("; ") if not one.startswith("budget="))
+            told["advice"] = "; ".join(one for one in told["advice"].split("; ") if not one.startswith("budget."))
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

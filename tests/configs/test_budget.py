@@ -19,7 +19,7 @@ MISTAKES = [
     (LAYERS, ["budget=blocks", "baseline=uniform"], "model.pick_one_layer_only and model.freeze_distribution leave"),
     (LAYERS, ["budget=blocks", "baseline=depth_penalty"], "model.lambda_distribution_depth=0.02 is a price beside it"),
     (SEARCH, ["budget=latency", "search.latency_weight=1"], "budget.target=4: search.latency_weight=1 is a price"),
-    ("par_network", ["budget=latency"], "budget.target=4: of model=par_xl read only with task=architecture_search"),
+    ("par_network", ["budget=latency"], "budget.target=4: of par_xl only a search holds it"),
     (SEARCH, ["budget=depth"], "budget.unit=updates: of model=par_xl, training can hold milliseconds"),
     (
         LAYERS,

@@ -86,9 +86,9 @@ MISTAKES = [
         ["tokenizer=words", "tokenizer.symbols=[a]"],
         "tokenizer.symbols=['a']: read only with tokenizer.kind",
     ),
-    ("par_network", ["search.tau_end=0.5"], "search: read only with a supernet"),
-    ("act_tiny", ["search.tau_end=0.5"], "search: read only with model=par_xl, but model=albert_act"),
-    ("act_tiny", ["context.memory_length=3"], "context: read only with model=par_xl, but model=albert_act"),
+    ("par_network", ["search.tau_end=0.5"], "search: read only by a supernet"),
+    ("act_tiny", ["search.tau_end=0.5"], "search: read only by models of par_xl, but this one is of albert_act"),
+    ("act_tiny", ["context.memory_length=3"], "context: read only by models of par_xl, but this one is of albert_act"),
     ("act_tiny", ["tokenizer.kind=word"], "tokenizer.kind=word: read only with streams of text"),
 ]
 

@@ -16,7 +16,7 @@ from tests.configs.support import configured
      "dataset.held_out=0.1: name held_out in dataset.evaluation_splits, to evaluate on it"),
     (["dataset=imdb", "dataset.held_out=1"], "dataset.held_out=1.0: "),
     (["dataset=bigram_shift", "dataset.held_out=0.1", "dataset.evaluation_splits=[held_out]"],
-     "dataset.held_out=0.1: read only with dataset.source=local or hub"),
+     "dataset.held_out=0.1: read only with rows of your own, dataset.source=local dataset.path=PATH, or of the hub"),
     (["dataset=wikiann", "dataset.hub.path=null"], "dataset.hub.path: dataset.source=hub needs it"),
     (["dataset=wikiann", "dataset.source=local"],
      "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"),

@@ -103,7 +103,11 @@ FINETUNING_MISTAKES = [
     ("ponder_tiny", ["dataset=parity_vectors"], "model=ponder_albert: dataset=parity_vectors needs a recurrent cell"),
     ("ponder_parity", ["model=ponder_albert_mini"], "model=ponder_albert: dataset=parity_vectors needs a recurrent"),
     ("ponder_tiny", ["model=parity_rnn"], "model=ponder_rnn: dataset=bigram_shift needs a model of tokens"),
-    ("ponder_tiny", ["exit_rules=[all]"], "exit_rules=['all']: read only with mode=evaluate on labelled"),
+    (
+        "ponder_tiny",
+        ["exit_rules=[all]"],
+        "exit_rules=['all']: read only with mode=evaluate checkpoint=latest",
+    ),
     ("ponder_tiny", ["seeds=0"], "seeds=0: "),
     ("ponder_tiny", ["seeds=2", "resume=latest"], "seeds=2: read only with mode=train, and not with resume"),
     ("ponder_tiny", ["optimise=eval/scor"], "optimise=eval/scor: "),

@@ -139,7 +139,7 @@ def test_sequences_that_halt_are_held_too(tmp_path):
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
-    (("model.act_penalty=1e-3",), "model.act_penalty=0.001 is a price beside it; set it to 0, or budget=none"),
+    (("model.act_penalty=1e-3",), "model.act_penalty=0.001 is a price beside it; set model.act_penalty=0, or"),
     (("budget.target=9",), "budget.target=9: must be from 1 to 4, in updates"),
     (("budget.target=0.5",), "budget.target=0.5: must be from 1 to 4, in updates"),
     (("budget=work", "budget.target=2"), "budget.target=2: must be from 0 to 1, in macs"),

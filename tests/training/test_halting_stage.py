@@ -138,7 +138,7 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
     ("ponder_tiny", ["halting.slope=3"], "halting: read only with halting.alone=true"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.threshold=-1"], "must be at least 0"),
-    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: read only with model=ponder_albert or"),
+    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: read only by models of ponder_albert or"),
     ("act_tiny", ["halting.alone=true"], "halting: read only"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "optimise=eval/kl_loss"], "optimise=eval/kl_loss: "),
     (

@@ -206,9 +206,11 @@ def test_ids_of_puzzles_are_rows_of_the_file(tmp_path: Path) -> None:
     assert ["".join(row["label"]) for row in rows] == [answers[number] for number in NINE_OF_FORTY]
 
 
-@pytest.mark.parametrize("override", ["trainer.halting_statistics=false", "task=pretrain"])
-def test_predictions_that_nobody_would_write_are_refused(override: str) -> None:
-    root = "ponder_tiny" if override.startswith("trainer") else "act_tiny"
-    with pytest.raises(ConfigError, match="predictions=true: read only with task=finetune") as caught:
+@pytest.mark.parametrize(("root", "override", "message"), [
+    ("ponder_tiny", "trainer.halting_statistics=false", "predictions=true: needs trainer.halting_statistics=true"),
+    ("act_tiny", "task=pretrain", "predictions=true: read only of labelled data"),
+])  # fmt: skip
+def test_predictions_that_nobody_would_write_are_refused(root: str, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         configured(root, "predictions=true", override)
     assert "\n" not in str(caught.value)

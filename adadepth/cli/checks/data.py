@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from adadepth.cli.checks.modes import format_mode
 from adadepth.errors import ConfigError, nearest
 from adadepth.measure.quality import check_tags, is_hub_metric
 from adadepth.settings import (
@@ -39,6 +40,7 @@ from adadepth.settings.experiment import TokenizerKind
 from adadepth.settings.kinds import called, kind_of, problem_of
 
 _HUB_KEYS = {"path": str, "name": str, "split": str, "rows_per_document": int, "streamed": bool}
+_OWN_ROWS = "read only with rows of your own, dataset.source=local dataset.path=PATH, or of the hub"
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -71,13 +73,15 @@ def _path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
 def _read_only_with(dataset: TextConfig, key: str, source: Source) -> Iterator[str]:
     """What another source does not read."""
     if getattr(dataset, key) and dataset.source is not source:
-        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source={source}"
+        path = "" if dataset.path else " dataset.path=PATH"
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source={source}{path}"
 
 
 def _not_embedded(dataset: TextConfig, key: str) -> Iterator[str]:
     """Hub entries stay where local files take their place."""
     if getattr(dataset, key) and dataset.source is Source.embedded:
-        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub"
+        entries = "" if dataset.hub else " 'dataset.hub=[{path: NAME}]'"
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub{entries}"
 
 
 def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -122,9 +126,10 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
     if tokenizer.path is not None:
         return
     if kind is not TokenizerKind.unigram and not is_stream:
-        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. dataset=stream_python_docs"
+        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. --config-name par_tiny"
     if tokenizer.symbols and kind is not TokenizerKind.unigram:
-        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram"
+        size = "" if tokenizer.vocab_size else " tokenizer.vocab_size=8000"
+        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram{size}"
     if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
         yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
     if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
@@ -141,7 +146,7 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
     if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
         yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
     if dataset.held_out is not None and dataset.source is Source.embedded:
-        yield f"dataset.held_out={dataset.held_out}: read only with dataset.source=local or hub"
+        yield f"dataset.held_out={dataset.held_out}: {_OWN_ROWS}"
 
 
 def _table_source(dataset: TableConfig) -> Iterator[str]:
@@ -162,12 +167,12 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
     if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
         yield "dataset.label_separator: must not be empty"
     if dataset.problem is SequenceProblem.multi_label and dataset.source is Source.embedded:
-        yield "dataset.problem=multi_label: read only with dataset.source=local or hub"
+        yield f"dataset.problem=multi_label: {_OWN_ROWS}"
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):
             yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
     if dataset.difficulty_column is not None and dataset.source is Source.embedded:
-        yield f"dataset.difficulty_column={dataset.difficulty_column}: read only with dataset.source=local or hub"
+        yield f"dataset.difficulty_column={dataset.difficulty_column}: {_OWN_ROWS}"
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
         yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
     for split, entry in dataset.test_hub.items():
@@ -201,7 +206,7 @@ def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Itera
     if (problem := problem_of(dataset)) in ("regression", "multi_label"):
         yield f"{named}: dataset.problem={problem} has no classes of which a text is one"
     if dataset.source is Source.embedded:
-        yield f"{named}: read only with dataset.source=local or hub"
+        yield f"{named}: {_OWN_ROWS}"
     if getattr(config.model, "classes_weights", None) is not None:
         yield f"{named}: the model has weights of its own; set model.classes_weights=null"
 
@@ -341,9 +346,10 @@ def _no_embedded_rows(dataset: TableConfig) -> Iterator[str]:
 def check_treebank(dataset: TreebankConfig, config: ExperimentConfig) -> Iterator[str]:
     """A treebank is read by evaluations of models of tokens, and by nothing else."""
     if config.mode is Mode.train:
-        yield f"dataset={dataset.name}: read with mode=evaluate only; to train on CoNLL-U files take dataset=ud_pos"
+        how = f"read with {format_mode(Mode.evaluate, config)} only"
+        yield f"dataset={dataset.name}: {how}; to train on CoNLL-U files take --config-name act_pos dataset=ud_pos"
     if config.task not in (Task.pretrain, Task.finetune):
-        yield f"dataset={dataset.name}: read with task=pretrain or finetune only, not with task={config.task}"
+        yield f"dataset={dataset.name}: read by masked language models and taggers only, not with task={config.task}"
     if dataset.path is None and not dataset.hub.path:
         yield "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"
     if dataset.evaluation_splits is not None and not dataset.evaluation_splits:

@@ -133,7 +133,7 @@ def check_probing(config: ExperimentConfig) -> Iterator[str]:
         return
     dataset, about = config.dataset, family(config.model.name)
     if config.task is not Task.finetune:
-        yield f"mode=probe: reads labelled data, task=finetune, e.g. --config-name act_cola; not task={config.task}"
+        yield f"mode=probe: reads labelled data, e.g. --config-name act_cola; not task={config.task}"
     elif not kind_of(dataset).is_probed or getattr(dataset, "source", None) is Source.embedded:
         yield f"dataset={dataset.name}: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"
     elif (problem := problem_of(dataset)) != "classification":

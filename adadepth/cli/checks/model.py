@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from adadepth.budget.target import full_in
+from adadepth.budget.target import NO_BUDGET, full_in
+from adadepth.cli.checks.modes import format_mode
 from adadepth.families.registry import families, families_reading, family, load, met, one_of
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 
@@ -18,7 +19,8 @@ def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
     of_model = family(config.model.name)
     for group in _GROUPS:
         if group not in of_model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
-            yield f"{group}: read only with model={one_of(families_reading(group))}, but model={config.model.name}"
+            readers = one_of(families_reading(group))
+            yield f"{group}: read only by models of {readers}, but this one is of {config.model.name}"
     for place in of_model.checks:
         yield from load(place)(config)
 
@@ -30,7 +32,7 @@ def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
         return
     if not halting.alone:
         if halting != OPTIONAL_GROUPS["halting"]():
-            yield "halting: read only with halting.alone=true"
+            yield "halting: read only with halting.alone=true model.pretrained=RUN/model"
         return
     if config.mode is not Mode.train:
         yield f"halting.alone=true: read only with mode=train, but mode={config.mode}"
@@ -45,7 +47,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         yield from _targets(config)
     if budget.target is None:
         if config.mode is Mode.train and budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
-            yield "budget: read only with a target, e.g. budget=depth budget.target=3"
+            yield "budget: read only with a target, the depth to hold, which budget.target says"
         return
     given = f"budget.target={budget.target:g}"
     units = about.budget.targets
@@ -58,7 +60,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         return
     for name in about.budget.prices:
         if value := getattr(config.model, name):
-            yield f"{given}: model.{name}={value:g} is a price beside it; set it to 0, or budget=none"
+            yield f"{given}: model.{name}={value:g} is a price beside it; set model.{name}=0, or {NO_BUDGET}"
     for place in about.budget.checks:
         yield from load(place)(config)
     yield from _reachable("budget.target", budget.target, config)
@@ -86,7 +88,7 @@ def _targets(config: ExperimentConfig) -> Iterator[str]:
     """Depths that a checkpoint is to be fitted to."""
     given, units = f"budget.targets={config.budget.targets}", family(config.model.name).budget.fitted
     if config.mode is not Mode.evaluate:
-        yield f"{given}: read only with mode=evaluate; training holds one, budget.target"
+        yield f"{given}: read only with {format_mode(Mode.evaluate, config)}; training holds one, budget.target"
     if not config.trainer.halting_statistics:
         yield f"{given}: needs trainer.halting_statistics=true"
     if not units:

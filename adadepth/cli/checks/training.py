@@ -70,14 +70,16 @@ def _plateau(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.schedule is not Schedule.plateau:
         if trainer.plateau_patience is not None:
-            yield f"trainer.plateau_patience={trainer.plateau_patience}: read only with trainer.schedule=plateau"
+            warmup = " trainer.warmup_steps=0" if trainer.warmup_steps else ""
+            patience = f"trainer.plateau_patience={trainer.plateau_patience}"
+            yield f"{patience}: read only with trainer.schedule=plateau{warmup}"
         return
     if trainer.plateau_patience is None:
         yield "trainer.plateau_patience: trainer.schedule=plateau needs it"
     if trainer.eval_strategy == "no" or trainer.metric_for_best_model is None:
         yield "trainer.schedule=plateau: needs trainer.eval_strategy and trainer.metric_for_best_model"
     if trainer.warmup_steps:
-        yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up"
+        yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up; set it to 0"
 
 
 def _selection(config: ExperimentConfig) -> Iterator[str]:

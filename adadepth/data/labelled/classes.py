@@ -106,7 +106,9 @@ def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path
     names = _ordered(name for table in tables for name in _distinct(key, column, table, root))
     if values := [name for name in names if _is_number(name) and "." in name]:
         instead = (
-            "use dataset.problem=regression" if key == "label_column" else "tags are the last column of .conll files"
+            "use dataset.problem=regression 'dataset.metrics=[pearson,mse]'"
+            if key == "label_column"
+            else "tags are the last column of .conll files"
         )
         raise DataError(
             f"dataset.{key}={column}: {tables[0].label} holds values such as {values[0]}, not classes; {instead}"

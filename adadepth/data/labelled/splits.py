@@ -248,8 +248,9 @@ def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
         matches = next(filter(None, (_called(name, names) for name in _names(split, wanted))), [])
         if len({match.groups() for match in matches}) > 1:
             several = ", ".join(match[0] for match in matches)
+            mapping = ", ".join(f"{name}: FILE" for name in wanted)
             raise DataError(
-                f"dataset.path={path}: {several} are all the split {split}; choose with dataset.path={{{split}: FILE}}"
+                f"dataset.path={path}: {several} are all the split {split}; choose with 'dataset.path={{{mapping}}}'"
             )
         if matches:
             found[split] = find_files("dataset.path", [folder / match[0] for match in matches])

@@ -139,6 +139,7 @@ _HEADS = "adadepth.families.adalayers.heads"
 
 FAMILY = Family(
     settings=AdaLayersSettings,
+    option="adalayers_minilm",
     config="adadepth.families.adalayers.configuration:AdaLayersConfig",
     heads={
         "classification": f"{_HEADS}:AdaLayersForSequenceClassification",

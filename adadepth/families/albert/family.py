@@ -16,6 +16,7 @@ class PlainAlbertSettings(AlbertSettings):
 
 FAMILY = Family(
     settings=PlainAlbertSettings,
+    option="albert_mini",
     config="transformers:AlbertConfig",
     heads={"classification": "adadepth.families.albert.modeling:PlainAlbertForSequenceClassification"},
     encoder="adadepth.families.albert.modeling:PlainAlbertModel",

@@ -169,6 +169,7 @@ _HEADS = "adadepth.families.albert_act.heads"
 
 FAMILY = Family(
     settings=AlbertActSettings,
+    option="albert_act_mini",
     config="adadepth.families.albert_act.recurrence:AlbertActConfig",
     heads={
         "pretraining": f"{_HEADS}:AlbertActForPreTraining",
@@ -197,8 +198,8 @@ FAMILY = Family(
         "adadepth.families.albert_act.family:check_readouts",
         "adadepth.families.albert_act.family:check_pooling",
     ),
-    advice="budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
-    "model.state_rule=graves and model.recall=true",
+    advice="budget.target=DEPTH model.act_penalty=0 holds a mean depth; model.halt_bias_init=-2 starts deeper; "
+    "model.state_rule=graves model.recall=true is what tasks that need depth need",
     sections=("adadepth.families.albert_act.report:published",),
     weights_from="adadepth.families.shared.albert.convert:from_albert",
     config_from="adadepth.families.albert_act.convert:read_config",

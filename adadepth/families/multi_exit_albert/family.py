@@ -31,6 +31,7 @@ class MultiExitAlbertSettings(AlbertSettings):
 
 FAMILY = Family(
     settings=MultiExitAlbertSettings,
+    option="pabee_mini",
     config="adadepth.families.multi_exit_albert.modeling:MultiExitAlbertConfig",
     heads={"classification": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"},
     auto={"AutoModel": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertModel"},

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from adadepth.budget.target import NO_BUDGET
 from adadepth.families.registry import Budgeting, Family, Searching
 from adadepth.settings import (
     Activation,
@@ -156,11 +157,14 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         yield from _search(config)
         return
     if config.task is Task.architecture_search:
-        yield f"model.architecture={model.architecture}: task=architecture_search searches it; use task=language_model"
-    if config.search != SearchConfig():
         yield (
-            "search: read only with a supernet, model=par_xl_* without model.architecture; one network trains with "
+            f"model.architecture={model.architecture}: task=architecture_search searches it; one network trains with "
             "--config-name par_network"
+        )
+    elif config.search != SearchConfig():
+        yield (
+            "search: read only by a supernet, which has no model.architecture, as in --config-name par_tiny; leave it "
+            "out for one network"
         )
 
 
@@ -168,11 +172,13 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     """Only a search chooses what a network costs."""
     given = f"budget.target={config.budget.target:g}"
     if config.task is not Task.architecture_search:
-        yield f"{given}: of model=par_xl read only with task=architecture_search, but task={config.task}"
+        yield f"{given}: of par_xl only a search holds it, e.g. --config-name par_tiny; not task={config.task}"
     if (share := config.search.stop_unchanged) is not None:
-        yield f"{given}: search.stop_unchanged={share:g} may end the search before its schedule; set it to null"
+        unheld = f"search.stop_unchanged={share:g} may end the search before its schedule"
+        yield f"{given}: {unheld}; set search.stop_unchanged=null"
     if weight := config.search.latency_weight:
-        yield f"{given}: search.latency_weight={weight:g} is a price beside it; set it to 0, or budget=none"
+        price = f"search.latency_weight={weight:g} is a price beside it"
+        yield f"{given}: {price}; set search.latency_weight=0, or {NO_BUDGET}"
 
 
 def _search(config: ExperimentConfig) -> Iterator[str]:
@@ -201,6 +207,7 @@ _MODELING = "adadepth.families.par_xl.modeling"
 
 FAMILY = Family(
     settings=ParXLSettings,
+    option="par_xl_mini",
     config="adadepth.families.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
     auto={"AutoModel": "adadepth.families.par_xl.stack:ParXLModel"},

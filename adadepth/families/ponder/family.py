@@ -142,12 +142,14 @@ _BUDGET = Budgeting(
     checks=("adadepth.families.ponder.family:check_budget",),
 )
 _ADVICE = (
-    "model.prior=uniform keeps later steps trained; budget=depth holds a mean depth; a second stage trains the halting "
-    "head alone"
+    "model.prior=uniform model.target_halt_probability=null keeps later steps trained; budget.target=DEPTH "
+    "model.prior=uniform model.target_halt_probability=null holds a mean depth; halting.alone=true "
+    "model.pretrained=RUN/model trains the halting head of this run alone"
 )
 FAMILIES = (
     Family(
         settings=PonderAlbertSettings,
+        option="ponder_albert_mini",
         config="adadepth.families.ponder.modeling:PonderAlbertConfig",
         heads={"classification": "adadepth.families.ponder.modeling:PonderAlbertForSequenceClassification"},
         auto={"AutoModel": "adadepth.families.ponder.modeling:PonderAlbertModel"},
@@ -172,6 +174,7 @@ FAMILIES = (
     ),
     Family(
         settings=PonderRnnSettings,
+        option="parity_rnn",
         config="adadepth.families.ponder.rnn:PonderRnnConfig",
         heads={"classification": "adadepth.families.ponder.rnn:PonderRnnForClassification"},
         loss_parts={"kl_loss": None},

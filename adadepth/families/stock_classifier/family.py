@@ -33,6 +33,7 @@ def first_tokens(model: Any) -> dict[str, Any]:
 
 FAMILY = Family(
     settings=StockClassifierSettings,
+    option="stock",
     config="transformers:PreTrainedConfig",
     heads={
         "classification": "adadepth.families.stock_classifier.modeling:StockForSequenceClassification",

@@ -113,6 +113,7 @@ def check_target(config: ExperimentConfig) -> Iterator[str]:
 
 FAMILY = Family(
     settings=TrmSettings,
+    option="trm_mini",
     config="adadepth.families.trm.network:TrmConfig",
     heads={"puzzle": "adadepth.families.trm.modeling:TrmForPuzzles"},
     loss_parts={"halt_loss": "halt_loss_weight"},

@@ -35,10 +35,10 @@ class TrackerKind:
 
 _TRACKERS: Mapping[str, TrackerKind] = {
     "wandb": TrackerKind(f"{_HERE}.wandb:WandbTracker", "wandb", "wandb", keeps_files=True),
-    "tensorboard": TrackerKind(f"{_HERE}.tensorboard:TensorBoardTracker", "tensorboard", "'adadepth[tensorboard]'"),
-    "mlflow": TrackerKind(f"{_HERE}.mlflow:MlflowTracker", "mlflow", "'adadepth[mlflow]'", keeps_files=True),
-    "trackio": TrackerKind(f"{_HERE}.trackio:TrackioTracker", "trackio", "'adadepth[trackio]'"),
-    "comet": TrackerKind(f"{_HERE}.comet:CometTracker", "comet_ml", "'adadepth[comet]'", keeps_files=True),
+    "tensorboard": TrackerKind(f"{_HERE}.tensorboard:TensorBoardTracker", "tensorboard", "adadepth[tensorboard]"),
+    "mlflow": TrackerKind(f"{_HERE}.mlflow:MlflowTracker", "mlflow", "adadepth[mlflow]", keeps_files=True),
+    "trackio": TrackerKind(f"{_HERE}.trackio:TrackioTracker", "trackio", "adadepth[trackio]"),
+    "comet": TrackerKind(f"{_HERE}.comet:CometTracker", "comet_ml", "adadepth[comet]", keeps_files=True),
 }
 
 

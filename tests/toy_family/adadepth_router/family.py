@@ -17,6 +17,7 @@ FAMILY = Family(
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",
     checks=("adadepth.families.shared.albert.settings:check_sizes",),
-    advice="budget=depth holds a mean depth; model.router_bias_init=1 updates more tokens at first",
+    advice="budget.target=DEPTH model.update_price=0 holds a mean depth; model.router_bias_init=1 updates more tokens "
+    "at first",
     sections=("adadepth_router.report:never_updated",),
 )

@@ -71,7 +71,7 @@ def test_a_wrong_path(folder: Path, tmp_path: Path) -> None:
     assert "dataset.path.train=" in message({"train": str(folder / "trains.tsv")}, tmp_path)
     write_table(other / "train.csv", rows_of_pairs(3))
     write_table(other / "train.tsv", rows_of_pairs(3))
-    assert "train.csv, train.tsv are all the split train; choose with dataset.path={train: FILE}" in message(
+    assert "train.csv, train.tsv are all the split train; choose with 'dataset.path={train: FILE" in message(
         other, tmp_path / "cache"
     )
 

@@ -22,7 +22,7 @@ SERVE = ("mode=serve", "checkpoint=somewhere")
     ("overrides", "message"),
     [
         (["mode=serve"], "checkpoint: mode=serve needs it"),
-        (["serve.port=1"], "serve: read only with mode=serve, but mode=train"),
+        (["serve.port=1"], "serve: read only with mode=serve checkpoint=latest, but mode=train"),
         ([*SERVE, "serve.port=70000"], "serve.port=70000: must be from 0 to 65535"),
         (["mode=predict", "checkpoint=[a,b]", "text=x"], "checkpoint=.*: must be one; a list is read only with"),
         (["mode=serve", "checkpoint=[]"], "checkpoint=.*: must be one"),
@@ -39,7 +39,7 @@ def test_without_gradio_the_line_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=r"^mode=serve: the package gradio is missing, install it with pip install ad"
+        ConfigError, match=r"^mode=serve: the package gradio is missing, install it with pip install 'ad"
     ):
         tasks.run(configured("act_hops", *SERVE))
 

@@ -1,0 +1,111 @@
+"""Commands that a run prints, and that its report and its card hold, copied and run as they stand."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from adadepth import run as program
+from adadepth.runs.program import continuation_command
+from adadepth.settings.overrides import format_override
+from tests.cli.support import Result
+from tests.training.support import stopped_early
+
+# What a shell, Hydra's grammar, or both, read in another way than as letters of a name.
+ODD = "a (b), [c]=d #e 'f' \"g\" $h ü; *~{i} & j"
+# Sizes are said: a model that starts from the weights of this one keeps them.
+SIZES = ("model.embedding_size=16", "model.hidden_size=32", "model.num_attention_heads=2", "model.intermediate_size=64")
+TINY = ("--config-name", "ponder_tiny", "debug=default", *SIZES)
+
+
+def words_after(label: str, out: str) -> list[str]:
+    """Return the arguments of the one command that stands after a label on a line of its own, as a shell splits it."""
+    (line,) = (line for line in out.splitlines() if line.startswith(f"{label}: "))
+    python, script, *words = shlex.split(line.removeprefix(f"{label}: "))
+    assert (python, script) == ("python", "adadepth/run.py")
+    return words
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return a working directory with a run in a folder of an odd name, and what the run said."""
+    folder = tmp_path_factory.mktemp("advised")
+    with pytest.MonkeyPatch.context() as patch, pytest.MonkeyPatch.context() as streams:
+        patch.chdir(folder)
+        given = [*TINY, format_override("output_dir", ODD)]
+        patch.setattr(sys, "argv", ["adadepth/run.py", *given])
+        said: list[str] = []
+        streams.setattr("adadepth.tasks.session.say", said.append)
+        program.main()
+    return folder, "\n".join(said)
+
+
+@pytest.fixture
+def here(trained: tuple[Path, str], command: Callable[..., Result], tmp_path: Path) -> Path:
+    """Return the working directory of a test, with a copy of the run where it was written."""
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [
+    *("a b", "a (b)", "a=b", "a,b", "[x]", "it's", 'q"q', "ü x", "a#b", "$x", "{a}", "~x", "a:b", "back\\", "a;b", "*"),
+    *("null", "1e3", "true", " lead", "x!y", "%", "a&b|c", "-x", ODD, "a\\'b", 'a\\"b'),
+])  # fmt: skip
+def test_an_override_is_read_back(text: str) -> None:
+    """As Hydra reads what a shell makes of the printed word."""
+    (word,) = shlex.split(shlex.join([format_override("checkpoint", text)]))
+    read = OverridesParser.create().parse_override(word)
+    assert not read.is_sweep_override()
+    assert str(read.value()) == text
+
+
+def test_the_evaluation_that_a_run_names(here: Path, trained: tuple[Path, str], command: Callable[..., Result]) -> None:
+    result = command(*words_after("evaluate", trained[1]))
+    assert result.status == 0, result.err
+    assert list(here.glob("*/ponder_tiny/*/evaluations/*/report.html"))
+
+
+def test_the_continuation_that_a_stopped_run_names(
+    here: Path, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = here.glob("*/ponder_tiny/*")
+    monkeypatch.setattr(sys, "argv", ["adadepth/run.py"])
+    said = f"continue: {continuation_command(run.relative_to(here))}"
+    finished = command(*words_after("continue", said))
+    assert (finished.status, "this run is finished" in finished.err) == (2, True), finished.err
+    advice = finished.err.partition("to train another from its weights: ")[2]
+    python, script, *again = shlex.split(advice)
+    assert (python, script) == ("python", "adadepth/run.py")
+    result = command(*again)
+    assert result.status == 0, result.err
+    stopped_early(run)
+    result = command(*words_after("continue", said))
+    assert result.status == 0, result.err
+    assert json.loads((run / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
+
+
+def test_the_command_that_a_report_shows_repeats_the_run(here: Path, command: Callable[..., Result]) -> None:
+    (page,) = here.glob("*/ponder_tiny/*/report.html")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+    (shown,) = set(re.findall(r"python adadepth/run\.py .*", text))
+    result = command(*shlex.split(shown)[2:])
+    assert result.status == 0, result.err
+    assert len(list(here.glob("*/ponder_tiny/*/report.html"))) == 2
+
+
+def test_the_card_of_a_model_has_code_that_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (card,) = here.glob("*/ponder_tiny/*/model/README.md")
+    (code,) = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)
+    placeholder = '"FOLDER OR NAME OF THIS MODEL"'
+    assert placeholder in code
+    exec(code.replace(placeholder, repr(str(card.parent))), {})
+    assert "updates=" in capfd.readouterr().out

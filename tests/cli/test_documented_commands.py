@@ -1,0 +1,127 @@
+"""Every command of the README, of the pages of `docs` and of the examples, composed and checked as it is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf, open_dict
+
+import adadepth.tasks
+from adadepth.cli.command_line import arguments, folders
+from adadepth.cli.help import usage
+from tests.cli.support import Result
+from tests.configs.support import composed, configured
+from tests.marks_support import mostly_slow
+
+ROOT = Path(__file__).resolve().parents[2]
+# A dated log keeps the commands of its days; the plugin's own commands need it installed, which its tests do.
+ELSEWHERE = ("docs/log.md", "examples/plugin/README.md")
+PAGES = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md")))
+    if str(path.relative_to(ROOT)) not in ELSEWHERE
+]
+_STARTED = r"torchrun [^#]*?adadepth/run\.py|sbatch examples/slurm/train\.sh|python adadepth/run\.py|adadepth"
+PROGRAM = re.compile(rf"(?:{_STARTED}) (?=--config|--help|--version|mode=)")
+RUNS = ("RUN", "RUN_A", "RUN_B", "RUN_OF_PHASE_1", "SUMMARY_OF_SEEDS")
+# What a reader puts in the place of a value or of more of a command: nothing to compose as it is.
+OPEN = re.compile(rf"\.\.\.|[|$]|\[[A-Z[]|\b(?!(?:{'|'.join(RUNS)}|FOLDER)\b)[A-Z][A-Z_]*\b")
+
+
+def lines_of(page: str) -> Iterator[str]:
+    """Yield the lines of a page's blocks of code, fenced or indented, continued lines joined."""
+    code: list[str] = []
+    fence = None  # what a fence is of, inside one
+    for line in page.splitlines():
+        if line.startswith("```"):
+            fence = line.removeprefix("```").strip() or "console" if fence is None else None
+        elif fence in ("bash", "sh", "console") or (fence is None and line.startswith("    ")):
+            code.append(line.strip())
+    yield from "\n".join(code).replace("\\\n", " ").splitlines()
+
+
+def words_of(line: str) -> list[str]:
+    """Return the arguments of a command of this program; none of another line."""
+    match = PROGRAM.match(line.strip())
+    if match is None or "lm_eval" in line or "wandb_workspace" in line:
+        return []
+    return shlex.split(re.sub(r"(?:^|\s)#.*", "", line.strip())[match.end() :])
+
+
+def documented() -> dict[str, str]:
+    """Return the arguments of every command, and the page that has it first."""
+    found: dict[str, str] = {}
+    for path in PAGES:
+        name = str(path.relative_to(ROOT))
+        for line in lines_of(path.read_text(encoding="utf-8")):
+            words = words_of(line)
+            if (
+                words
+                and "--config-dir" not in words
+                and not OPEN.search(" ".join(word for word in words if not word.startswith("text=")))
+            ):
+                found.setdefault(shlex.join(words), name)
+    for line in usage(folders()).splitlines():
+        words = words_of(re.split(r"(?<=\S) {2,}", line)[0])
+        if words and not re.search(r"GROUP|KEY|NAME|--hydra-help", line):
+            found.setdefault(shlex.join(words), "--help")
+    return found
+
+
+COMMANDS = documented()
+FIRST = {page: line for line, page in reversed(COMMANDS.items())}  # of every page, its first command
+
+
+def test_pages_have_commands() -> None:
+    assert len(COMMANDS) > 120
+    assert len(set(COMMANDS.values())) > 15
+
+
+def run_of(root: str, folder: Path) -> None:
+    """Write what the run of a configuration leaves, as far as a command that names it is checked by it."""
+    config = composed(root)
+    with open_dict(config):
+        del config["hydra"]
+    (folder / "model").mkdir(parents=True)
+    (folder / "checkpoints").mkdir()
+    OmegaConf.save(config, folder / "config.yaml")
+    record = {"status": "stopped", "mode": "train", "config_name": root}
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def is_plain(words: list[str]) -> bool:
+    """Return whether a command is a root and overrides: no sweep, bench, or option of Hydra."""
+    hydra = any(re.match(r"-m$|sweep=|hydra|\+|~|--help|--version|mode=report", word) for word in words)
+    return not hydra and "depth_bench" not in words
+
+
+@pytest.mark.parametrize("line", mostly_slow(COMMANDS, lambda line: line in FIRST.values()))
+def test_a_documented_command_is_right(
+    line: str, command: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(line)
+    root = words[words.index("--config-name") + 1] if "--config-name" in words else "act_tiny"
+    for name in {root, *re.findall(r"outputs/(\w+)", line)} - {"slurm"}:
+        run_of(name, tmp_path / "outputs" / name / "2026-01-02_03-04-05_0123456789")
+        for run in RUNS:
+            run_of(name, tmp_path / "outputs" / name / run)
+    for run in RUNS:
+        run_of(root, tmp_path / run)
+    if is_plain(words):
+        given = arguments(words)
+        assert given[0] == "--config-name"
+        configured(given[1], *given[2:])
+        return
+    if "hydra/launcher=submitit_slurm" in words:
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    monkeypatch.setattr(adadepth.tasks, "run", lambda config: 1.0, raising=False)
+    if any(word.startswith("sweep=") for word in words):  # of values by which a sweep goes over a file's own, the first
+        words = [re.sub(r"^([^\[]*=[^\[,]*),.*", r"\1", word) for word in words]
+    is_run = {"--help", "--version", "-m"} & {*words}
+    result = command(*words) if is_run else command(*words, "--cfg", "job")
+    assert result.status == 0, result.err
