@@ -26,6 +26,7 @@ _CLOSED = (
     "/deep_link",
 )
 MOST_BYTES = 64 * 1024  # of a question
+_TOO_LONG = 413, "the question is too long"
 _PORTS = {"http": 80, "https": 443}
 _POLICY_VIOLATION = 1008  # of a websocket
 
@@ -86,7 +87,8 @@ def _parse(url: str) -> tuple[str, int | None]:
     """Return the name, in small letters, and the port of a URL; an empty name where it is none."""
     try:
         parts = urlsplit(url)
-        return (parts.hostname or "").rstrip("."), parts.port
+        name = "" if "@" in parts.netloc else (parts.hostname or "")
+        return name.rstrip("."), parts.port
     except ValueError:
         return "", None
 
@@ -114,17 +116,22 @@ class Gate:
         if (refusal := self._refusal(scope)) is not None:
             await _refuse(send, *refusal)
             return
+        question = _Question(receive, send)
         try:
-            await self.app(scope, _bounded(receive), send)
-        except Exception as error:  # the one behind has answered 500
-            say(f"refused {scope.get('method', '')} {scope.get('path', ''):.80}: {format_error(error)}")
+            await self.app(scope, question.receive, question.send)
+        except Exception as error:  # what is behind has answered 500, unless nobody reads the answer
+            if not question.is_too_long:
+                say(f"refused {scope.get('path', ''):.80}: {format_error(error)}")
+        if question.is_too_long and not question.is_answered:
+            await _refuse(send, *_TOO_LONG)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         """Return the status and the line with which a request is refused; None: it is not."""
         headers: dict[str, list[str]] = {}
         for name, value in scope.get("headers", ()):
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        hosts = [*headers.get("host", []), *headers.get("x-forwarded-host", [])]
+        forwarded = [name.strip() for value in headers.get("x-forwarded-host", []) for name in value.split(",")]
+        hosts = [*headers.get("host", []), *forwarded]
         if not headers.get("host") or not all(map(self.names.has_host, hosts)):
             return 403, "the page is not known under this name; serve.names=[NAME] adds one"
         if not all(self.names.has_origin(origin, hosts[0]) for origin in headers.get("origin", [])):
@@ -134,21 +141,33 @@ class Gate:
             return 404, "no files are taken or given here"
         lengths = headers.get("content-length", [])
         if any(not length.isdigit() or int(length) > MOST_BYTES for length in lengths):
-            return 413, "the question is too long"
+            return _TOO_LONG
         return None
 
 
-def _bounded(receive: _Receive) -> _Receive:
-    """Of a question that does not say its length no more is read than any may have."""
-    seen = 0
+class _Question:
+    """A request of which no more is read than any may have, whether it says its length or not."""
 
-    async def bounded() -> _Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if seen > MOST_BYTES else message
+    def __init__(self, receive: _Receive, send: _Send) -> None:
+        self._receive, self._send, self._bytes = receive, send, 0
+        self.is_answered = False
 
-    return bounded
+    @property
+    def is_too_long(self) -> bool:
+        return self._bytes > MOST_BYTES
+
+    async def receive(self) -> _Message:
+        """Return the next part; of one that is too long only that nobody asks any more."""
+        message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if self.is_too_long else message
+
+    async def send(self, message: _Message) -> None:
+        """Pass on a part of the answer, but none to a question that was cut."""
+        if self.is_too_long and not self.is_answered:
+            return
+        self.is_answered = True
+        await self._send(message)
 
 
 async def _refuse(send: _Send, status: int, text: str) -> None:

@@ -8,14 +8,14 @@ import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple
 
 from adadepth.data.text.passages import Text
-from adadepth.errors import UserError, format_error, is_exit
+from adadepth.errors import ConfigError, UserError, format_error, is_exit
 from adadepth.report.section import templates
 from adadepth.serving.asking import ask
 from adadepth.serving.gate import Gate, Names, is_loopback, public_names
@@ -85,13 +85,32 @@ def launch(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()) -> 
     scripts = "\n".join(f"<script data-kept>{each}</script>" for each in kept)
     style = f"<style>{_template('frame.css')}</style>"  # gradio would rewrite what it is given as css
     page.queue(default_concurrency_limit=1, max_size=_MOST_WAITING, api_open=False)
-    _, address, _ = page.launch(
-        server_name=host, server_port=free_port(host, port), quiet=True, prevent_thread_lock=True, share=False,
-        inbrowser=False, show_error=False, footer_links=[], run_history=False, ssr_mode=False, pwa=False,
-        mcp_server=False, enable_monitoring=False, max_file_size=1, theme=_theme(),
-        head=style + scripts, app_kwargs={"lifespan": gated},
-    )  # fmt: skip
+    port = free_port(host, port)
+    try:
+        with _without_proxy():
+            _, address, _ = page.launch(
+                server_name=f"[{host}]" if ":" in host else host, server_port=port, quiet=True, share=False,
+                prevent_thread_lock=True, inbrowser=False, show_error=False, footer_links=[], run_history=False,
+                ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, max_file_size=1, theme=_theme(),
+                head=style + scripts, app_kwargs={"lifespan": gated},
+            )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"serve.host={host} serve.port={port}: cannot be listened at (taken meanwhile)") from error
     return str(address)
+
+
+@contextmanager
+def _without_proxy() -> Iterator[None]:
+    """Within, nothing is asked of a proxy: gradio asks its own server whether it is there."""
+    names = ("no_proxy", "NO_PROXY")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "*"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 class _OneLine:

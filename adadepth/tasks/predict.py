@@ -39,13 +39,14 @@ def predict(config: ExperimentConfig) -> None:
     pipeline, path = load_pipeline(config)
     if source is not None:
         check_input(pipeline, source, columns_of(config.dataset))
+    if texts is not None:  # before there is a folder: a text that cannot be read leaves none
+        found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:
             mean, work = _predict_table(config, pipeline, source, chosen or _place(directory, source))
         else:
             assert texts is not None, "validated"
-            found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
             mean, work = found["mean"], found["work"]
             write_texts(directory, found)
             print_texts(found)

@@ -134,9 +134,11 @@ def copy_weights(model: torch.nn.Module) -> None:
     Whoever cuts that file short, or writes over it, while the page is open would end the process (SIGBUS) or change
     the model.
     """
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu":
-            tensor.data = tensor.data.clone()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):  # a view, whose base `data` would leave where it is
+            setattr(module, name, buffer.clone())
 
 
 def _root(config: ExperimentConfig) -> str:
