@@ -41,6 +41,12 @@ _MOST_WAITING = 64  # visitors whose question waits for its turn
 _BETWEEN = 0.15  # seconds between two looks at a text that is being written
 _MANY_EXAMPLES = 10_000  # numbers that are drawn from; a set begins anew at its end
 _ANSWER, _TEXT = "answer", "text"  # what a visitor wants
+# Scripts of the page: which change of its controls is the last, which was asked, and whether that was stopped.
+_CHANGE_WANTED = "() => `${window.adadepthWanted} ${window.adadepthChanges = (window.adadepthChanges ?? 0) + 1}`"
+_BEGIN = (
+    "(...values) => { window.adadepthAsked = window.adadepthChanges; window.adadepthStopped = false; return values }"
+)
+_STOP = "() => { window.adadepthStopped = true; return [] }"
 _FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
 _FONT_OF_CODE = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
@@ -249,32 +255,41 @@ def _slider_label(knob: str) -> str:
 def _wire(served: Sequence[Served], given: _Inputs, depth: _Depth, outputs: list[Any], load: Any) -> None:
     """Connect the controls with the answers.
 
-    One event answers whatever was changed, and a change that comes meanwhile makes it answer once more, by what the
-    controls say then: however quickly they are changed, the last state is what is shown.
+    Every control notes what is wanted, in the browser, and changes a hidden text, whose change alone is answered. A
+    change that comes meanwhile is answered afterwards, by what the controls say then: however quickly they are changed,
+    their last state is what is shown. (gradio repeats the whole event that it was still busy with, so were the controls
+    themselves answered, it would also repeat what the first of them did to others.)
     """
     wanted = gr.Textbox(_ANSWER, visible="hidden", container=False, elem_id="ada-wanted")
-    _wire_depth(served[0], depth)
     changes = [load, given.ask.click, depth.knob.input, depth.value.input]
     if given.draw is None:
         changes += [box.submit for box in given.values]
     else:
         changes.append(given.values[-1].change)  # of the text, by whatever: a visitor, a cell, or what was drawn
-    gr.on(changes, None, None, wanted, js=f"() => {json.dumps(_ANSWER)}", show_progress="hidden")
-    inputs = [*given.values, depth.knob, depth.value, wanted]
+    gr.on(changes, None, None, None, js=_note(_ANSWER), show_progress="hidden")
+    _wire_depth(served[0], depth)
+    inputs = [wanted, *given.values, depth.knob, depth.value]
     if given.write is not None:
         write, _, count = given.write
-        write.click(None, None, wanted, js=f"() => {json.dumps(_TEXT)}", show_progress="hidden")
+        write.click(None, None, None, js=_note(_TEXT), show_progress="hidden")
         inputs.append(count)
         changes.append(write.click)
+    gr.on(changes, None, None, wanted, js=_CHANGE_WANTED, show_progress="hidden")
     respond = partial(_respond, served, len(given.values))
-    answering = gr.on(changes, respond, inputs, outputs, show_progress="minimal", trigger_mode="always_last",
-                      concurrency_id="model")  # fmt: skip
-    answering.failure(partial(_refusals, served), None, outputs, queue=False, show_progress="hidden")
+    answering = wanted.change(respond, inputs, outputs, js=_BEGIN, show_progress="minimal", trigger_mode="always_last",
+                              concurrency_id="model")  # fmt: skip
+    answering.failure(None, None, [wanted, *outputs], js=_end_without_answer(served), show_progress="hidden")
     if given.write is not None:
         _, stop, _ = given.write
+        stop.click(None, None, None, js=_STOP, show_progress="hidden")
         stop.click(None, None, None, cancels=[answering], queue=False)
     if given.draw is not None:
         _wire_drawing(served[0], given)
+
+
+def _note(what: str) -> str:
+    """Return a script that notes what a visitor wants."""
+    return f"() => {{ window.adadepthWanted = {json.dumps(what)}; return [] }}"
 
 
 def _wire_depth(served: Served, depth: _Depth) -> None:
@@ -319,12 +334,12 @@ def _respond(served: Sequence[Served], count: int, *values: Any) -> Iterator[Any
     Args:
         served: The checkpoints.
         count: How many of the values say what is asked.
-        values: Those, the knob, its value, what is wanted, and how many tokens where text can be written.
+        values: What is wanted, those, the knob, its value, and how many tokens where text can be written.
     """
-    inputs, (knob, value, wanted, *tokens) = values[:count], values[count:]
+    (wanted, *inputs), (knob, value, *tokens) = values[: count + 1], values[count + 1 :]
     shown: list[Any] = [gr.skip()] * len(served)
     for position, checkpoint in enumerate(served):
-        for html in _parts(checkpoint, inputs, str(knob), value, tokens if wanted == _TEXT else []):
+        for html in _parts(checkpoint, inputs, str(knob), value, tokens if str(wanted).startswith(_TEXT) else []):
             shown[position] = html
             yield shown if len(shown) > 1 else shown[0]
 
@@ -367,11 +382,15 @@ def _written(served: Served, text: str, count: int, setting: Setting) -> Iterato
         parts.append(part)
 
 
-def _refusals(served: Sequence[Served]) -> Any:
-    """Return what stands in the place of answers where a question never came to the model."""
+def _end_without_answer(served: Sequence[Served]) -> str:
+    """Return a script for what was not answered, because it was stopped or the queue is full.
+
+    It asks once more where the controls were changed meanwhile; else a line stands in the place of the answer.
+    """
     line = UserError("nobody has answered this: too many wait for their turn, or the page has failed; ask again")
-    lines = [str(error_html(checkpoint, line)) for checkpoint in served]
-    return lines if len(lines) > 1 else lines[0]
+    lines = json.dumps([str(error_html(checkpoint, line)) for checkpoint in served])
+    change = f"window.adadepthChanges > window.adadepthAsked ? [({_CHANGE_WANTED})()]"
+    return f"() => {change} : window.adadepthStopped ? [] : [undefined, ...{lines}]"
 
 
 def _refusal(served: Served, error: BaseException) -> str:

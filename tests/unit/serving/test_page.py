@@ -56,9 +56,20 @@ def test_one_event_answers_what_the_controls_say_last(name: str, controls: set[s
     for each in config["dependencies"]:
         if each["backend_fn"] and each["inputs"]:
             assert each["trigger_mode"] == "always_last", "what the server works out of controls"
-        for target in each["targets"]:
-            if target in answering["targets"]:
-                assert each["id"] <= answering["id"], "what one control does to others is done before they are read"
+    (changed,) = answering["targets"]
+    assert tuple(changed) == (answering["inputs"][0], "change"), (
+        "gradio repeats a whole event, and this one has nothing else"
+    )
+    (changing,) = (each for each in config["dependencies"] if each["outputs"] == [changed[0]])
+    assert {names.get(number) for number, _ in changing["targets"]} >= controls - {
+        "ada-wanted",
+        "ada-set",
+        "ada-number",
+        "ada-count",
+    }
+    for each in config["dependencies"]:
+        if set(map(tuple, each["targets"])) & set(map(tuple, changing["targets"])):
+            assert each["id"] <= changing["id"], "what one control does to others is done before they are read"
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +109,8 @@ def test_a_site_elsewhere_gets_nothing(method: str, path: str, address: str) -> 
 FORGED: tuple[Any, ...] = (
     [], [None], ["x"] * 9, [{"a": 1}] * 6, [[1]] * 6, [True] * 6, [{"__type__": "update"}] * 6,
     [{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}] * 6,
-    ["no set", 0, "x", AS_TRAINED, 0.5, "answer"], ["inside", 1e999, "x", AS_TRAINED, 0.5, "answer"],
-    ["inside", 0, "x", "no knob", float("nan"), "answer"],
+    ["answer", "no set", 0, "x", AS_TRAINED, 0.5], ["answer", "inside", 1e999, "x", AS_TRAINED, 0.5],
+    ["answer", "inside", 0, "x", "no knob", float("nan")],
 )  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> Non
             page.fill("#ada-number input", str(10 * number + 3))
             page.wait_for_timeout(pause)
         move(page, 2)
-        settle(page, "steps of everybody (fixed) 2", "validation 23 ")
+        settle(page, "steps of everybody (fixed) 2", "validation 7")  # of eight
         ends = page.locator("#ada-depth input[type=range]")
         assert (ends.get_attribute("min"), ends.get_attribute("max")) == ("1", "4")
         cells = "[...document.querySelectorAll('#ada-cells .cell')].map(each => each.textContent).join('')"
