@@ -71,7 +71,7 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback if address is not None else host.lower().rstrip(".") == "localhost"
 
 
-def public_names() -> list[str]:
+def space_names() -> list[str]:
     """Return the names under which a space of the hub is reached."""
     return [name for name in os.environ.get("SPACE_HOST", "").split(",") if name]
 

@@ -18,7 +18,7 @@ from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, UserError, format_error, is_exit
 from adadepth.report.section import templates
 from adadepth.serving.asking import ask
-from adadepth.serving.gate import Gate, Names, is_loopback, public_names
+from adadepth.serving.gate import Gate, Names, is_loopback, space_names
 from adadepth.serving.knobs import AS_TRAINED, FULL, Setting
 from adadepth.serving.ports import free_port
 from adadepth.serving.served import (
@@ -78,7 +78,7 @@ def open_page(served: Sequence[Served], host: str, port: int, names: Sequence[st
 
 def launch(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()) -> str:
     """Start to serve, without waiting; returns the address."""
-    known = Names(host, [*names, *public_names()])
+    known = Names(host, [*names, *space_names()])
 
     @asynccontextmanager
     async def gated(app: Any) -> AsyncIterator[None]:

@@ -96,4 +96,4 @@ def call_within(seconds: float, function: Callable[[], Result]) -> Result:
         raise DataError(f"the question takes more than {seconds:g} seconds; ask a shorter one") from None
     if error is not None:
         raise error
-    return result  # type: ignore[no-any-return]
+    return result
