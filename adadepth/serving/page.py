@@ -276,8 +276,11 @@ def _wire(served: Sequence[Served], given: _Inputs, depth: _Depth, outputs: list
         changes.append(write.click)
     gr.on(changes, None, None, wanted, js=_CHANGE_WANTED, show_progress="hidden")
     respond = partial(_respond, served, len(given.values))
-    answering = wanted.change(respond, inputs, outputs, js=_BEGIN, show_progress="minimal", trigger_mode="always_last",
-                              concurrency_id="model")  # fmt: skip
+    answering = wanted.change(
+        respond, inputs, outputs, js=_BEGIN, show_progress="minimal", concurrency_id="model",
+        trigger_mode="always_last",
+        preprocess=False,  # by which gradio would hold the slider to the ends of the first knob
+    )  # fmt: skip
     answering.failure(None, None, [wanted, *outputs], js=_end_without_answer(served), show_progress="hidden")
     if given.write is not None:
         _, stop, _ = given.write

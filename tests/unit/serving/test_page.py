@@ -7,13 +7,15 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from adadepth.errors import ConfigError
-from adadepth.serving.knobs import AS_TRAINED
+from adadepth.serving.knobs import AS_TRAINED, BUDGET
+from adadepth.serving.served import drawn_example
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped.looped_support import OURO, small
@@ -70,6 +72,17 @@ def test_one_event_answers_what_the_controls_say_last(name: str, controls: set[s
     for each in config["dependencies"]:
         if set(map(tuple, each["targets"])) & set(map(tuple, changing["targets"])):
             assert each["id"] <= changing["id"], "what one control does to others is done before they are read"
+
+
+def test_every_knob_has_its_own_ends(tmp_path: Path) -> None:
+    """The browser moves the ends of the slider, and the server is told of values only."""
+    hops = served(tmp_path, "act_hops", "budget=none", "model.num_hidden_layers=3")
+    values = ["answer 1", "inside", 0, drawn_example(hops, "inside", 0).board, BUDGET, 2.0]
+    page = pages.build_page([hops])
+    answering = next(each for each in page.fns.values() if each.trigger_mode == "always_last" and each.queue)
+    assert not answering.preprocess
+    assert f"{BUDGET} 2" in list(pages._respond([hops], 3, *values))[-1]
+    assert "must be from" in next(iter(pages._respond([hops], 3, *values[:-1], 9.0)))
 
 
 @pytest.fixture(scope="module")
