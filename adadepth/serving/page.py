@@ -135,7 +135,7 @@ class _OneLine:
 def _shorten_tracebacks() -> None:
     """Let gradio print a line where it prints tracebacks; it has no setting for that."""
     for module in (gr.queueing, gr.routes, gr.utils):
-        module.traceback = _OneLine()
+        vars(module)["traceback"] = _OneLine()
 
 
 def _theme() -> Any:
