@@ -1,7 +1,8 @@
 """Errors a person can act on, and the nearest-match hint used in their messages."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -47,3 +48,33 @@ def missing_package(name: str, needs: str) -> str:
     pip finds an extra of adadepth wherever adadepth itself was installed from: a clone, a wheel or an index.
     """
     return f"the package {name} is missing, install it with pip install {shlex.quote(needs)}"
+
+
+def is_exit(error: BaseException) -> bool:
+    """Return whether an error ends a process or a generator, and must go on its way."""
+    return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+
+
+def format_error(error: BaseException) -> str:
+    """Return an error that nobody foresaw as one line, with its kind."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}".removesuffix(": ")
+
+
+@contextmanager
+def refuse_panics(subject: str) -> Iterator[None]:
+    """Raise a panic of compiled code, which is no `Exception`, as a line; usable as a decorator, too.
+
+    A tokenizer whose regular expression backtracks without end panics, for one.
+
+    Args:
+        subject: What contains that code, such as `tokenizer`.
+
+    Raises:
+        DataError: It panicked.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or is_exit(error):
+            raise
+        raise DataError(f"{subject}: it fails on this text ({format_error(error)})") from error

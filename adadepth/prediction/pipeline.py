@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adadepth.data.batches import longest_first, padded, sequence_columns
 from adadepth.data.text.passages import EncodedText, Place, Text, TextParts, encode_texts, text_parts
-from adadepth.errors import CheckpointError, ConfigError, DataError
+from adadepth.errors import CheckpointError, ConfigError, DataError, refuse_panics
 from adadepth.families.contract import Remembers
 from adadepth.families.shared.albert.heads import PretrainingHeads
 from adadepth.families.shared.losses import label_count, takes_one_class
@@ -151,6 +151,7 @@ class Pipeline:
         predictions, needed, full = self.priced(texts, every_step=True)
         return predictions, needed / full
 
+    @refuse_panics("tokenizer")
     def examine_example(
         self, example: Mapping[str, Any], batch: Mapping[str, Tensor], *, every_step: bool = True
     ) -> tuple[Prediction, float]:
@@ -169,12 +170,14 @@ class Pipeline:
         (prediction,), work = self._read([text], batch, torch.Generator().manual_seed(0), every_step)
         return prediction, float(work.adaptive) / float(work.full)
 
+    @refuse_panics("tokenizer")
     def answers_of_text(self, text: Text) -> dict[int, list[str]]:
         """The same as `answers_of_steps`, of a text."""
         (encoded,) = self._encode(text_parts([text], takes_words=self.predicts == "tags"))
         columns = sequence_columns(self.tokenizer.pad_token_id or 0)
         return self.answers_of_steps(padded([encoded.example], len(encoded), columns))
 
+    @refuse_panics("tokenizer")
     @torch.inference_mode()
     def answers_of_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
         """What every token of one example would have been answered after every step.
@@ -218,6 +221,7 @@ class Pipeline:
         """What a language model reads (1, S + 1): behind what the texts in training began with."""
         return torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
 
+    @refuse_panics("tokenizer")
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
     ) -> tuple[list[Prediction], float, float]:

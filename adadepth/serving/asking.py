@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,7 @@ from adadepth.serving.served import (
     rows_of,
     symbols_of_cells,
 )
+from adadepth.serving.turns import call_within
 
 _QUICK = 1.0  # seconds: what takes less is timed again, and the median told
 _TIMES = 3
@@ -91,12 +93,16 @@ def ask(served: Served, given: Text | GivenExample, setting: Setting) -> Reply:
     """What a model says of a text, or of a drawn example, at a setting, and at full depth.
 
     Raises:
-        DataError: The text is too long, or nothing the model reads.
+        DataError: The text is too long, or nothing the model reads; or the answer takes too long.
         ConfigError: There is no such setting.
     """
     if not isinstance(given, GivenExample):
         refuse_text(given)
-    with served.lock:
+    return call_within(served.turns.seconds, partial(_ask, served, given, setting))
+
+
+def _ask(served: Served, given: Text | GivenExample, setting: Setting) -> Reply:
+    with served.turns.take(served.model):
         with turned(served.model, served.knobs, Setting(FULL)):
             full, full_seconds = _described(served, given), _timed(served, given)
         with turned(served.model, served.knobs, setting) as changed:
@@ -113,9 +119,14 @@ def standing(served: Served, setting: Setting) -> Standing | None:
     if served.measured is None:
         return None
     if setting not in served.standings:
-        with served.lock, turned(served.model, served.knobs, setting):
-            served.standings[setting] = served.measured.here()
+        served.standings[setting] = call_within(served.turns.seconds, partial(_measure, served, setting))
     return served.standings[setting]
+
+
+def _measure(served: Served, setting: Setting) -> Standing:
+    assert served.measured is not None
+    with served.turns.take(served.model), turned(served.model, served.knobs, setting):
+        return served.measured.here()
 
 
 def refuse_text(text: Text) -> None:

@@ -1,9 +1,16 @@
-"""What visitors may ask the server for: the page, its own parts, and answers; no files are taken or given."""
+"""What visitors may ask the server for, and under which name: the page, its own parts, and answers; no files."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import ipaddress
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
+
+from adadepth.errors import format_error
+from adadepth.system.console import say
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -19,44 +26,156 @@ _CLOSED = (
     "/deep_link",
 )
 MOST_BYTES = 64 * 1024  # of a question
+_TOO_LONG = 413, "the question is too long"
+_PORTS = {"http": 80, "https": 443}
+_POLICY_VIOLATION = 1008  # of a websocket
+
+
+class Names:
+    """The names under which a page may be asked for.
+
+    A site elsewhere can make its own name lead to this machine (DNS rebinding), and a browser then takes the page for a
+    part of that site. An address of numbers cannot be made to lead elsewhere.
+
+    Args:
+        host: What the server listens at.
+        names: Further ones, such as that of a proxy.
+    """
+
+    def __init__(self, host: str, names: Iterable[str] = ()) -> None:
+        self._public = {name.lower() for name in names}
+        self._is_local = is_loopback(host)
+        self._known = {"localhost", host.lower().rstrip("."), *self._public}
+        if not self._is_local:
+            machine = socket.gethostname().lower()
+            self._known |= {machine, machine.partition(".")[0]}
+
+    def has_host(self, host: str) -> bool:
+        """Return whether a `Host` header, with or without a port, is one of them."""
+        name = _parse(f"//{host}")[0]
+        return name in self._known or is_loopback(name) or (not self._is_local and _address(name) is not None)
+
+    def has_origin(self, origin: str, host: str) -> bool:
+        """Return whether an `Origin` header is that of the page which the `Host` header belongs to, or a proxy's."""
+        scheme = urlsplit(origin).scheme if "//" in origin else ""
+        name, port = _parse(origin)
+        if name in self._public:
+            return True
+        expected, expected_port = _parse(f"//{host}")
+        return bool(name) and (name, port or _PORTS.get(scheme)) == (expected, expected_port or _PORTS.get(scheme))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or a name is one that this machine alone reaches."""
+    address = _address(host)
+    return address.is_loopback if address is not None else host.lower().rstrip(".") == "localhost"
+
+
+def space_names() -> list[str]:
+    """Return the names under which a space of the hub is reached."""
+    return [name for name in os.environ.get("SPACE_HOST", "").split(",") if name]
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _parse(url: str) -> tuple[str, int | None]:
+    """Return the name, in small letters, and the port of a URL; an empty name where it is none."""
+    try:
+        parts = urlsplit(url)
+        name = "" if "@" in parts.netloc else (parts.hostname or "")
+        return name.rstrip("."), parts.port
+    except ValueError:
+        return "", None
 
 
 class Gate:
-    """ASGI middleware: refuses the routes that take or give files, and questions that are too long."""
+    """ASGI middleware around all others: refuses foreign names, routes for files, and questions that are too long.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    Args:
+        app: What is behind it.
+        names: Under which it may be asked for.
+    """
+
+    def __init__(self, app: Any, names: Names) -> None:
+        self.app, self.names = app, names
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        """Hand a request on, or answer it in a line."""
+        """Hand a request on, or answer it in a line; what fails behind is one line of the console."""
+        if scope["type"] == "websocket":  # the page has none
+            await receive()
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if (refusal := self._refusal(scope)) is not None:
+            await _refuse(send, *refusal)
+            return
+        question = _Question(receive, send)
+        try:
+            await self.app(scope, question.receive, question.send)
+        except Exception as error:  # what is behind has answered 500, unless nobody reads the answer
+            if not question.is_too_long:
+                say(f"refused {scope.get('path', ''):.80}: {format_error(error)}")
+        if question.is_too_long and not question.is_answered:
+            await _refuse(send, *_TOO_LONG)
+
+    def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
+        """Return the status and the line with which a request is refused; None: it is not."""
+        headers: dict[str, list[str]] = {}
+        for name, value in scope.get("headers", ()):
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        forwarded = [name.strip() for value in headers.get("x-forwarded-host", []) for name in value.split(",")]
+        hosts = [*headers.get("host", []), *forwarded]
+        if not headers.get("host") or not all(map(self.names.has_host, hosts)):
+            return 403, "the page is not known under this name; serve.names=[NAME] adds one"
+        if not all(self.names.has_origin(origin, hosts[0]) for origin in headers.get("origin", [])):
+            return 403, "the page answers no other page; serve.names=[NAME] adds the name of a proxy"
         path = str(scope.get("path", "")).removeprefix("/gradio_api")
         if path.startswith(_CLOSED):
-            await _refuse(send, 404, b"no files are taken or given here")
+            return 404, "no files are taken or given here"
+        lengths = headers.get("content-length", [])
+        if any(not length.isdigit() or int(length) > MOST_BYTES for length in lengths):
+            return _TOO_LONG
+        return None
+
+
+class _Question:
+    """A request of which no more is read than any may have, whether it says its length or not."""
+
+    def __init__(self, receive: _Receive, send: _Send) -> None:
+        self._receive, self._send, self._bytes = receive, send, 0
+        self.is_answered = False
+
+    @property
+    def is_too_long(self) -> bool:
+        return self._bytes > MOST_BYTES
+
+    async def receive(self) -> _Message:
+        """Return the next part; of one that is too long only that nobody asks any more."""
+        message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if self.is_too_long else message
+
+    async def send(self, message: _Message) -> None:
+        """Pass on a part of the answer, but none to a question that was cut."""
+        if self.is_too_long and not self.is_answered:
             return
-        lengths = [value for name, value in scope.get("headers", ()) if name.lower() == b"content-length"]
-        if lengths and (not lengths[0].isdigit() or int(lengths[0]) > MOST_BYTES):
-            await _refuse(send, 413, b"the question is too long")
-            return
-        await self.app(scope, _bounded(receive), send)
+        self.is_answered = True
+        await self._send(message)
 
 
-def _bounded(receive: _Receive) -> _Receive:
-    """Of a question that does not say its length no more is read than any may have."""
-    seen = 0
-
-    async def bounded() -> _Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if seen > MOST_BYTES else message
-
-    return bounded
-
-
-async def _refuse(send: _Send, status: int, line: bytes) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(line)).encode())]
+async def _refuse(send: _Send, status: int, text: str) -> None:
+    line = text.encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(line)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": line})

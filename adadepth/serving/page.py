@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import signal
-from collections.abc import Iterator, Sequence
+import sys
+import traceback
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple
 
 from adadepth.data.text.passages import Text
-from adadepth.errors import UserError
+from adadepth.errors import ConfigError, UserError, format_error, is_exit
 from adadepth.report.section import templates
 from adadepth.serving.asking import ask
-from adadepth.serving.gate import Gate
+from adadepth.serving.gate import Gate, Names, is_loopback, space_names
 from adadepth.serving.knobs import AS_TRAINED, FULL, Setting
 from adadepth.serving.ports import free_port
 from adadepth.serving.served import (
@@ -35,20 +39,33 @@ import gradio as gr
 
 _MOST_WAITING = 64  # visitors whose question waits for its turn
 _BETWEEN = 0.15  # seconds between two looks at a text that is being written
-_LOCAL = ("127.0.0.1", "localhost", "::1")
+_MANY_EXAMPLES = 10_000  # numbers that are drawn from; a set begins anew at its end
+_ANSWER, _TEXT = "answer", "text"  # what a visitor wants
+# Scripts of the page: which change of its controls is the last, which was asked, and whether that was stopped.
+_CHANGE_WANTED = "() => `${window.adadepthWanted} ${window.adadepthChanges = (window.adadepthChanges ?? 0) + 1}`"
+_BEGIN = (
+    "(...values) => { window.adadepthAsked = window.adadepthChanges; window.adadepthStopped = false; return values }"
+)
+_STOP = "() => { window.adadepthStopped = true; return [] }"
 _FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
 _FONT_OF_CODE = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
-def open_page(served: Sequence[Served], host: str, port: int) -> None:
+def open_page(served: Sequence[Served], host: str, port: int, names: Sequence[str] = ()) -> None:
     """Open the page, say where it is and whom it is open to, and wait for Ctrl-C.
+
+    Args:
+        served: The checkpoints.
+        host: Address to listen at.
+        port: And port; 0: any that is free.
+        names: Names of the page beside those of the address, such as a proxy's.
 
     Raises:
         ConfigError: The port is taken.
     """
     page = build_page(served)
-    address = launch(page, host, port)
-    exposed = "this machine alone can ask" if host in _LOCAL else "whoever reaches it can ask: there is no password"
+    address = launch(page, host, port, names)
+    exposed = "this machine alone can ask" if is_loopback(host) else "whoever reaches it can ask: there is no password"
     try:
         say(f"open {address} in a browser ({exposed}); Ctrl-C closes it")
         Event().wait()
@@ -59,19 +76,66 @@ def open_page(served: Sequence[Served], host: str, port: int) -> None:
         page.close(verbose=False)
 
 
-def launch(page: gr.Blocks, host: str, port: int) -> str:
+def launch(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()) -> str:
     """Start to serve, without waiting; returns the address."""
+    known = Names(host, [*names, *space_names()])
+
+    @asynccontextmanager
+    async def gated(app: Any) -> AsyncIterator[None]:
+        """Put the gate around all that gradio has, before the first request."""
+        app.middleware_stack = Gate(app.middleware_stack, known)
+        yield
+
+    _shorten_tracebacks()
     kept = (_template("tokens.js", "adadepth.report"), _template("page.js"))
     scripts = "\n".join(f"<script data-kept>{each}</script>" for each in kept)
     style = f"<style>{_template('frame.css')}</style>"  # gradio would rewrite what it is given as css
     page.queue(default_concurrency_limit=1, max_size=_MOST_WAITING, api_open=False)
-    _, address, _ = page.launch(
-        server_name=host, server_port=free_port(host, port), quiet=True, prevent_thread_lock=True, share=False,
-        inbrowser=False, show_error=False, footer_links=[], run_history=False, ssr_mode=False, pwa=False,
-        mcp_server=False, enable_monitoring=False, max_file_size=1, theme=_theme(),
-        head=style + scripts, app_kwargs={"middleware": [(Gate, (), {})]},
-    )  # fmt: skip
+    port = free_port(host, port)
+    try:
+        with _without_proxy():
+            _, address, _ = page.launch(
+                server_name=f"[{host}]" if ":" in host else host, server_port=port, quiet=True, share=False,
+                prevent_thread_lock=True, inbrowser=False, show_error=False, footer_links=[], run_history=False,
+                ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, max_file_size=1, theme=_theme(),
+                head=style + scripts, app_kwargs={"lifespan": gated},
+            )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"serve.host={host} serve.port={port}: cannot be listened at (taken meanwhile)") from error
     return str(address)
+
+
+@contextmanager
+def _without_proxy() -> Iterator[None]:
+    """Within, nothing is asked of a proxy: gradio asks its own server whether it is there."""
+    names = ("no_proxy", "NO_PROXY")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "*"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+class _OneLine:
+    """In the place of the module `traceback`: whatever visitors send, the console has one line of it."""
+
+    @staticmethod
+    def print_exc(*_: Any, **__: Any) -> None:
+        """Print the error that is being handled."""
+        error = sys.exc_info()[1]
+        say(f"refused: {'' if error is None else format_error(error)}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
+
+
+def _shorten_tracebacks() -> None:
+    """Let gradio print a line where it prints tracebacks; it has no setting for that."""
+    for module in (gr.queueing, gr.routes, gr.utils):
+        vars(module)["traceback"] = _OneLine()
 
 
 def _theme() -> Any:
@@ -97,7 +161,7 @@ def build_page(served: Sequence[Served]) -> gr.Blocks:
             for _ in served:
                 with gr.Column(min_width=300):
                     outputs.append(gr.HTML("", js_on_load=None, apply_default_css=False, elem_classes="ada-answer"))
-        _wire(page, served, given, depth, outputs)
+        _wire(served, given, depth, outputs, page.load)
     return page
 
 
@@ -175,133 +239,166 @@ def _depth_inputs(served: Served) -> _Depth:
     value = gr.Slider(
         0 if first is None else first.low, 1 if first is None else first.high,
         value=0 if first is None else first.start, step=0.01 if first is None else first.step,
-        label="shallow to deep" if first is None else f"{first.name}: shallow to deep", elem_id="ada-depth",
+        label=_slider_label("" if first is None else first.name), elem_id="ada-depth",
         visible=first is not None, buttons=[],
     )  # fmt: skip
     return _Depth(knob, value)
 
 
+def _slider_label(knob: str) -> str:
+    return f"{knob}: shallow to deep" if knob else "shallow to deep"
+
+
 # ---- what happens
 
 
-def _wire(page: gr.Blocks, served: Sequence[Served], given: _Inputs, depth: _Depth, outputs: list[Any]) -> None:
-    first = served[0]
+def _wire(served: Sequence[Served], given: _Inputs, depth: _Depth, outputs: list[Any], load: Any) -> None:
+    """Connect the controls with the answers.
 
-    def read(each: Served, values: Sequence[Any]) -> Text | GivenExample:
-        if each.drawn is not None:
-            name, number, text = values
-            return edited_example(each, drawn_example(each, str(name), int(number or 0)), str(text or ""))
-        texts = [str(value or "") for value in values]
-        return (texts[0], texts[1]) if each.pairs and len(texts) > 1 else texts[0]
-
-    def answer(*values: Any) -> Iterator[Any]:
-        *inputs, knob, value = values
-        found: list[Any] = [gr.skip()] * len(served)
-        for place, each in enumerate(served):
-            setting = Setting(str(knob), float(value or 0))
-            for html in _answers(each, lambda each=each: read(each, inputs), setting):
-                found[place] = html
-                yield found if len(found) > 1 else found[0]
-
-    inputs = [*given.values, depth.knob, depth.value]
-    gr.on([given.ask.click, page.load], answer, inputs, outputs, show_progress="minimal", trigger_mode="always_last",
-          concurrency_id="model")  # fmt: skip
-
-    def turned(knob: str, *_: Any) -> Any:
-        """Who moves the slider means the knob."""
-        names = [each.name for each in first.knobs]
-        return names[0] if knob not in names and names else knob
-
-    def chosen(knob: str) -> Any:
-        """A knob has its own ends."""
-        found = next((each for each in first.knobs if each.name == knob), None)
-        if found is None:
-            return gr.skip()
-        return gr.update(minimum=found.low, maximum=found.high, step=found.step, value=found.start,
-                         label=f"{found.name}: shallow to deep")  # fmt: skip
-
-    again = {"fn": answer, "inputs": inputs, "outputs": outputs, "show_progress": "minimal", "concurrency_id": "model"}
-    depth.knob.input(chosen, depth.knob, depth.value, queue=False, show_progress="hidden").then(**again)
-    depth.value.input(
-        turned, [depth.knob], depth.knob, queue=False, show_progress="hidden", trigger_mode="always_last"
-    ).then(**again)
-    if given.write is not None:
-        _wire_writing(served, given, depth, outputs)
+    Every control notes what is wanted, in the browser, and changes a hidden text, whose change alone is answered. A
+    change that comes meanwhile is answered afterwards, by what the controls say then: however quickly they are changed,
+    their last state is what is shown. (gradio repeats the whole event that it was still busy with, so were the controls
+    themselves answered, it would also repeat what the first of them did to others.)
+    """
+    wanted = gr.Textbox(_ANSWER, visible="hidden", container=False, elem_id="ada-wanted")
+    changes = [load, given.ask.click, depth.knob.input, depth.value.input]
     if given.draw is None:
-        for box in given.values:
-            box.submit(**again)
-        return
+        changes += [box.submit for box in given.values]
+    else:
+        changes.append(given.values[-1].change)  # of the text, by whatever: a visitor, a cell, or what was drawn
+    gr.on(changes, None, None, None, js=_note(_ANSWER), show_progress="hidden")
+    _wire_depth(served[0], depth)
+    inputs = [wanted, *given.values, depth.knob, depth.value]
+    if given.write is not None:
+        write, _, count = given.write
+        write.click(None, None, None, js=_note(_TEXT), show_progress="hidden")
+        inputs.append(count)
+        changes.append(write.click)
+    gr.on(changes, None, None, wanted, js=_CHANGE_WANTED, show_progress="hidden")
+    respond = partial(_respond, served, len(given.values))
+    answering = wanted.change(
+        respond, inputs, outputs, js=_BEGIN, show_progress="minimal", concurrency_id="model",
+        trigger_mode="always_last",
+        preprocess=False,  # by which gradio would hold the slider to the ends of the first knob
+    )  # fmt: skip
+    answering.failure(None, None, [wanted, *outputs], js=_end_without_answer(served), show_progress="hidden")
+    if given.write is not None:
+        _, stop, _ = given.write
+        stop.click(None, None, None, js=_STOP, show_progress="hidden")
+        stop.click(None, None, None, cancels=[answering], queue=False)
+    if given.draw is not None:
+        _wire_drawing(served[0], given)
+
+
+def _note(what: str) -> str:
+    """Return a script that notes what a visitor wants."""
+    return f"() => {{ window.adadepthWanted = {json.dumps(what)}; return [] }}"
+
+
+def _wire_depth(served: Served, depth: _Depth) -> None:
+    """Give the slider the ends of the knob, and the knob to who moves the slider; in the browser, so at once."""
+    ends = {
+        knob.name: {
+            "__type__": "update", "minimum": knob.low, "maximum": knob.high, "step": knob.step, "value": knob.start,
+            "label": _slider_label(knob.name),
+        }
+        for knob in served.knobs
+    }  # fmt: skip
+    names = json.dumps(list(ends))
+    choose_knob = f"knob => {names}.includes(knob) ? knob : ({names}[0] ?? knob)"
+    set_ends = f"(knob, value) => ({json.dumps(ends)})[knob] ?? value"
+    depth.value.input(None, depth.knob, depth.knob, js=choose_knob, show_progress="hidden")
+    depth.knob.input(None, [depth.knob, depth.value], depth.value, js=set_ends, show_progress="hidden")
+
+
+def _wire_drawing(served: Served, given: _Inputs) -> None:
+    """Show the example of a set and a number as cells and as text, and the cells of a text that was changed."""
     name, number, text = given.values
+    shown = gr.State((name.value, number.value))
 
-    def show(name: str, number: float | None) -> tuple[str, str]:
-        example = drawn_example(first, str(name), int(number or 0))
-        return str(board_html(first, example)), example.board
-
-    def another() -> int:
-        return random.randrange(10_000)
-
-    def cells(name: str, number: float | None, text: str) -> Any:
+    def show(name: str, number: float | None, text: str, shown: tuple[str, float | None]) -> tuple[Any, Any, Any]:
+        example = drawn_example(served, str(name), int(number or 0))
+        if (name, number) != tuple(shown):
+            return str(board_html(served, example)), example.board, (name, number)
         try:
-            before = drawn_example(first, str(name), int(number or 0))
-            return str(board_html(first, edited_example(first, before, str(text or ""))))
+            return str(board_html(served, edited_example(served, example, str(text or "")))), gr.skip(), gr.skip()
         except UserError:
-            return gr.skip()
+            return gr.skip(), gr.skip(), gr.skip()
 
-    shown = {"outputs": [given.board, text], "queue": False, "show_progress": "hidden"}
-    given.draw.click(another, None, number, queue=False, show_progress="hidden").then(show, [name, number], **shown)
-    for component in (name, number):
-        component.input(show, [name, number], **shown)
-    text.blur(cells, [name, number, text], given.board, queue=False, show_progress="hidden")
-    text.change(**again, trigger_mode="always_last")  # whoever changed it: a visitor, a cell, or what was drawn
+    another = f"() => Math.floor(Math.random() * {_MANY_EXAMPLES})"
+    given.draw.click(None, None, number, js=another, show_progress="hidden")
+    gr.on([name.change, number.change, text.blur], show, [name, number, text, shown], [given.board, text, shown],
+          queue=False, show_progress="hidden", trigger_mode="always_last")  # fmt: skip
 
 
-def _wire_writing(served: Sequence[Served], given: _Inputs, depth: _Depth, outputs: list[Any]) -> None:
-    """Text as it comes, of every checkpoint in turn."""
-    assert given.write is not None
-    write, stop, count = given.write
+def _respond(served: Sequence[Served], count: int, *values: Any) -> Iterator[Any]:
+    """Yield what the page shows for the state of its controls, of every checkpoint in turn.
 
-    def written(*values: Any) -> Iterator[Any]:
-        text, knob, value, tokens = values
-        found: list[Any] = [gr.skip()] * len(served)
-        for place, each in enumerate(served):
-            for html in _written(each, str(text or ""), int(tokens or 0), Setting(str(knob), float(value or 0))):
-                found[place] = html
-                yield found if len(found) > 1 else found[0]
+    Args:
+        served: The checkpoints.
+        count: How many of the values say what is asked.
+        values: What is wanted, those, the knob, its value, and how many tokens where text can be written.
+    """
+    (wanted, *inputs), (knob, value, *tokens) = values[: count + 1], values[count + 1 :]
+    shown: list[Any] = [gr.skip()] * len(served)
+    for position, checkpoint in enumerate(served):
+        for html in _parts(checkpoint, inputs, str(knob), value, tokens if str(wanted).startswith(_TEXT) else []):
+            shown[position] = html
+            yield shown if len(shown) > 1 else shown[0]
 
-    inputs = [given.values[0], depth.knob, depth.value, count]
-    running = write.click(written, inputs, outputs, show_progress="minimal", concurrency_id="model")
-    stop.click(None, None, None, cancels=[running], queue=False)
+
+def _parts(served: Served, inputs: Sequence[Any], knob: str, value: Any, tokens: Sequence[Any]) -> Iterator[str]:
+    """Yield an answer, then with its place on the curve, or text as it is written; or the mistake in one line."""
+    try:
+        setting = Setting(knob, float(value or 0))
+        if tokens and served.writes:
+            yield from _written(served, str(inputs[0] or ""), int(tokens[0] or 0), setting)
+            return
+        example = _read(served, inputs)
+        answer = ask(served, example, setting)
+        yield str(answer_html(served, example, answer, with_curve=False))
+        yield str(answer_html(served, example, answer))
+    except BaseException as error:
+        if is_exit(error):
+            raise
+        yield _refusal(served, error)
+
+
+def _read(served: Served, inputs: Sequence[Any]) -> Text | GivenExample:
+    """Return what the controls ask about."""
+    if served.drawn is not None:
+        name, number, text = inputs
+        return edited_example(served, drawn_example(served, str(name), int(number or 0)), str(text or ""))
+    texts = [str(value or "") for value in inputs]
+    return (texts[0], texts[1]) if served.pairs and len(texts) > 1 else texts[0]
 
 
 def _written(served: Served, text: str, count: int, setting: Setting) -> Iterator[str]:
-    """At the setting, then at full depth; now and then what there is."""
-    done: list[Continuation] = []
-    try:
-        for each in (setting, Setting(FULL)) if served.knobs else (setting,):
-            shown = 0.0
-            for part in write_on(served, text, count, each):
-                if part.found is not None or part.seconds - shown > _BETWEEN:
-                    shown = part.seconds
-                    yield str(written_html(served, text, [*done, part]))
-            done.append(part)
-    except Exception as error:
-        yield _told(served, error)
+    """Yield what is written at the setting, then at full depth, now and then."""
+    parts: list[Continuation] = []
+    for depth in (setting, Setting(FULL)) if served.knobs else (setting,):
+        seconds = 0.0
+        for part in write_on(served, text, count, depth):
+            if part.found is not None or part.seconds - seconds > _BETWEEN:
+                seconds = part.seconds
+                yield str(written_html(served, text, [*parts, part]))
+        parts.append(part)
 
 
-def _answers(served: Served, read: Any, setting: Setting) -> Iterator[str]:
-    """An answer, then with its place on the curve; or the mistake in one line."""
-    try:
-        given = read()
-        answer = ask(served, given, setting)
-        yield str(answer_html(served, given, answer, with_curve=False))
-        yield str(answer_html(served, given, answer))
-    except Exception as error:
-        yield _told(served, error)
+def _end_without_answer(served: Sequence[Served]) -> str:
+    """Return a script for what was not answered, because it was stopped or the queue is full.
+
+    It asks once more where the controls were changed meanwhile; else a line stands in the place of the answer.
+    """
+    line = UserError("nobody has answered this: too many wait for their turn, or the page has failed; ask again")
+    lines = json.dumps([str(error_html(checkpoint, line)) for checkpoint in served])
+    change = f"window.adadepthChanges > window.adadepthAsked ? [({_CHANGE_WANTED})()]"
+    return f"() => {change} : window.adadepthStopped ? [] : [undefined, ...{lines}]"
 
 
-def _told(served: Served, error: Exception) -> str:
-    """A mistake in a line; of what nobody foresaw the console alone is told."""
+def _refusal(served: Served, error: BaseException) -> str:
+    """Return a mistake in a line; of what nobody foresaw the console alone says more."""
     if isinstance(error, UserError):
         return str(error_html(served, error))
-    say(f"{served.name}: {type(error).__name__}: {' '.join(str(error).split()):.300}")
+    say(f"{served.name}: {format_error(error)}")
     return str(error_html(served, UserError("the model could not be asked that; its console says why")))

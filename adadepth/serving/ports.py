@@ -19,6 +19,8 @@ def free_port(host: str, port: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             return int(probe.getsockname()[1])
+    except UnicodeError as error:
+        raise ConfigError(f"serve.host={host}: is no name of a machine") from error
     except OSError as error:
         key = f"serve.host={host}" if isinstance(error, socket.gaierror) else f"serve.host={host} serve.port={port}"
         raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from adadepth.data.board import Board
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
 from adadepth.serving.knobs import Knob, Setting
+from adadepth.serving.turns import Turns
 
 LONGEST_TEXT = 5_000  # characters that a visitor may ask about
 MOST_NEW_TOKENS = 200
@@ -72,7 +72,7 @@ class Served:
         measured: Where its data are at hand.
         curve: (work, quality) of settings that the run has measured, and the name of that quality.
         beginning: A text to begin with.
-        lock: Held while the model is set and asked: visitors take turns.
+        turns: Taken while the model is set and asked.
         standings: What was measured, by setting.
     """
 
@@ -85,7 +85,7 @@ class Served:
     measured: Measured | None = None
     curve: tuple[str, Sequence[tuple[float, float]]] | None = None
     beginning: str = ""
-    lock: Any = field(default_factory=threading.Lock)
+    turns: Turns = field(default_factory=Turns)
     standings: dict[Setting, Standing] = field(default_factory=dict)
 
     @property

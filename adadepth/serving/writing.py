@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from queue import Queue
+from queue import Empty, Queue
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
@@ -19,6 +19,7 @@ from adadepth.prediction.describing import describe_texts
 from adadepth.serving.asking import refuse_text
 from adadepth.serving.knobs import Setting, turned
 from adadepth.serving.served import MOST_NEW_TOKENS, Served
+from adadepth.serving.turns import GRACE, Turn
 
 _SEED = 0
 
@@ -49,11 +50,12 @@ class Continuation:
 class _Listener(BaseStreamer, StoppingCriteria):
     """Hears every token, and stops where nobody listens any more."""
 
-    def __init__(self, heard: Queue[Any], stopped: Event) -> None:
-        self.heard, self.stopped, self.is_prompt = heard, stopped, True
+    def __init__(self, heard: Queue[Any], stopped: Event, turn: Turn) -> None:
+        self.heard, self.stopped, self.turn, self.is_prompt = heard, stopped, turn, True
 
     def put(self, value: torch.Tensor) -> None:
         """Tokens: the prompt first."""
+        self.turn.renew()
         if not self.is_prompt:
             self.heard.put(value.flatten().tolist())
         self.is_prompt = False
@@ -84,9 +86,7 @@ def write_on(served: Served, text: str, count: int, setting: Setting) -> Iterato
     begun: float | None = None
     try:
         while True:
-            told = heard.get()
-            if isinstance(told, Exception):
-                raise told
+            told = _next_part(heard, served.turns.seconds)
             if isinstance(told, Continuation):
                 yield told
                 return
@@ -98,17 +98,36 @@ def write_on(served: Served, text: str, count: int, setting: Setting) -> Iterato
             yield Continuation(setting, count, so_far, len(tokens), perf_counter() - (begun or perf_counter()))
     finally:
         stopped.set()
-        writer.join()
+        writer.join(served.turns.seconds)
+
+
+def _next_part(heard: Queue[Any], seconds: float) -> Any:
+    """Return what the writer says next, or raise what it failed with.
+
+    Raises:
+        DataError: It says nothing, because compiled code that knows no end has it.
+    """
+    try:
+        part = heard.get(timeout=seconds + GRACE)
+    except Empty:
+        raise DataError(f"the next token takes more than {seconds:g} seconds; ask for another text") from None
+    if isinstance(part, BaseException):
+        raise part
+    return part
 
 
 def _write(served: Served, text: str, count: int, setting: Setting, heard: Queue[Any], stopped: Event) -> None:
     """Write in a thread of its own; what becomes of it goes into the queue."""
     try:
-        with served.lock, turned(served.model, served.knobs, setting) as changed, torch.random.fork_rng():
+        with (
+            served.turns.take(served.model) as turn,
+            turned(served.model, served.knobs, setting) as changed,
+            torch.random.fork_rng(),
+        ):
             torch.manual_seed(_SEED)
             heard.put(perf_counter())
-            heard.put(_whole(served, text, count, setting, heard, stopped, dict(changed)))
-    except Exception as error:
+            heard.put(_whole(served, text, count, setting, _Listener(heard, stopped, turn), dict(changed)))
+    except BaseException as error:  # whatever it is, someone waits for it
         heard.put(error)
 
 
@@ -117,12 +136,10 @@ def _whole(
     text: str,
     count: int,
     setting: Setting,
-    heard: Queue[Any],
-    stopped: Event,
+    listener: _Listener,
     changed: dict[str, Any],
 ) -> Continuation:
     """By the code of `mode=predict new_tokens=...`."""
-    listener = _Listener(heard, stopped)
     pipeline = served.pipeline
     ends: list[float] = []
     listener.end = lambda: ends.append(perf_counter())  # type: ignore[method-assign]

@@ -1,5 +1,6 @@
 """Every group of an experiment but the data: model, trainer, tokenizer, budget, search, logger, runtime."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -335,12 +336,18 @@ class EstimateConfig:
     )
 
 
+HOST_NAMES = Allowed(
+    lambda names: all(re.fullmatch(r"[\w.-]+", name) for name in names), "a list of names without scheme and port"
+)
+
+
 @dataclass
 class ServeConfig:
     """Where mode=serve opens its page."""
 
     host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model")
     port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
+    names: list[str] = setting([], "names of the page beside those of the address, such as that of a proxy", HOST_NAMES)
 
 
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])

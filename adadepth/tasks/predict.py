@@ -51,13 +51,14 @@ def predict(config: ExperimentConfig) -> None:
     columns = [] if source is None else _columns(config, pipeline.model, source)
     if source is not None:
         check_input(pipeline, source, columns)
+    if texts is not None:  # before there is a folder: a text that cannot be read leaves none
+        found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:
             mean, work = _predict_table(pipeline, source, columns, chosen or _place(directory, source))
         else:
             assert texts is not None, "validated"
-            found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
             mean, work = found["mean"], found["work"]
             write_texts(directory, found)
             print_texts(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ def serve(config: ExperimentConfig) -> None:
     check_alike(served)
     from adadepth.serving.page import open_page
 
-    open_page(served, config.serve.host, config.serve.port)
+    open_page(served, config.serve.host, config.serve.port, config.serve.names)
 
 
 def check_alike(served: Sequence[Served]) -> None:
@@ -99,6 +100,7 @@ def _of_run(config: ExperimentConfig, place: str) -> ExperimentConfig:
 def served_checkpoint(config: ExperimentConfig) -> Served:
     """A checkpoint ready to be asked."""
     pipeline, path = load_pipeline(config)
+    copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
     data = _data(config, pipeline, path)
     drawn = None if data is None or not hasattr(config.dataset, "train_examples") else _drawn(config, data)
@@ -128,6 +130,19 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     whose = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
     say(f"{found.name}: {whose}; what can be turned: {turned}")
     return found
+
+
+def copy_weights(model: torch.nn.Module) -> None:
+    """Copy weights out of the file that they were mapped from.
+
+    Whoever cuts that file short, or writes over it, while the page is open would end the process (SIGBUS) or change
+    the model.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):  # a view, whose base `data` would leave where it is
+            setattr(module, name, buffer.clone())
 
 
 def _root(config: ExperimentConfig) -> str:
@@ -173,7 +188,8 @@ def _measured(config: ExperimentConfig, data: LabelledData, model: Any) -> Measu
     _standing(parts, name, examples, fewest, data)
     count = min(max(fewest, int(fewest * _SECONDS / (perf_counter() - begun))), most)
     of = f"{count} examples of {name}"
-    return Measured("score", of, partial(_standing, parts, name, examples, count, data))
+    copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # of arrays that a file may hold
+    return Measured("score", of, partial(_standing, parts, name, copies, count, data))
 
 
 def _standing(parts: Parts, name: str, examples: Any, count: int, data: LabelledData) -> Standing:

@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState, PartialState
 from transformers import TrainerCallback
 
 from adadepth import tasks
-from adadepth.tasks import session
+from adadepth.tasks import architecture_search, session
 from adadepth.training.progress import TrainingProgress
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
@@ -94,7 +94,8 @@ def updates_on_an_accelerator(
             train(self, *args, **kwargs)
         raise _DoneError
 
-    patch.setattr(session, "equipped", equipped)
+    for module in (session, architecture_search):  # each has the name of its own, whichever was imported first
+        patch.setattr(module, "equipped", equipped)
     patch.setattr(DepthTrainer, "train", train_and_stop)
     patch.setattr(TrainingProgress, "problem", _looks_for_problems)
     given = (f"trainer.max_steps={updates}", f"trainer.logging_steps={logged_every}", f"output_dir={folder}")

@@ -24,7 +24,7 @@ from adadepth.data.cache import CheckedSource, cached_folder, digest
 from adadepth.data.text.characters import whole_spans
 from adadepth.data.text.layout import Layout, Template, own_template
 from adadepth.data.text.local_files import as_path
-from adadepth.errors import DataError, UnreachableError, nearest
+from adadepth.errors import DataError, UnreachableError, nearest, refuse_panics
 from adadepth.system.places import first_line, load_trusted, require_hub, resolve_place
 
 if TYPE_CHECKING:
@@ -333,6 +333,7 @@ def _unigram_tokenizer(
     return tokenizer
 
 
+@refuse_panics("tokenizer")
 def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
     """Return the token ids of each sentence, without special tokens and without truncation."""
     backend = tokenizer.backend_tokenizer  # a third faster than the call, which finds the places of tokens, too
@@ -351,6 +352,7 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
     return [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.unk_token_id]
 
 
+@refuse_panics("tokenizer")
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
     """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
 
@@ -368,6 +370,7 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
     return found
 
 
+@refuse_panics("tokenizer")
 def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> list[list[list[int]]]:
     """Return the token ids of each word of sentences that are split already, without special tokens.
 

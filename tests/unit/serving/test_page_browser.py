@@ -138,6 +138,107 @@ def test_the_slider_lowers_the_mean_depth(name: str, pages: dict[str, str], visi
     assert tile(page, "work") < work
 
 
+def move(page: Any, value: float) -> None:
+    """Move the slider, and wait for nothing."""
+    page.locator("#ada-depth input[type=range]").evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', { bubbles: true })) }",
+        value,
+    )
+
+
+def settle(page: Any, *parts: str) -> None:
+    """Wait until an answer says some parts, and goes on saying them when nothing is computed any more."""
+    says = f"{json.dumps(parts)}.every(part => document.querySelector('#ada-answers').textContent.includes(part))"
+    quiet = "!document.querySelector('#ada-answers .generating, #ada-answers .pending')"
+    page.wait_for_function(f"{says} && {quiet}")
+    page.wait_for_timeout(2_500)  # an answer that was asked for before would have come
+    assert page.evaluate(says), page.locator("#ada-answers").inner_text()
+
+
+@pytest.mark.parametrize("name", ["maze", "ponder"])
+def test_the_last_move_of_the_slider_wins(name: str, pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages[name])
+    for pause in (0, 30, 100, 300, 700):
+        for value in (0.9, 0.5, 0.7, 0.02):
+            move(page, value)
+            page.wait_for_timeout(pause)
+        settle(page, " 0.02")
+        slide(page, 0.9)  # and as soon as it is answered, while its curve is made
+        move(page, 0.03)
+        settle(page, " 0.03")
+
+
+def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages["sudoku"])
+    knobs = ["exit rule entropy", "exit rule margin", "steps of everybody (fixed)"]
+    for pause in (0, 60, 250):
+        for number, knob in enumerate(knobs):
+            page.locator("#ada-knob input").click()
+            page.get_by_role("option", name=knob).click()
+            page.click("#ada-draw")
+            page.fill("#ada-number input", str(10 * number))
+            page.fill("#ada-number input", str(10 * number + 3))
+            page.wait_for_timeout(pause)
+        move(page, 2)
+        settle(page, "steps of everybody (fixed) 2", "validation 7")  # of eight
+        ends = page.locator("#ada-depth input[type=range]")
+        assert (ends.get_attribute("min"), ends.get_attribute("max")) == ("1", "4")
+        cells = "[...document.querySelectorAll('#ada-cells .cell')].map(each => each.textContent).join('')"
+        assert page.evaluate(cells) == page.locator("#ada-board textarea").input_value().replace("\n", "")
+
+
+def test_a_text_and_what_is_written_of_it_take_turns(pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages["loops"])
+    for text in ("a cat", "the naive cat"):
+        page.fill("#ada-text textarea", text)
+        page.click("#ada-ask")
+        move(page, 0.9)
+        move(page, 0.3)
+        page.click("#ada-write")  # the last, though the slider was not answered yet
+        settle(page, "mean of the text")
+        assert page.locator("[data-side='2'] [data-tile=work]").count() == 1
+        page.click("#ada-write")
+        move(page, 0.4)
+        settle(page, " 0.4")
+        assert page.locator("[data-side]").count() == 0
+    page.click("#ada-write")
+    move(page, 0.5)
+    page.click("#ada-stop")
+    settle(page, " 0.5")
+
+
+def test_after_a_mistake_the_next_move_is_answered(pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages["ponder"])
+    page.fill("#ada-text textarea", " ")
+    page.click("#ada-ask")
+    page.wait_for_selector(".ada .error:has-text('there is no text')")
+    move(page, 0.4)
+    page.fill("#ada-text textarea", "the naive cat")
+    page.click("#ada-ask")
+    settle(page, " 0.4", "naive")
+    maze = visit(pages["maze"])
+    maze.fill("#ada-board textarea", "x")
+    maze.wait_for_selector(".ada .error")
+    maze.click("#ada-draw")
+    number = maze.locator("#ada-number input").input_value()
+    maze.wait_for_selector("#ada-answers .note")
+    maze.fill("#ada-number input", "")
+    maze.fill("#ada-number input", "2")
+    move(maze, 0.2)
+    settle(maze, " 0.2", "inside 2")
+    assert number != "2"
+
+
+def test_a_full_queue_is_told_in_the_place_of_the_answer(pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages["ponder"])
+    page.route("**/queue/join*", lambda route: route.fulfill(status=503, json={"detail": "Queue is full."}))
+    move(page, 0.4)
+    page.wait_for_selector(".ada .error:has-text('nobody has answered this')")
+    page.unroute("**/queue/join*")
+    move(page, 0.6)
+    settle(page, " 0.6")
+
+
 def test_blocks_of_a_frozen_model_are_left_out(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["layers"])
     page.fill("#ada-text textarea", "the naive cat")
