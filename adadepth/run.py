@@ -46,7 +46,6 @@ from adadepth.system.processes import (
 )
 from adadepth.system.signals import ending_as_exits, held_back, let_through
 
-
 _ACTIVITIES = {
     Mode.train: "training", Mode.evaluate: "evaluating", Mode.predict: "predicting with", Mode.serve: "serving",
     Mode.report: "writing the report of", Mode.estimate: "estimating",

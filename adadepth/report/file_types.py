@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NotRequired, Required, TypedDict
 
-from adadepth.system.json_files import Count, Number
+from adadepth.system.json_files import Count, Number, Positive
 
 Metrics = dict[str, Number | None]
 Texts = dict[str, str]
@@ -558,6 +558,64 @@ class Words(TypedDict, total=False):
 
 class Probes(TypedDict, total=False):
     """`probes.json`: classifiers on the states of every depth."""
+
+
+class BenchPoint(TypedDict, total=False):
+    """What a reading of a bench reached, and the work that it took."""
+
+    rule: Required[str | None]
+    score: Required[float | None]
+    score_error: Required[float | None]
+    chosen_score: float | None
+    updates: Required[Positive | None]
+    updates_error: Required[float | None]
+    macs: Required[Positive | None]
+    spearman: float | None
+
+
+class BenchRule(TypedDict, total=False):
+    """An exit rule as a bench keeps it."""
+
+    rule: Required[str]
+    score: Required[float | None]
+    online: Required[float | None]
+    online_updates: Required[float | None]
+    updates: Required[float]
+    macs: Required[float]
+    permuted: Required[float | None]
+    permuted_std: Required[float | None]
+    mixture: Required[float | None]
+    spearman: Required[float | None]
+    calibration: Required[float | None]
+    time: Required[dict[str, float]]
+
+
+class BenchSet(TypedDict, total=False):
+    """What a run of a bench says of an evaluated set."""
+
+    n: Required[Count]
+    readings: Required[dict[str, list[BenchPoint]]]
+    rules: list[BenchRule]
+    overthinking: dict[str, Number]
+
+
+class BenchResult(TypedDict):
+    """A file among the results of a bench, see `adadepth.tasks.bench.result_of`."""
+
+    name: str
+    task: str
+    way: str
+    setting: list[str]
+    seed: int
+    overrides: list[str]
+    commit: str | None
+    hardware: Hardware | None
+    versions: dict[str, str | None]
+    seconds: float | None
+    steps: Count
+    unit: str
+    max_updates: Count
+    sets: dict[str, BenchSet]
 
 
 FILE_TYPES: Mapping[str, Any] = {

@@ -142,11 +142,11 @@ def read_run(directory: Path) -> RunFiles:
 def _parsed(directory: Path, missing: dict[str, str], name: str, kind: Any = None) -> dict[str, Any]:
     """Read a file of a run; empty where that is not possible, which `missing` then explains."""
     kind = FILE_TYPES.get(name, dict[str, Any]) if kind is None else kind
-    found: dict[str, Any] = {}
     with _noting(missing, name):
         text = read_regular(directory / name).decode("utf-8")
-        found = _yaml(text, kind) if name == CONFIG else parse_json(text, kind)
-    return found
+        found: dict[str, Any] = _yaml(text, kind) if name == CONFIG else parse_json(text, kind)
+        return found
+    return {}
 
 
 def _parsed_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
@@ -267,7 +267,7 @@ def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, li
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
     """(step, counts or weights) of every line that has the list `name`; all as long as the last one's."""
     found = [(line["step"], line.get(name)) for line in metrics]
-    valid = [(step, counts) for step, counts in found if _are_numbers(counts) and len(counts) > 1 and sum(counts)]
+    valid = [(step, counts) for step, counts in found if _are_numbers(counts) and len(counts) > 1 and any(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
 
 

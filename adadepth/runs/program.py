@@ -5,9 +5,11 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from adadepth.settings import ExperimentConfig
 
@@ -33,7 +35,7 @@ def own_command() -> str:
     """What repeats this run; of a job of a sweep, that job alone."""
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return shlex.join([*program(), *sys.argv[1:]])
-    overrides = (each for each in HydraConfig.get().overrides.task if _key(each) != "sweep")
+    overrides = (each for each in _given_overrides() if _key(each) != "sweep")
     return shlex.join([*_root(HydraConfig.get().job.config_name or ""), *overrides])
 
 
@@ -45,12 +47,18 @@ def evaluation_command(config: ExperimentConfig, run: Path) -> str:
         run: Its folder.
     """
     has_given = HydraConfig.initialized()
-    given = list(HydraConfig.get().overrides.task) if has_given else []
+    given = _given_overrides() if has_given else []
     kept = [each for each in given if _is_kept(_key(each))]
     if config.seeds > 1 or any(_key(each) in ("seed", "seeds") for each in given):
         kept.append(f"seed={config.seed}")
     root = (HydraConfig.get().job.config_name if has_given else None) or config.name
     return shlex.join([*_root(root), "mode=evaluate", f"checkpoint={run}", *kept])
+
+
+def _given_overrides() -> list[str]:
+    """Return the overrides of this job as they were written: Hydra resolves references to the environment in them."""
+    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return list(map(str, given))
 
 
 def _is_kept(key: str) -> bool:

@@ -58,7 +58,7 @@ def failure_line(error: BaseException, redact: Callable[[str], str] = str) -> st
 
 
 def write_traceback(error: BaseException, redact: Callable[[str], str] = str) -> Path:
-    """Write the traceback of an error into its run, into `errors` where runs are written, or where temporary files lie."""
+    """Write the traceback of an error into its run, into `errors` where runs are written, or among temporary files."""
     text = redact("".join(traceback.format_exception(error)))
     process = os.environ.get("RANK", "0")
     for path in _places(error, "" if process == "0" else f"_{process}"):

@@ -20,8 +20,9 @@ from adadepth.errors import CheckpointError
 
 INFINITE = ("nan", "inf", "-inf")  # numbers that JSON cannot hold, as texts
 Number = float | Literal["nan", "inf", "-inf"]
-AT_LEAST_0 = "at least 0"
+AT_LEAST_0, ABOVE_0 = "at least 0", "above 0"
 Count = Annotated[int, AT_LEAST_0]
+Positive = Annotated[float, ABOVE_0]
 _WORDS = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number", float: "a number",
           bool: "true or false", type(None): "null"}  # fmt: skip
 _LARGEST = 2**63
@@ -112,7 +113,8 @@ def problem_of(value: Any, kind: Any, name: str = "") -> str | None:
         return _problem_of_union(value, of, name)
     if origin is Annotated:
         problem = problem_of(value, of[0], name)
-        return f"{_field(name)} must be at least 0, not {value}" if problem is None and value < 0 else problem
+        is_below = problem is None and (value < 0 or (value == 0 and ABOVE_0 in of))
+        return f"{_field(name)} must be {of[1]}, not {value}" if is_below else problem
     if origin is Literal:
         return None if value in of and isinstance(value, str) else _wrong(name, f"one of {', '.join(of)}", value)
     if origin is dict:

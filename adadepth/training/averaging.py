@@ -95,6 +95,8 @@ class WeightAverage(Extension, TrainerCallback):
         self._average = [weight.clone() for weight in weights.values()]
         stored = load_file(checkpoint / _WEIGHTS)
         if odd := sorted(stored.keys() ^ weights.keys()):
-            raise CheckpointError(f"{checkpoint / _WEIGHTS}: {odd[0]} is {'unknown' if odd[0] in stored else 'missing'}")
+            raise CheckpointError(
+                f"{checkpoint / _WEIGHTS}: {odd[0]} is {'unknown' if odd[0] in stored else 'missing'}"
+            )
         for name, weight in stored.items():
             copy_same_shape(name, weight, weights[name])

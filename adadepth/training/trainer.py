@@ -36,6 +36,7 @@ from adadepth.families.heads import check_output
 from adadepth.measure.exit_records import StepRecorder, StepRecords
 from adadepth.runs.checkpoints import begin_checkpoint, nothing_if_full, rotate, seal_checkpoint
 from adadepth.settings import TrainerConfig
+from adadepth.settings.interpolations import holds_environment
 from adadepth.system.console import say
 from adadepth.system.places import quiet
 from adadepth.training.extension import Extension
@@ -433,6 +434,10 @@ class DepthTrainer(Trainer):
                 begin_checkpoint(checkpoint)
             self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
+            if (
+                self.args.should_save and holds_environment()
+            ):  # the pickle has settings as they are, and nobody reads it
+                (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)
             self.accelerator.wait_for_everyone()
             self._saving = Saving(checkpoint, self._begin_sealing(checkpoint))
         if not self.is_fsdp_enabled:
