@@ -176,9 +176,9 @@ def _problem_of_union(value: Any, kinds: tuple[Any, ...], name: str) -> str | No
     if None in problems:
         return None
     deepest = max((problem for problem in problems if problem), key=lambda problem: problem.count("."))
-    words = " or ".join(dict.fromkeys(filter(None, map(_word, kinds))))
-    is_scalar = not isinstance(value, dict | list)
-    return _wrong(name, words, value) if is_scalar and words else deepest
+    words = list(dict.fromkeys(filter(None, map(_word, kinds))))
+    own = _WORDS.get(type(value), "")
+    return deepest if own in words and isinstance(value, dict | list) else _wrong(name, " or ".join(words), value)
 
 
 def _problem_of_any(value: Any, name: str) -> str | None:
@@ -213,7 +213,8 @@ def _word(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ""
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else get_origin(kind) or kind
-    return _WORDS.get(dict if typing.is_typeddict(plain) else plain, "")
+    plain = list if plain is tuple else dict if typing.is_typeddict(plain) else plain
+    return _WORDS.get(plain, "")
 
 
 def _wrong(name: str, words: str, value: Any) -> str:
