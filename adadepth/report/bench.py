@@ -24,8 +24,8 @@ from adadepth.measure.bench import (
 )
 from adadepth.measure.exit_costs import SETTLED
 from adadepth.report.bench_contests import CONTESTS, contests_table, is_same_for_all, share_of
+from adadepth.report.bench_types import BenchResultFields
 from adadepth.report.figure import Axis, Figure, Lines, Panel, with_air
-from adadepth.report.file_types import BenchResult
 from adadepth.report.run_files import write_json
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, as_text, clock, number, percent, plain, rounded, signed, text
@@ -76,7 +76,7 @@ def read_result(file: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: Naming the file and the field that is damaged.
     """
-    result: dict[str, Any] = read_json(file, BenchResult)
+    result: dict[str, Any] = read_json(file, BenchResultFields)
     problem = None
     if result["name"] != file.stem:
         problem = f"name must be {file.stem!r}, not {result['name']!r}"

@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NotRequired, Required, TypedDict
 
-from adadepth.system.json_files import Count, Number, Positive
+from adadepth.system.json_files import Count, DepthCount, JsonNumber
 
-Metrics = dict[str, Number | None]
-Texts = dict[str, str]
-Curve = list[Number]
+_Metrics = dict[str, JsonNumber]
+_Texts = dict[str, str]
 
 
-class Steps(TypedDict):
+class StepsFields(TypedDict):
     """How many updates a training made, and how many it was to make."""
 
     done: Count
     planned: Count
 
 
-class Answer(TypedDict, total=False):
+class AnswerFields(TypedDict, total=False):
     """What a verdict answers to one of its questions."""
 
     answer: str | None
@@ -31,7 +30,7 @@ class Answer(TypedDict, total=False):
     figures: dict[str, Any]
 
 
-class WrittenFile(TypedDict):
+class WrittenFileFields(TypedDict):
     """Size and digest of a file."""
 
     bytes: Count
@@ -39,7 +38,7 @@ class WrittenFile(TypedDict):
     sha256: NotRequired[str]
 
 
-class Hardware(TypedDict, total=False):
+class HardwareFields(TypedDict, total=False):
     """What a run had."""
 
     platform: str
@@ -50,7 +49,7 @@ class Hardware(TypedDict, total=False):
     processes: Count
 
 
-class RunRecord(TypedDict, total=False):
+class RunRecordFields(TypedDict, total=False):
     """`run.json`: what ran, where, how it ended."""
 
     status: str
@@ -67,27 +66,27 @@ class RunRecord(TypedDict, total=False):
     resumed_from: str | None
     sweep: str | None
     wall_time_s: float
-    versions: Texts
+    versions: _Texts
     git_commit: str | None
-    hardware: Hardware
-    final_metrics: Metrics | None
+    hardware: HardwareFields
+    final_metrics: dict[str, JsonNumber | None] | None
     best_checkpoint: str | None
-    trackers: Texts
+    trackers: _Texts
     error: str | None
     data: dict[str, Any] | None
     baselines: dict[str, Any] | None
     precision: str
     parameters: Count
-    saved: dict[str, dict[str, WrittenFile]]
+    saved: dict[str, dict[str, WrittenFileFields]]
     stopped_because: str | None
-    steps: Steps | None
-    verdict: dict[str, Answer] | None
+    steps: StepsFields | None
+    verdict: dict[str, AnswerFields] | None
     evaluated: str
     trained_steps: Count
     pushed_to: str
 
 
-class Configuration(TypedDict, total=False):
+class ConfigurationFields(TypedDict, total=False):
     """`config.yaml`, as far as a report reads it; YAML has numbers that JSON has not."""
 
     name: str
@@ -98,7 +97,7 @@ class Configuration(TypedDict, total=False):
     optimise: str | None
 
 
-class Correlation(TypedDict, total=False):
+class CorrelationFields(TypedDict, total=False):
     """Spearman's correlation with its 95 % interval."""
 
     value: Required[float]
@@ -107,8 +106,8 @@ class Correlation(TypedDict, total=False):
     n: Count
 
 
-class Depths(TypedDict, total=False):
-    """Depths of the units of a class."""
+class DepthsFields(TypedDict, total=False):
+    """DepthsFields of the units of a class."""
 
     n: Required[Count]
     mean: float
@@ -127,43 +126,43 @@ class Depths(TypedDict, total=False):
     accuracy_n: Count
 
 
-class DepthByValue(Depths, total=False):
-    """Depths of the examples of one difficulty, or of a range of an attribute."""
+class DepthByValueFields(DepthsFields, total=False):
+    """DepthsFields of the examples of one difficulty, or of a range of an attribute."""
 
     difficulty: Required[float]
 
 
-class DepthByRange(Depths, total=False):
-    """Depths of the examples whose attribute lies in a range."""
+class DepthByRangeFields(DepthsFields, total=False):
+    """DepthsFields of the examples whose attribute lies in a range."""
 
     value: float
 
 
-class ByDifficulty(TypedDict, total=False):
-    """Depth by difficulty."""
+class ByDifficultyFields(TypedDict, total=False):
+    """DepthCount by difficulty."""
 
-    rows: Required[list[DepthByValue]]
-    spearman: Correlation
-
-
-class ByAttribute(TypedDict, total=False):
-    """Depth by an attribute."""
-
-    rows: Required[list[DepthByRange]]
-    spearman: Correlation
+    rows: Required[list[DepthByValueFields]]
+    spearman: CorrelationFields
 
 
-class FurtherSet(TypedDict, total=False):
-    """Depths of an evaluated set after the first."""
+class ByAttributeFields(TypedDict, total=False):
+    """DepthCount by an attribute."""
 
-    difficulty: ByDifficulty
-    attributes: dict[str, ByAttribute]
+    rows: Required[list[DepthByRangeFields]]
+    spearman: CorrelationFields
 
 
-class DepthStep(TypedDict, total=False):
+class FurtherSetFields(TypedDict, total=False):
+    """DepthsFields of an evaluated set after the first."""
+
+    difficulty: ByDifficultyFields
+    attributes: dict[str, ByAttributeFields]
+
+
+class DepthStepFields(TypedDict, total=False):
     """The units that stop at a depth."""
 
-    depth: Required[Count]
+    depth: Required[DepthCount]
     n: Required[Count]
     share: Required[float]
     reached: Count
@@ -173,7 +172,7 @@ class DepthStep(TypedDict, total=False):
     loss_n: Count
 
 
-class CosineStep(TypedDict, total=False):
+class CosineStepFields(TypedDict, total=False):
     """Similarity of the states before and after an iteration."""
 
     step: Required[Count]
@@ -183,7 +182,7 @@ class CosineStep(TypedDict, total=False):
     all_n: Count
 
 
-class Between(TypedDict):
+class BetweenFields(TypedDict):
     """The share of the variance of depth between classes."""
 
     share: float
@@ -191,17 +190,17 @@ class Between(TypedDict):
     n: Count
 
 
-class Adaptation(TypedDict, total=False):
+class AdaptationFields(TypedDict, total=False):
     """How many depths there are in effect."""
 
     effective_depths: float
     effective_depths_within: float
     commonest: int
     commonest_share: float
-    between: dict[str, Between]
+    between: dict[str, BetweenFields]
 
 
-class Cost(TypedDict, total=False):
+class CostFields(TypedDict, total=False):
     """Multiply-accumulates of an evaluation."""
 
     executed_macs: float
@@ -214,7 +213,7 @@ class Cost(TypedDict, total=False):
     layer_ratio: float
 
 
-class Thirds(TypedDict):
+class ThirdsFields(TypedDict):
     """Operations in a third of an architecture."""
 
     attention: Count
@@ -222,51 +221,51 @@ class Thirds(TypedDict):
     identity: Count
 
 
-class Architecture(TypedDict, total=False):
+class ArchitectureFields(TypedDict, total=False):
     """The architecture of a network, and how sure its search is of it."""
 
     string: Required[str]
-    blocks: Required[Count]
+    blocks: Required[DepthCount]
     probabilities: list[list[float]]
     entropy: list[float]
     mean_entropy: float
     temperature: float | None
     expected_blocks: float
-    thirds: list[Thirds]
+    thirds: list[ThirdsFields]
 
 
-class Halting(TypedDict, total=False):
+class HaltingFields(TypedDict, total=False):
     """`halting.json`: depths of the last evaluation."""
 
     step: Count
     set: str
     unit: str
-    max_depth: Count
+    max_depth: DepthCount
     n: Count
-    classes: dict[str, Depths]
-    adaptation: Adaptation
-    steps: list[DepthStep]
-    cosine: dict[str, list[CosineStep]]
-    spearman: dict[str, Correlation]
-    difficulty: ByDifficulty
-    attributes: dict[str, ByAttribute]
-    further_sets: dict[str, FurtherSet]
-    cost: Cost | None
-    missing: Texts
-    architecture: Architecture
-    evaluations: dict[str, Metrics]
+    classes: dict[str, DepthsFields]
+    adaptation: AdaptationFields
+    steps: list[DepthStepFields]
+    cosine: dict[str, list[CosineStepFields]]
+    spearman: dict[str, CorrelationFields]
+    difficulty: ByDifficultyFields
+    attributes: dict[str, ByAttributeFields]
+    further_sets: dict[str, FurtherSetFields]
+    cost: CostFields | None
+    missing: _Texts
+    architecture: ArchitectureFields
+    evaluations: dict[str, _Metrics]
     layers: dict[str, Any]
     words: dict[str, Any]
 
 
-class Sentence(TypedDict, total=False):
+class SentenceFields(TypedDict, total=False):
     """A line of `sentences.jsonl`: an example with the depths of its tokens."""
 
     rule: Required[str]
     index: Count
     mean_depth: float
     tokens: Required[list[str]]
-    updates: list[Count]
+    updates: list[DepthCount]
     probabilities: list[list[float]]
     remainders: list[float | None]
     mask_kind: list[str]
@@ -277,13 +276,13 @@ class Sentence(TypedDict, total=False):
     distribution: list[float]
 
 
-class MetricLine(TypedDict):
+class MetricLineFields(TypedDict):
     """A line of `metrics.jsonl`; its other fields are values by the names of metrics."""
 
     step: Count
 
 
-class Exit(TypedDict, total=False):
+class ExitFields(TypedDict, total=False):
     """Where the examples of a set exit."""
 
     n: Count
@@ -291,11 +290,11 @@ class Exit(TypedDict, total=False):
     std: float
     median: float
     histogram: list[Count]
-    quality: Metrics
+    quality: _Metrics
     loss: float
 
 
-class ExitStep(TypedDict, total=False):
+class ExitStepFields(TypedDict, total=False):
     """A set read at one step."""
 
     step: Required[Count]
@@ -305,12 +304,12 @@ class ExitStep(TypedDict, total=False):
     posterior: float
     halting_probability: float
     prior: float
-    quality: Metrics
+    quality: _Metrics
     loss: float
 
 
-class ExitClass(TypedDict, total=False):
-    """Steps of the examples of a class."""
+class ExitClassFields(TypedDict, total=False):
+    """StepsFields of the examples of a class."""
 
     n: Required[Count]
     mean: float
@@ -318,46 +317,46 @@ class ExitClass(TypedDict, total=False):
     expected_steps: float
 
 
-class ExitSet(TypedDict, total=False):
-    """Exits of an evaluated set."""
+class ExitSetFields(TypedDict, total=False):
+    """ExitsFields of an evaluated set."""
 
     n: Required[Count]
-    max_steps: Required[Count]
+    max_steps: Required[DepthCount]
     problem: str
-    exit: Required[Exit]
+    exit: Required[ExitFields]
     halting: dict[str, Any]
-    steps: Required[list[ExitStep]]
-    classes: dict[str, ExitClass]
+    steps: Required[list[ExitStepFields]]
+    classes: dict[str, ExitClassFields]
     calibration: dict[str, Any]
-    spearman: dict[str, Correlation]
-    missing: Texts
+    spearman: dict[str, CorrelationFields]
+    missing: _Texts
 
 
-class Exits(TypedDict, total=False):
+class ExitsFields(TypedDict, total=False):
     """`exits.json`."""
 
     step: Count
-    sets: Required[dict[str, ExitSet]]
+    sets: Required[dict[str, ExitSetFields]]
 
 
-class RuleControl(TypedDict, total=False):
+class RuleControlFields(TypedDict, total=False):
     """A rule's exits dealt at random, or a mixture of two fixed depths."""
 
-    quality: Required[Metrics]
-    quality_std: Metrics
+    quality: Required[_Metrics]
+    quality_std: _Metrics
     macs: float
     depths: list[Count]
     share: float
 
 
-class RuleRow(TypedDict, total=False):
+class RuleRowFields(TypedDict, total=False):
     """An exit rule at one of its thresholds."""
 
     rule: Required[str]
     kind: Required[str]
     draws: Count
-    quality: Required[Metrics]
-    quality_std: Metrics
+    quality: Required[_Metrics]
+    quality_std: _Metrics
     mean_updates: Required[float]
     mean_updates_std: float
     macs: Required[float]
@@ -366,10 +365,10 @@ class RuleRow(TypedDict, total=False):
     layer_ratio: float
     from_oracle: dict[str, float]
     by_difficulty: dict[str, float]
-    spearman: Correlation
+    spearman: CorrelationFields
     calibration: float
-    permuted: RuleControl
-    mixture: RuleControl
+    permuted: RuleControlFields
+    mixture: RuleControlFields
     online: dict[str, Any]
     pareto: list[str]
     seconds: dict[str, float]
@@ -377,7 +376,7 @@ class RuleRow(TypedDict, total=False):
     warning: str
 
 
-class RulePoint(TypedDict, total=False):
+class RulePointFields(TypedDict, total=False):
     """A threshold that was chosen on one half, and its score on the other."""
 
     rule: Required[str | None]
@@ -390,8 +389,8 @@ class RulePoint(TypedDict, total=False):
     spearman: float | None
 
 
-class Study(TypedDict, total=False):
-    """Exit rules on a set."""
+class StudyFields(TypedDict, total=False):
+    """ExitFields rules on a set."""
 
     n: Count
     max_steps: Count
@@ -399,21 +398,21 @@ class Study(TypedDict, total=False):
     metrics: list[str]
     draws: Count
     seed: int
-    overthinking: dict[str, Number]
+    overthinking: dict[str, JsonNumber]
     groups: dict[str, Count]
-    rows: Required[list[RuleRow]]
-    readings: dict[str, list[RulePoint]]
+    rows: Required[list[RuleRowFields]]
+    readings: dict[str, list[RulePointFields]]
     timing: dict[str, Any]
     advice: dict[str, Any]
 
 
-class ExitRules(TypedDict, total=False):
+class ExitRulesFields(TypedDict, total=False):
     """`exit_rules.json`."""
 
-    sets: Required[dict[str, Study]]
+    sets: Required[dict[str, StudyFields]]
 
 
-class BudgetRow(TypedDict, total=False):
+class BudgetRowFields(TypedDict, total=False):
     """A network that was set to one depth without training."""
 
     target: Required[float | None]
@@ -422,10 +421,10 @@ class BudgetRow(TypedDict, total=False):
     std: float
     executed_over_full: float
     adaptive_over_full: float
-    metrics: Required[Metrics]
+    metrics: Required[_Metrics]
 
 
-class Budgets(TypedDict, total=False):
+class BudgetsFields(TypedDict, total=False):
     """`budgets.json`."""
 
     unit: Required[str]
@@ -433,10 +432,10 @@ class Budgets(TypedDict, total=False):
     knob: str
     fitted_on: Count
     measured_on: Count
-    rows: Required[list[BudgetRow]]
+    rows: Required[list[BudgetRowFields]]
 
 
-class RivalRow(TypedDict, total=False):
+class RivalRowFields(TypedDict, total=False):
     """A network of one depth and as much work, or the adaptive one."""
 
     kind: Required[str]
@@ -444,29 +443,29 @@ class RivalRow(TypedDict, total=False):
     seed: int
     mean: Required[float]
     std: float
-    max_depth: Required[Count]
+    max_depth: Required[DepthCount]
     executed_macs: float
     adaptive_macs: float
-    difficulty: dict[str, list[DepthByValue]]
+    difficulty: dict[str, list[DepthByValueFields]]
     seconds: float | None
-    metrics: Required[Metrics]
+    metrics: Required[_Metrics]
 
 
-class Rivals(TypedDict, total=False):
+class RivalsFields(TypedDict, total=False):
     """`rivals.json`."""
 
-    rows: Required[list[RivalRow]]
+    rows: Required[list[RivalRowFields]]
 
 
-class Grids(TypedDict, total=False):
+class GridsFields(TypedDict, total=False):
     """`grids.json`: example pictures of every evaluated set."""
 
     step: Count
-    max_depth: Count
+    max_depth: DepthCount
     sets: Required[dict[str, list[dict[str, Any]]]]
 
 
-class ComparedArchitecture(TypedDict, total=False):
+class ComparedArchitectureFields(TypedDict, total=False):
     """A network among those compared."""
 
     name: Required[str]
@@ -474,43 +473,43 @@ class ComparedArchitecture(TypedDict, total=False):
     trained: Required[str]
     architecture: str
     parameters: Count
-    quality: Metrics | None
+    quality: _Metrics | None
     quality_set: str
     macs: dict[str, float] | None
     seconds: dict[str, dict[str, float]] | None
 
 
-class Architectures(TypedDict, total=False):
+class ArchitecturesFields(TypedDict, total=False):
     """`architectures.json`."""
 
     reference: str
     derived: str
     shapes: list[dict[str, Any]]
     conditions: dict[str, Any]
-    rows: Required[list[ComparedArchitecture]]
+    rows: Required[list[ComparedArchitectureFields]]
 
 
-class SeedMetric(TypedDict, total=False):
+class SeedMetricFields(TypedDict, total=False):
     """A metric over seeds."""
 
     n: Required[Count]
-    mean: Required[Number]
-    std: Number
-    values: dict[str, Number]
+    mean: Required[JsonNumber]
+    std: JsonNumber
+    values: dict[str, JsonNumber]
 
 
-class Seeds(TypedDict, total=False):
+class SeedsFields(TypedDict, total=False):
     """`seeds.json`: what runs of several seeds have in common."""
 
     seeds: Required[list[int]]
     n: Required[Count]
-    metrics: Required[dict[str, SeedMetric]]
+    metrics: Required[dict[str, SeedMetricFields]]
     architecture_agreement: dict[str, Any]
     layer_distance: dict[str, Any]
-    runs: Texts
+    runs: _Texts
 
 
-class TextToken(TypedDict, total=False):
+class TextTokenFields(TypedDict, total=False):
     """A token of a user's text."""
 
     piece: Required[str]
@@ -522,7 +521,7 @@ class TextToken(TypedDict, total=False):
     candidates: dict[str, float] | None
 
 
-class ReadText(TypedDict, total=False):
+class ReadTextFields(TypedDict, total=False):
     """What a model says about a user's text."""
 
     text: Required[list[str]]
@@ -530,24 +529,24 @@ class ReadText(TypedDict, total=False):
     label: str | None
     score: float | None
     scores: dict[str, float] | None
-    tokens: list[TextToken] | None
+    tokens: list[TextTokenFields] | None
 
 
-class ReadTexts(TypedDict, total=False):
+class ReadTextsFields(TypedDict, total=False):
     """`texts.json`."""
 
     unit: str
-    max_depth: Count
+    max_depth: DepthCount
     predicts: str
     mean: float
     work: float | None
-    texts: Required[list[ReadText]]
+    texts: Required[list[ReadTextFields]]
 
 
-class Words(TypedDict, total=False):
+class WordsFields(TypedDict, total=False):
     """`words.json`: depth by the kinds of words of a treebank."""
 
-    max_depth: Required[Count]
+    max_depth: Required[DepthCount]
     masks: bool
     counted_words: Count
     counted_in: list[str]
@@ -556,71 +555,14 @@ class Words(TypedDict, total=False):
     sets: Required[dict[str, dict[str, Any]]]
 
 
-class Probes(TypedDict, total=False):
+class ProbesFields(TypedDict, total=False):
     """`probes.json`: classifiers on the states of every depth."""
 
 
-class BenchPoint(TypedDict, total=False):
-    """What a reading of a bench reached, and the work that it took."""
-
-    rule: Required[str | None]
-    score: Required[float | None]
-    score_error: Required[float | None]
-    chosen_score: float | None
-    updates: Required[Positive | None]
-    updates_error: Required[float | None]
-    macs: Required[Positive | None]
-    spearman: float | None
-
-
-class BenchRule(TypedDict, total=False):
-    """An exit rule as a bench keeps it."""
-
-    rule: Required[str]
-    score: Required[float | None]
-    online: Required[float | None]
-    online_updates: Required[float | None]
-    updates: Required[float]
-    macs: Required[float]
-    permuted: Required[float | None]
-    permuted_std: Required[float | None]
-    mixture: Required[float | None]
-    spearman: Required[float | None]
-    calibration: Required[float | None]
-    time: Required[dict[str, float]]
-
-
-class BenchSet(TypedDict, total=False):
-    """What a run of a bench says of an evaluated set."""
-
-    n: Required[Count]
-    readings: Required[dict[str, list[BenchPoint]]]
-    rules: list[BenchRule]
-    overthinking: dict[str, Number]
-
-
-class BenchResult(TypedDict):
-    """A file among the results of a bench, see `adadepth.tasks.bench.result_of`."""
-
-    name: str
-    task: str
-    way: str
-    setting: list[str]
-    seed: int
-    overrides: list[str]
-    commit: str | None
-    hardware: Hardware | None
-    versions: dict[str, str | None]
-    seconds: float | None
-    steps: Count
-    unit: str
-    max_updates: Count
-    sets: dict[str, BenchSet]
-
-
 FILE_TYPES: Mapping[str, Any] = {
-    "run.json": RunRecord, "config.yaml": Configuration, "metrics.jsonl": MetricLine, "sentences.jsonl": Sentence,
-    "halting.json": Halting, "exits.json": Exits, "exit_rules.json": ExitRules, "budgets.json": Budgets,
-    "rivals.json": Rivals, "grids.json": Grids, "architectures.json": Architectures, "seeds.json": Seeds,
-    "texts.json": ReadTexts, "words.json": Words, "probes.json": Probes,
+    "run.json": RunRecordFields, "config.yaml": ConfigurationFields, "metrics.jsonl": MetricLineFields,
+    "sentences.jsonl": SentenceFields, "halting.json": HaltingFields, "exits.json": ExitsFields,
+    "exit_rules.json": ExitRulesFields, "budgets.json": BudgetsFields, "rivals.json": RivalsFields,
+    "grids.json": GridsFields, "architectures.json": ArchitecturesFields, "seeds.json": SeedsFields,
+    "texts.json": ReadTextsFields, "words.json": WordsFields, "probes.json": ProbesFields,
 }  # fmt: skip

@@ -21,6 +21,7 @@ from adadepth.report.comparison import comparison_sections, number_of_runs, sect
 from adadepth.report.facts import facts_section, title
 from adadepth.report.figure import thin
 from adadepth.report.groups import Comparison, compare, listed, seeds_of
+from adadepth.report.guard import build_or_leave_out
 from adadepth.report.run_files import (
     CONFIG,
     HALTING,
@@ -40,12 +41,8 @@ from adadepth.report.run_files import (
 from adadepth.report.section import Placed, Section, SectionOf
 from adadepth.report.seeds import seeds
 from adadepth.report.writing import FIGURES, file_name, write_page
-from adadepth.settings.interpolations import told_within
-from adadepth.system.console import say
-from adadepth.system.failures import note_run, write_traceback
 
 FILM = "gates.gif"
-_CONTRADICTIONS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
 _MAX_FRAMES = 60  # of the film
 
 OWN = 120  # where sections stand that are functions of another package, or of a family: after depths
@@ -69,22 +66,11 @@ def sections_of(files: RunFiles, further: Iterable[SectionOf | Placed] = ()) -> 
         placed = [each for each in placed if each is alone or each.always]
     else:
         placed = [each for each in placed if each.alone is None]
-    return [_stated(section, files) for each in placed if (section := _built(each.build, files)) is not None]
+    return [_stated(section, files) for each in placed if (section := _build(each, files)) is not None]
 
 
-def _built(build: SectionOf, files: RunFiles) -> Section | None:
-    """Build a section; one whose files contradict each other is left out with a warning, and the page goes on.
-
-    Types of fields are checked as files are read. What no type says, such as lists of one length, is found here.
-    """
-    try:
-        return build(files)
-    except _CONTRADICTIONS as error:
-        name = getattr(build, "__name__", str(build))
-        note_run(error, files.directory)
-        where = write_traceback(error, told_within)
-        say(f"warning: {files.directory}: the section {name!r} of the report is left out; its traceback is in {where}")
-        return None
+def _build(placed: Placed, files: RunFiles) -> Section | None:
+    return build_or_leave_out(placed.build, files, None)
 
 
 def _alone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
@@ -94,7 +80,7 @@ def _alone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
 
 def _of_seeds(summary: RunFiles) -> list[Section]:
     """What the runs of several seeds reached, and, where the summary says where they are, the runs side by side."""
-    told = [section for build in (seeds, facts_section) if (section := _built(build, summary))]
+    told = [section for build in (seeds, facts_section) if (section := build_or_leave_out(build, summary, None))]
     runs = seeds_of(summary)
     beside = sections_beside_seeds(compare(runs), summary.directory) if runs else []
     return [_stated(section, summary) for section in (*told[:1], *beside, *told[1:])]

@@ -19,7 +19,7 @@ from adadepth.errors import CheckpointError
 from adadepth.measure.names import unit_words
 from adadepth.report.file_types import FILE_TYPES
 from adadepth.system.files import write_atomic
-from adadepth.system.json_files import parse_json, problem_of, read_regular
+from adadepth.system.json_files import parse_json, read_regular, type_problem
 from adadepth.system.plain_yaml import from_yaml
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
@@ -181,7 +181,7 @@ def _yaml(text: str, kind: Any) -> dict[str, Any]:
         value: dict[str, Any] = from_yaml(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError("no YAML") from error
-    if problem := problem_of(value, kind):
+    if problem := type_problem(value, kind):
         raise ValueError(problem)
     return value
 

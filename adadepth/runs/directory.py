@@ -28,7 +28,7 @@ from yaml import YAMLError
 
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
-from adadepth.report.file_types import RunRecord
+from adadepth.report.file_types import RunRecordFields
 from adadepth.runs.lock import locked
 from adadepth.runs.program import own_command
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
@@ -226,7 +226,7 @@ def read_record(directory: Path) -> dict[str, Any]:
     if not os.path.isfile(path):  # where `Path.is_file` raises what a name too long for the system is, this says no
         return {}
     try:
-        record: dict[str, Any] = parse_json(read_regular(path).decode("utf-8"), RunRecord)
+        record: dict[str, Any] = parse_json(read_regular(path).decode("utf-8"), RunRecordFields)
     except ValueError as error:
         raise CheckpointError(f"{path}: is damaged, it holds no record of a run ({error})") from error
     return record

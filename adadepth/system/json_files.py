@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 from adadepth.errors import CheckpointError
 
 INFINITE = ("nan", "inf", "-inf")  # numbers that JSON cannot hold, as texts
-Number = float | Literal["nan", "inf", "-inf"]
+JsonNumber = float | Literal["nan", "inf", "-inf"]
 AT_LEAST_0, ABOVE_0 = "at least 0", "above 0"
 Count = Annotated[int, AT_LEAST_0]
 Positive = Annotated[float, ABOVE_0]
+DepthCount = Annotated[int, AT_LEAST_0, 2**16]  # what a page has a colour or a row for
 _WORDS = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number", float: "a number",
           bool: "true or false", type(None): "null"}  # fmt: skip
 _LARGEST = 2**63
@@ -86,12 +87,12 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
         raise ValueError("no JSON: it is nested too deeply") from error
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from error
-    if problem := problem_of(value, kind):
+    if problem := type_problem(value, kind):
         raise ValueError(problem)
     return value
 
 
-def problem_of(value: Any, kind: Any, name: str = "") -> str | None:
+def type_problem(value: Any, kind: Any, name: str = "") -> str | None:
     """Say which field of a value is not of its type.
 
     Args:
@@ -112,8 +113,10 @@ def problem_of(value: Any, kind: Any, name: str = "") -> str | None:
     if origin in (Union, types.UnionType):
         return _problem_of_union(value, of, name)
     if origin is Annotated:
-        problem = problem_of(value, of[0], name)
+        problem = type_problem(value, of[0], name)
         is_below = problem is None and (value < 0 or (value == 0 and ABOVE_0 in of))
+        if problem is None and len(of) > 2 and value > of[2]:
+            return f"{_field(name)} must be at most {of[2]}, not {value}"
         return f"{_field(name)} must be {of[1]}, not {value}" if is_below else problem
     if origin is Literal:
         return None if value in of and isinstance(value, str) else _wrong(name, f"one of {', '.join(of)}", value)
@@ -151,13 +154,13 @@ def _fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
 
 def _first_problem(children: list[tuple[Any, Any, Any]], name: str) -> str | None:
     problems = (
-        problem_of(key, str, f"{name}.{key}" if name else str(key)) if isinstance(key, str) else None
+        type_problem(key, str, f"{name}.{key}" if name else str(key)) if isinstance(key, str) else None
         for key, _, _ in children
     )
     if problem := next(filter(None, problems), None):
         return problem
     named = ((f"{name}.{key}" if name else str(key), child, kind) for key, child, kind in children)
-    return next(filter(None, (problem_of(child, kind, each) for each, child, kind in named)), None)
+    return next(filter(None, (type_problem(child, kind, each) for each, child, kind in named)), None)
 
 
 def _problem_of_list(value: Any, children: list[tuple[Any, Any, Any]], name: str) -> str | None:
@@ -172,7 +175,7 @@ def _problem_of_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | No
 
 
 def _problem_of_union(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    problems = [problem_of(value, kind, name) for kind in kinds]
+    problems = [type_problem(value, kind, name) for kind in kinds]
     if None in problems:
         return None
     deepest = max((problem for problem in problems if problem), key=lambda problem: problem.count("."))

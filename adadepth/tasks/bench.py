@@ -21,7 +21,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
 from adadepth.runs.directory import RECORD, read_settings
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.grid import sound_record, warn_once
+from adadepth.tasks.grid import say_warning_once, sound_record
 
 _EVALUATES = ("exit_rules=", "budget.targets=")
 _NAMED = re.compile(r"(?<==)@(\w+)")
@@ -158,7 +158,7 @@ def finished_evaluation(run: Path, asked: ExperimentConfig) -> Path | None:
         try:
             settings = read_settings(record.parent)
         except CheckpointError as error:
-            warn_once(f"{error}; that evaluation is made anew")
+            say_warning_once(f"{error}; that evaluation is made anew")
             continue
         found = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
         is_wanted = found == [list(each or ()) for each in wanted]
@@ -173,7 +173,7 @@ def _is_damaged(evaluation: Path) -> bool:
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
     if problem is not None:
-        warn_once(f"{evaluation}: {problem}; that evaluation is made anew")
+        say_warning_once(f"{evaluation}: {problem}; that evaluation is made anew")
     return problem is not None
 
 
@@ -182,7 +182,7 @@ def readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
     problems = {run: _problem_of_run(run) for run in runs.values()}
     for run, problem in problems.items():
         if problem is not None:
-            warn_once(f"{run}: {problem}; that run is made anew")
+            say_warning_once(f"{run}: {problem}; that run is made anew")
     return {name: run for name, run in runs.items() if problems[run] is None}
 
 

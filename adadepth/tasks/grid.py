@@ -126,12 +126,12 @@ def sound_record(run: Path) -> dict[str, Any]:
     try:
         return read_record(run)
     except CheckpointError as error:
-        warn_once(f"{error}; that run is made anew")
+        say_warning_once(f"{error}; that run is made anew")
         return {}
 
 
 @cache
-def warn_once(text: str) -> None:
+def say_warning_once(text: str) -> None:
     """Say a warning the first time."""
     say(f"warning: {text}")
 

@@ -15,6 +15,7 @@ from adadepth.families.registry import families, load
 from adadepth.report import pages
 from adadepth.report.comparison_tables import best_line
 from adadepth.report.groups import Comparison, Search, compare, of_sweep, once, runs_in
+from adadepth.report.guard import build_or_leave_out
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.section import Placed, SectionOf
@@ -29,7 +30,7 @@ from adadepth.system.files import refuse_links
 
 def judge(directory: Path) -> Verdict:
     """What the files of a run say of its depth."""
-    return verdict(read_run(directory))
+    return build_or_leave_out(verdict, read_run(directory), {})
 
 
 def write_run_report(directory: Path) -> Path:

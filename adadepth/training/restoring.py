@@ -17,7 +17,7 @@ from adadepth.data.text.tokenizer import for_model
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import read_trainer_state
 from adadepth.system.files import write_atomic
-from adadepth.system.json_files import Count, Number, read_json
+from adadepth.system.json_files import Count, JsonNumber, read_json
 
 
 def tokenizer_of(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTrainedTokenizerFast | None:
@@ -47,9 +47,9 @@ class _Progress(TypedDict):
     updates: Count
     tokens: float
     seconds: float
-    parts: dict[str, tuple[Number, Literal["float64", "float32", "bfloat16", "float16"]]]
-    explosion: tuple[Number, Number] | None
-    loss: Number
+    parts: dict[str, tuple[JsonNumber, Literal["float64", "float32", "bfloat16", "float16"]]]
+    explosion: tuple[JsonNumber, JsonNumber] | None
+    loss: JsonNumber
     logged: Count
     stateless: NotRequired[list[Count]]
 

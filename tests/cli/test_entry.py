@@ -202,6 +202,22 @@ def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
     assert "in <lambda>" in file.read_text()
 
 
+@pytest.mark.parametrize(("error", "said"), [
+    (OSError(errno.EMFILE, "Too many open files", "/x/run.json"), "too many open files; the system lets a process have"),
+    (RuntimeError("unable to open shared memory object: Too many open files (24)"), "too many open files; the system"),
+    (PermissionError(errno.EACCES, "Permission denied", "/x/run.json"), "/x/run.json: Permission denied"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", b"/x/text"), "/x/text: No such file or directory"),
+])  # fmt: skip
+def test_what_the_system_refuses_is_one_line(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
+) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert result.err.startswith(f"error: {said}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_sigterm_ends_with_its_own_status(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adadepth.tasks, "run", lambda config: os.kill(os.getpid(), signal.SIGTERM), raising=False)
     handler = signal.getsignal(signal.SIGTERM)

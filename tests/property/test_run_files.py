@@ -15,9 +15,9 @@ from adadepth.errors import CheckpointError
 from adadepth.report.file_types import FILE_TYPES
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
-from adadepth.report.verdict import verdict
 from adadepth.runs.directory import read_record
-from adadepth.system.json_files import problem_of
+from adadepth.system.json_files import type_problem
+from adadepth.tasks.report import judge
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_exits import add_exit_files
 
@@ -99,7 +99,7 @@ def test_a_field_of_another_type_is_named_and_its_file_left_out(
     place = damage(data, tmp_path, name)
     files = read_run(tmp_path)
     found = files.of(name) if name not in ("run.json", "halting.json") else {**files.run, **files.halting}
-    problem = problem_of(json.loads((tmp_path / name).read_text()), FILE_TYPES[name])
+    problem = type_problem(json.loads((tmp_path / name).read_text()), FILE_TYPES[name])
     if problem is None:
         assert name not in files.missing
         return
@@ -121,5 +121,5 @@ def test_a_report_is_written_whatever_a_file_holds(run: Path, tmp_path: Path, na
     for file in (*NAMES, *LINES, "config.yaml"):
         shutil.copy(run / file, tmp_path / file)
     damage(data, tmp_path, name)
-    verdict(read_run(tmp_path))
+    judge(tmp_path)
     assert write_report(tmp_path).is_file()

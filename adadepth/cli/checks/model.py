@@ -32,7 +32,7 @@ _REPEATED = ("core", "num_layers")
 _MOST_BLOCKS, _MOST_UPDATES, _MOST_SIZE, _MOST_TOKENS = 4096, 2**15, 2**31 - 1, 2**28
 
 
-def check_sizes(config: ExperimentConfig) -> Iterator[str]:
+def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
     """Sizes that no machine has, of which some would be counted out one by one for ever."""
     model = config.model
     for group in ("model", "estimate"):

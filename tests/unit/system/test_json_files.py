@@ -10,12 +10,12 @@ from typing import Any, Literal, NotRequired, Required, TypedDict
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.system.json_files import Count, Number, Positive, parse_json, problem_of, read_json, read_json_lines
+from adadepth.system.json_files import Count, JsonNumber, Positive, parse_json, read_json, read_json_lines, type_problem
 
 
 class Inner(TypedDict, total=False):
     n: Required[Count]
-    mean: Number
+    mean: JsonNumber
 
 
 class Outer(TypedDict):
@@ -55,21 +55,22 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
 def test_what_is_as_described_has_no_problem() -> None:
     further = {"share": 0.5, "rows": [[1, "a"], [2.5, "b"]], "either": [{"n": 0}], "anything": [1, None, {"x": ""}]}
     for value in (GOOD, GOOD | further, GOOD | {"either": None, "newer": {"x": [1]}, "is_done": False}):
-        assert problem_of(value, Outer) is None
+        assert type_problem(value, Outer) is None
         assert parse_json(json.dumps(value), Outer) == value
-    assert problem_of({"n": 1, "mean": "nan"}, Inner) is None
+    assert type_problem({"n": 1, "mean": "nan"}, Inner) is None
 
 
 @pytest.mark.parametrize(("change", "problem"), PROBLEMS, ids=[problem for _, problem in PROBLEMS])
 def test_a_problem_names_field_and_value(change: dict[str, Any], problem: str) -> None:
-    assert problem_of(GOOD | change, Outer) == problem
+    assert type_problem(GOOD | change, Outer) == problem
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "no JSON"), (b"{", "no JSON"), (b"\xff", "codec"), (b"[" * 100_000, "nested too deeply"),
-        (b'{"name": NaN}', "NaN is no number of JSON"), (b'{"name": 1e999, "classes": {}}', "name must be a text or null"),
+        (b'{"name": NaN}', "NaN is no number of JSON"),
+        (b'{"name": 1e999, "classes": {}}', "name must be a text or null"),
         (b"[]", "the file must be a mapping, not a list"), (b"9" * 5000, "no JSON"), (b"{}", "the file lacks name"),
     ],
 )  # fmt: skip
