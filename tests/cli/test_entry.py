@@ -15,6 +15,7 @@ import pytest
 
 import adadepth.tasks
 from adadepth.errors import DataError
+from adadepth.runs.program import evaluation_command, own_command
 from adadepth.settings import ExperimentConfig
 from hydra_plugins import adadepth_sweepers
 from tests.cli.support import Result
@@ -239,3 +240,20 @@ def test_a_failing_job_of_a_grid_does_not_stop_the_others(
     assert (done, result.status) == ([0, 1, 2], 2)
     assert "seed=1" in result.err
     assert result.err.endswith("error: no such corpus\n")
+
+
+def test_a_command_that_is_kept_has_no_value_of_the_environment(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hydra resolves its own record of overrides whenever one of them is read."""
+    commands: list[str] = []
+
+    def task(config: ExperimentConfig) -> float:
+        commands.extend([own_command(), evaluation_command(config, tmp_path)])
+        return 1.0
+
+    monkeypatch.setenv("TOKEN", str(tmp_path / "sekretvalue"))
+    monkeypatch.setattr(adadepth.tasks, "run", task, raising=False)
+    result = command(*TINY, "output_dir=${oc.env:TOKEN}")
+    assert len(commands) == 2, result.err
+    assert all("TOKEN" in text and "sekretvalue" not in text for text in commands)
