@@ -95,10 +95,11 @@ def compare_sweep(
 
 def _untold(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> Iterator[str]:
     """Sentences about the jobs that failed before they had a run, which would say it itself."""
-    told = Counter(run.run.get("error") for run in runs)
+    told = Counter(next(iter(str(run.run.get("error") or "").splitlines()), "") for run in runs)
     for job, why in failures.items():
-        if told[why]:
-            told[why] -= 1
+        error = next((error for error, count in told.items() if error and count and error in why), None)
+        if error is not None:
+            told[error] -= 1
         else:
             yield f"{job}: failed; {why}."
 
