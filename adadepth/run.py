@@ -2,7 +2,8 @@
 
     python adadepth/run.py --config-name act_tiny [group=option] [key=value] [-m] [--help] [--cfg job]
 
-Exit status: 0 done, 2 a mistake in what the user gave (one line on stderr), 1 an unexpected failure (with traceback),
+Exit status: 0 done, 2 a mistake in what the user gave (one line on stderr), 1 an unexpected failure (one line, and a
+file with the traceback),
 129, 130 and 143 interrupted by a terminal that closes (SIGHUP), Ctrl-C and SIGTERM.
 """
 
@@ -16,26 +17,25 @@ if not __package__:  # run by path: sys.path[0] is this folder, whose modules mu
 
 import os
 import traceback
+from typing import TypeGuard
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.cli.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
 from adadepth.cli.composition import register_schema
 from adadepth.cli.debugging import given_keys
+from adadepth.cli.failures import end_with_failure, foreseen_line
 from adadepth.cli.hints import explain
 from adadepth.cli.hydra_keys import close_hydra_keys
 from adadepth.cli.validation import checked
-from adadepth.errors import UserError
 from adadepth.runs.inheritance import inheritance, resumption
-from adadepth.settings import ExperimentConfig
+from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.interpolations import told_within
 from adadepth.system.console import patient_streams, say
-from adadepth.system.files import full_disk
+from adadepth.system.failures import activity
 from adadepth.system.places import allow_remote_code
 from adadepth.system.processes import (
     check_launcher,
@@ -43,39 +43,46 @@ from adadepth.system.processes import (
     exit_with,
     is_first_process,
     keep_freed_memory,
-    short_memory,
 )
 from adadepth.system.signals import ending_as_exits, held_back, let_through
+
+_ACTIVITIES = {
+    Mode.train: "training", Mode.evaluate: "evaluating", Mode.predict: "predicting with", Mode.serve: "serving",
+    Mode.report: "writing the report of", Mode.estimate: "estimating",
+    Mode.probe: "probing",
+}  # fmt: skip
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
 def run_job(composed: DictConfig) -> float | None:
     """Check one composed configuration and run its task; return the metric named by ``optimise``."""
     try:
-        config = checked(composed)
+        with activity("checking the configuration"):
+            config = checked(composed)
         given = given_keys(composed)
         line = inheritance(composed, given) or resumption(config, composed, given)
         if line and is_first_process():
             say(line)
         _apply_runtime(config)
-        from adadepth import tasks  # torch and transformers are imported only once the configuration is right
+        with activity(f"{_ACTIVITIES[config.mode]} {config.name}", Path(config.output_dir)), let_through():
+            from adadepth import tasks  # torch and transformers are imported only once the configuration is right
 
-        with let_through():
             return tasks.run(config)
     except Exception as error:
-        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := _in_a_line(error)) is None:
+        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := foreseen_line(error)) is None:
             raise  # of a grid Hydra names the failing job and goes on with the next
         exit_with(told_within(line), 2)
 
 
 def main() -> None:
-    """Run the command line ``sys.argv`` and exit; mistakes end in one line, everything else keeps its traceback."""
+    """Run the command line ``sys.argv`` and exit; mistakes end in one line, what nobody foresaw leaves a traceback."""
+    show = os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith("debug=") for word in sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
     with patient_streams(), ending_as_exits():
-        _main()
+        _main(show)
 
 
-def _main() -> None:
+def _main(show: bool) -> None:
     try:
         check_launcher()
         end_with_launcher()
@@ -83,21 +90,16 @@ def _main() -> None:
             _run(sys.argv[1:])
     except KeyboardInterrupt:
         exit_with("interrupted", 130)
-    except Exception as error:
-        if (line := _in_a_line(error)) is not None:
-            exit_with(line, 2)
-        if _started(error):
-            raise
-        exit_with(explain(error, folders), 2)
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        if (line := foreseen_line(error)) is not None:
+            exit_with(told_within(line), 2)
+        if _is_of_composition(error):
+            exit_with(explain(error, folders), 2)
+        end_with_failure(error, show=show)
     finally:
         _leave_process_group()
-
-
-def _in_a_line(error: Exception) -> str | None:
-    """What a person gave wrongly or the machine lacks; None of what nobody foresaw."""
-    if isinstance(error, UserError | HydraException | OmegaConfBaseException):
-        return explain(error, folders)
-    return full_disk(error) or short_memory(error)
 
 
 def _run(given: list[str]) -> None:
@@ -109,7 +111,8 @@ def _run(given: list[str]) -> None:
         print(text, end="")
         return
     sys.argv[1:] = arguments(given)
-    run_job()
+    with activity("running the sweep" if {"-m", "--multirun"} & set(given) else "composing the configuration"):
+        run_job()
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:
@@ -124,10 +127,16 @@ def _apply_runtime(config: ExperimentConfig) -> None:
         torch.set_num_threads(config.runtime.threads)
 
 
-def _started(error: BaseException) -> bool:
-    """Whether a job was running: what Hydra and YAML raise before that is about the command line or a YAML file."""
+def _is_of_composition(error: BaseException) -> TypeGuard[Exception]:
+    """Whether Hydra or a parser of it raised an error about the command line or a YAML file, before any job."""
+    if not isinstance(error, Exception):
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
     own = run_job.__wrapped__.__code__  # Hydra has a function of that name, too
-    return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
+    ours = [name for name in modules if name.startswith(("adadepth.", "hydra_plugins.")) and name != __name__]
+    is_told_by_hydra = all(name.startswith("adadepth.cli.") for name in ours) and modules[-1] not in ours
+    return "hydra.main" in modules and is_told_by_hydra and all(frame.f_code is not own for frame in frames)
 
 
 def _leave_process_group() -> None:

@@ -18,6 +18,7 @@ from adadepth.errors import ConfigError
 from adadepth.settings.declaration import setting
 from adadepth.settings.fingerprint import result_hash
 from adadepth.system.console import say
+from adadepth.system.failures import activity
 from adadepth.system.processes import is_first_process
 from adadepth.tasks import bench, grid
 from hydra_plugins.adadepth_sweepers import GridSweeper, failure_of, meet
@@ -58,7 +59,9 @@ class BenchSweeper(GridSweeper):
         self.check([self._training(cell) for cell in missing if not cell.needs])
         runs = self._train(missing)
         evaluations = self._evaluate(runs)
-        known |= {cell: bench.result_of(cell, run.folder, evaluations.get(cell)) for cell, run in runs.items()}
+        for cell, run in runs.items():
+            with activity(f"reading what {run.folder} says for the bench"):
+                known[cell] = bench.result_of(cell, run.folder, evaluations.get(cell))
         if not known:
             raise ConfigError(f"{self.folder}: no run of the bench has ended well")
         found = [known[cell] for cell in cells if cell in known]
@@ -88,9 +91,9 @@ class BenchSweeper(GridSweeper):
         while todo := list(bench.ready(cells, {cell: run.folder for cell, run in done.items()}, failed)):
             jobs = [self._training(named) for _, named in todo]
             hashes = [result_hash(config) for config in self.check(jobs)]
-            before = grid.finished_runs(self.folder)
+            before = bench.readable_runs(grid.finished_runs(self.folder))
             self._launched([job for job, each in zip(jobs, hashes, strict=True) if each not in before])
-            runs = grid.finished_runs(self.folder)
+            runs = bench.readable_runs(grid.finished_runs(self.folder))
             for (cell, named), each in zip(todo, hashes, strict=True):
                 if each in runs:
                     done[cell] = _Run(named, runs[each])
@@ -123,7 +126,8 @@ class BenchSweeper(GridSweeper):
         from adadepth.report.bench import bench_text, write_bench  # jinja, which `--help` has no use for
 
         about = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
-        page = write_bench(self.folder, found, about, missing)
+        with activity(f"writing the page of the bench in {self.folder}"):
+            page = write_bench(self.folder, found, about, missing)
         say(f"\n{bench_text(found, about)}\n\nreport: {page}")
 
 

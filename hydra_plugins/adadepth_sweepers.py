@@ -26,6 +26,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from adadepth.cli.failures import failure_text
 from adadepth.cli.validation import checked
 from adadepth.errors import ConfigError, missing_package
 from adadepth.measure.directions import Direction, direction_of, is_contradicted
@@ -323,9 +324,8 @@ def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
 
 
 def failure_of(result: JobReturn) -> str:
-    """Why a job failed."""
-    error = result._return_value  # the property would raise it
-    return f"{type(error).__name__}: {error}"
+    """Why a job failed; what nobody foresaw leaves its traceback in a file, which is named."""
+    return failure_text(result._return_value)  # the property would raise it
 
 
 def meet() -> None:
@@ -388,7 +388,8 @@ def _tell(study: "optuna.Study", trial: "optuna.Trial", result: JobReturn) -> No
     if result.status is JobStatus.COMPLETED and isinstance(value, float | int) and math.isfinite(value):
         study.tell(trial, float(value))
         return
-    log.warning("trial %d failed: %s", trial.number, value)
+    failure = f"its result is {value!r}" if result.status is JobStatus.COMPLETED else failure_of(result)
+    log.warning("trial %d failed: %s", trial.number, failure)
     trial.set_user_attr("failure", repr(value))
     study.tell(trial, state=TrialState.FAIL)
 

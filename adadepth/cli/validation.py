@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from adadepth.cli.checks.data import check_data
 from adadepth.cli.checks.measures import check_optimised, check_prediction, check_probing
-from adadepth.cli.checks.model import check_budget, check_halting_stage, check_settings_of_family
+from adadepth.cli.checks.model import check_budget, check_halting_stage, check_largest_sizes, check_settings_of_family
 from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer
 from adadepth.cli.composition import to_config
@@ -62,7 +62,8 @@ def _refuse(problems: Iterable[str]) -> None:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        out_of_range, _task, check_prediction, check_halting_stage, check_settings_of_family, check_budget,
+        out_of_range, check_largest_sizes, _task, check_prediction, check_halting_stage, check_settings_of_family,
+        check_budget,
         *((check_data,) if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing,
         check_trainer, _mode, _names, _extras,
     )  # fmt: skip

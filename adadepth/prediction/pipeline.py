@@ -39,6 +39,7 @@ _Answers = list[dict[int, dict[str, Any]]]  # of each text: position to fields o
 _Predicted = tuple[list[Prediction], Work]
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _CANDIDATES = 5
+_MOST_TOKENS, _MOST_BEAMS = 2**20, 1024  # that a text is continued by, and in how many ways at once
 
 
 class _Batch(NamedTuple):
@@ -107,6 +108,8 @@ class Pipeline:
         self.segment_length = _checked_segment_length(segment_length, model)
         self.new_tokens = _checked_new_tokens(new_tokens, model, predicts)
         self.generation = dict(generation or {})
+        if new_tokens is not None:
+            _check_beams(model, self.generation)
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
@@ -352,6 +355,10 @@ class Pipeline:
         """A text with the tokens that the model writes behind it, and their characters."""
         ends = end_tokens(self.model, self.tokenizer)
         inputs = self._behind_beginning(ids).to(self.model.device)
+        longest, length = self.model.longest_sequence, inputs.shape[1]
+        if longest is not None and self.new_tokens is not None and length + self.new_tokens > longest:
+            room = f"a text of {length} tokens leaves {max(longest - length, 0)} of {longest} positions"
+            raise ConfigError(f"new_tokens={self.new_tokens}: {room}")
         written = self.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=self.new_tokens, eos_token_id=ends,
             pad_token_id=ends[0], **options, **self.generation,
@@ -575,7 +582,22 @@ def _checked_new_tokens(count: int | None, model: Any, predicts: str) -> int | N
         _check_count("new_tokens", count)
         if predicts != "next" or not model.can_generate():
             raise ConfigError(f"new_tokens={count}: {type(model).__name__} writes no text")
+        most = _MOST_TOKENS if model.longest_sequence is None else model.longest_sequence - 1
+        if count > most:
+            raise ConfigError(f"new_tokens={count}: must be at most {most}, the positions behind a token of text")
     return count
+
+
+def _check_beams(model: Any, generation: Mapping[str, Any]) -> None:
+    """Refuse numbers of beams and of texts that no memory holds, whoever gives them.
+
+    Raises:
+        ConfigError: Naming the key, which may be of the model's generation_config.json.
+    """
+    for name in ("num_beams", "num_return_sequences"):
+        count = generation.get(name, getattr(getattr(model, "generation_config", None), name, None))
+        if count is not None and not (isinstance(count, int) and 1 <= count <= _MOST_BEAMS):
+            raise ConfigError(f"{name}={count!r}: must be from 1 to {_MOST_BEAMS}")
 
 
 def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:

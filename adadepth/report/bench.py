@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from adadepth.errors import CheckpointError
 from adadepth.measure.bench import (
     KEEPS,
     Told,
@@ -24,12 +24,15 @@ from adadepth.measure.bench import (
 )
 from adadepth.measure.exit_costs import SETTLED
 from adadepth.report.bench_contests import CONTESTS, contests_table, is_same_for_all, share_of
+from adadepth.report.bench_types import BenchResultFields
 from adadepth.report.figure import Axis, Figure, Lines, Panel, with_air
 from adadepth.report.run_files import write_json
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, as_text, clock, number, percent, plain, rounded, signed, text
 from adadepth.report.writing import write_page
+from adadepth.system.console import say
 from adadepth.system.files import write_atomic
+from adadepth.system.json_files import read_json
 
 RESULTS = "results"
 ADVISED = 0.98  # the share of the best score at which a way is recommended
@@ -57,8 +60,33 @@ def write_bench(folder: Path, results: Results, about: Mapping[str, str], missin
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The results in a folder, by name."""
-    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    """Read the results in a folder, by name; a damaged file is named in a warning and left out."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            found.append(read_result(file))
+        except CheckpointError as error:
+            say(f"warning: {error}; that run is made anew")
+    return found
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """Read a result of a bench.
+
+    Raises:
+        CheckpointError: Naming the file and the field that is damaged.
+    """
+    result: dict[str, Any] = read_json(file, BenchResultFields)
+    problem = None
+    if result["name"] != file.stem:
+        problem = f"name must be {file.stem!r}, not {result['name']!r}"
+    elif not result["sets"]:
+        problem = "sets must hold a set"
+    elif not next(iter(result["sets"].values()))["readings"].get("run"):
+        problem = f"sets.{next(iter(result['sets']))}.readings.run must hold a point"
+    if problem is not None:
+        raise CheckpointError(f"{file}: is damaged: {problem}")
+    return result
 
 
 def bench_text(results: Results, about: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from adadepth.measure.names import is_loss, unit_words
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.groups import Comparison, Group, Parameter, Quality, Search, final, seed, shared_figures, written
+from adadepth.report.guard import build_or_leave_out
 from adadepth.report.run_files import RunFiles, cut_short, run_unit
 from adadepth.report.section import Section, fill
 from adadepth.report.seeds import describe_seeds
@@ -110,7 +111,7 @@ def _work_text(found: Spread) -> str:
 def verdict_of(run: RunFiles) -> Mapping[str, Any]:
     """What the files of a run answer, as its page does; where they do not any more, the verdict that it ended with."""
     kept = run.run.get("verdict")
-    return as_json(verdict(run)) or (kept if isinstance(kept, dict) else {})
+    return as_json(build_or_leave_out(verdict, run, {})) or (kept if isinstance(kept, dict) else {})
 
 
 def _answers(entry: Group, name: str) -> str | None:

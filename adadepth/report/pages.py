@@ -21,6 +21,7 @@ from adadepth.report.comparison import comparison_sections, number_of_runs, sect
 from adadepth.report.facts import facts_section, title
 from adadepth.report.figure import thin
 from adadepth.report.groups import Comparison, compare, listed, seeds_of
+from adadepth.report.guard import build_or_leave_out
 from adadepth.report.run_files import (
     CONFIG,
     HALTING,
@@ -65,7 +66,11 @@ def sections_of(files: RunFiles, further: Iterable[SectionOf | Placed] = ()) -> 
         placed = [each for each in placed if each is alone or each.always]
     else:
         placed = [each for each in placed if each.alone is None]
-    return [_stated(section, files) for each in placed if (section := each.build(files)) is not None]
+    return [_stated(section, files) for each in placed if (section := _build(each, files)) is not None]
+
+
+def _build(placed: Placed, files: RunFiles) -> Section | None:
+    return build_or_leave_out(placed.build, files, None)
 
 
 def _alone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
@@ -75,7 +80,8 @@ def _alone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
 
 def _of_seeds(summary: RunFiles) -> list[Section]:
     """What the runs of several seeds reached, and, where the summary says where they are, the runs side by side."""
-    told, runs = [section for section in (seeds(summary), facts_section(summary)) if section], seeds_of(summary)
+    told = [section for build in (seeds, facts_section) if (section := build_or_leave_out(build, summary, None))]
+    runs = seeds_of(summary)
     beside = sections_beside_seeds(compare(runs), summary.directory) if runs else []
     return [_stated(section, summary) for section in (*told[:1], *beside, *told[1:])]
 

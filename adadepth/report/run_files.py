@@ -6,16 +6,20 @@ The JSON and CSV files are the truth; figures and report are drawn from them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
+from adadepth.errors import CheckpointError
 from adadepth.measure.names import unit_words
+from adadepth.report.file_types import FILE_TYPES
 from adadepth.system.files import write_atomic
+from adadepth.system.json_files import parse_json, read_regular, type_problem
 from adadepth.system.plain_yaml import from_yaml
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
@@ -25,15 +29,6 @@ ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 PROBES, TEXTS_FILE = "probes.json", "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
-# What the fields of a file are, where they are there: of another type, the file was written by nobody here.
-_TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
-    RUN: dict.fromkeys(("final_metrics", "baselines", "verdict"), (dict, type(None))),
-    CONFIG: dict.fromkeys(("model", "dataset", "trainer"), dict),
-    HALTING: {"step": int, "n": int, "max_depth": int, "unit": str, "set": str, "classes": dict,
-              "cost": (dict, type(None)), "further_sets": dict},
-}  # fmt: skip
-_NO_NUMBERS = ("nan", "inf", "-inf")  # as JSON has them; see `adadepth.runs.directory.jsonable`
-_OF_GROUPS = ("classes", "verdict")  # fields whose values have fields in turn
 SPLITS = ("train", "eval")
 
 
@@ -97,9 +92,6 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-FileFields = Mapping[str, type | tuple[type, ...]]
-
-
 @dataclass(frozen=True)
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
@@ -116,16 +108,16 @@ class RunFiles:
     missing: dict[str, str]
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def of(self, name: str, fields: FileFields | None = None) -> dict[str, Any]:
+    def of(self, name: str, kind: Any = None) -> dict[str, Any]:
         """What a JSON file of the folder says that only some runs have; empty where it is not there, or damaged.
 
         Args:
             name: Of the file.
-            fields: What its fields are, where they are there: of another type, nobody here wrote it.
+            kind: The types of its fields; None: those of `adadepth.report.file_types`.
         """
         if name not in self.others:
             exists = (self.directory / name).exists()
-            self.others[name] = _parsed(self.directory, self.missing, name, json.loads, dict, fields) if exists else {}
+            self.others[name] = _parsed(self.directory, self.missing, name, kind) if exists else {}
         return self.others[name]
 
 
@@ -138,49 +130,60 @@ def read_run(directory: Path) -> RunFiles:
     parsed = partial(_parsed, directory, missing)
     return RunFiles(
         directory=directory,
-        run=parsed(RUN, json.loads),
-        config=parsed(CONFIG, from_yaml),
-        metrics=_by_step(parsed(METRICS, _json_lines, list)),
-        halting=parsed(HALTING, json.loads),
-        sentences=parsed(SENTENCES, _json_lines, list),
+        run=parsed(RUN),
+        config=parsed(CONFIG),
+        metrics=_by_step(_parsed_lines(directory, missing, METRICS)),
+        halting=parsed(HALTING),
+        sentences=_parsed_lines(directory, missing, SENTENCES),
         missing=missing,
     )
 
 
-def _parsed(
-    directory: Path,
-    missing: dict[str, str],
-    name: str,
-    parse: Callable[[str], Any],
-    kind: type = dict,
-    fields: FileFields | None = None,
-) -> Any:
-    """What a file says; empty where that cannot be told, which `missing` then explains."""
+def _parsed(directory: Path, missing: dict[str, str], name: str, kind: Any = None) -> dict[str, Any]:
+    """Read a file of a run; empty where that is not possible, which `missing` then explains."""
+    kind = FILE_TYPES.get(name, dict[str, Any]) if kind is None else kind
+    with _noting(missing, name):
+        text = read_regular(directory / name).decode("utf-8")
+        found: dict[str, Any] = _yaml(text, kind) if name == CONFIG else parse_json(text, kind)
+        return found
+    return {}
+
+
+def _parsed_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
+    """Read the objects of a JSON-lines file; a line that a kill has cut short, or of other types, is left out."""
+    found = []
+    with _noting(missing, name):
+        for line in read_regular(directory / name).decode("utf-8").split("\n"):
+            with suppress(ValueError):
+                found.append(parse_json(line, FILE_TYPES[name]))
+    return found
+
+
+@contextmanager
+def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
+    """Note why a file cannot be read."""
     try:
-        value = parse((directory / name).read_text(encoding="utf-8"))
-    except OSError:
-        missing[name] = f"there is no {name}"
-        return kind()
-    except (ValueError, yaml.YAMLError):
-        value = None
-    if isinstance(value, kind) and _is_sound(name, value, fields or _TYPES.get(name, {})):
-        return value
-    missing[name] = f"{name} is damaged"
-    return kind()
+        yield
+    except CheckpointError as error:
+        is_there = not isinstance(error.__cause__, FileNotFoundError)
+        missing[name] = f"{name} is damaged ({str(error).rpartition(': ')[2]})" if is_there else f"there is no {name}"
+    except ValueError as error:
+        missing[name] = f"{name} is damaged ({error})"
 
 
-def _is_sound(name: str, value: Any, fields: FileFields) -> bool:
-    """Whether the fields of a file are of their types, and its numbers such as there can be."""
-    for field_name, kind in fields.items():
-        found = value.get(field_name)
-        if field_name in value and not isinstance(found, kind):
-            return False
-        if isinstance(found, int) and found < 0:
-            return False
-        if field_name in _OF_GROUPS and not all(isinstance(each, dict) for each in (found or {}).values()):
-            return False
-    metrics = value.get("final_metrics") if name == RUN else None
-    return all(isinstance(each, int | float | None) or each in _NO_NUMBERS for each in (metrics or {}).values())
+def _yaml(text: str, kind: Any) -> dict[str, Any]:
+    """Parse YAML of the described kind.
+
+    Raises:
+        ValueError: Naming the field.
+    """
+    try:
+        value: dict[str, Any] = from_yaml(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError("no YAML") from error
+    if problem := type_problem(value, kind):
+        raise ValueError(problem)
+    return value
 
 
 def evaluated(files: RunFiles) -> str:
@@ -243,25 +246,11 @@ def sources(files: RunFiles) -> list[str]:
     return [*always, *sorted(name for name, value in files.others.items() if value)]
 
 
-def _json_lines(text: str) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; a line cut short by a kill is left out."""
-    found = []
-    for line in text.split("\n"):  # a text within may hold other line breaks
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
-
-
 def _by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Metric lines merged by step, in order."""
     merged: dict[int, dict[str, Any]] = {}
     for line in lines:
-        if isinstance(step := line.get("step"), int):
-            merged.setdefault(step, {}).update(line)
+        merged.setdefault(line["step"], {}).update(line)
     return [merged[step] for step in sorted(merged)]
 
 
@@ -278,8 +267,12 @@ def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, li
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
     """(step, counts or weights) of every line that has the list `name`; all as long as the last one's."""
     found = [(line["step"], line.get(name)) for line in metrics]
-    valid = [(step, counts) for step, counts in found if isinstance(counts, list) and len(counts) > 1 and sum(counts)]
+    valid = [(step, counts) for step, counts in found if _are_numbers(counts) and len(counts) > 1 and any(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
+
+
+def _are_numbers(counts: Any) -> TypeGuard[list[float]]:
+    return isinstance(counts, list) and all(isinstance(count, int | float) for count in counts)
 
 
 def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:

@@ -13,10 +13,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NotRequired, Required, TypedDict
 
 from transformers import TrainerState
 
+from adadepth.errors import CheckpointError
 from adadepth.system.files import DiskFullError, Record, damage, describe_files, write_atomic, writing
+from adadepth.system.json_files import Count, parse_json, read_json, read_regular
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -27,6 +30,62 @@ _PARTS = (
     ("scheduler.pt",),
     ("rng_state.pth", "rng_state_*.pth"),
 )
+
+
+class _File(TypedDict):
+    """A file as it was written; older manifests have a SHA-256."""
+
+    bytes: Count
+    crc32: NotRequired[Count]
+    sha256: NotRequired[str]
+
+
+class _Manifest(TypedDict):
+    """What a checkpoint consists of; None: it is being written."""
+
+    files: dict[str, _File] | None
+
+
+class _CallbackState(TypedDict):
+    """What a callback of transformers keeps."""
+
+    args: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+class _TrainerState(TypedDict, total=False):
+    """The fields of transformers' `TrainerState`."""
+
+    epoch: Required[float | None]
+    global_step: Required[Count]
+    max_steps: Required[int]
+    best_model_checkpoint: Required[str | None]
+    best_metric: float | None
+    best_global_step: Count | None
+    eval_steps: float | None
+    logging_steps: float | None
+    save_steps: float | None
+    train_batch_size: Count | None
+    num_train_epochs: Count
+    num_input_tokens_seen: Count
+    total_flos: float
+    log_history: Required[list[dict[str, object]]]
+    is_hyper_param_search: bool
+    is_local_process_zero: bool
+    is_world_process_zero: bool
+    trial_name: str | None
+    trial_params: dict[str, Any] | None
+    stateful_callbacks: dict[str, _CallbackState | list[_CallbackState]]
+
+
+def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
+    """Read the trainer's state of a checkpoint.
+
+    Raises:
+        CheckpointError: Naming the file and the field that is damaged.
+    """
+    state: dict[str, Any] = read_json(checkpoint / TRAINER_STATE, _TrainerState, allow_nan=True)
+    return state
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -133,9 +192,11 @@ def flaw(checkpoint: Path) -> str | None:
     if not (checkpoint / MANIFEST).is_file():
         return _flaw_of_older(checkpoint)
     try:
-        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        return "it was not written to its end" if files is None else damage(checkpoint, files)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        files = read_json(checkpoint / MANIFEST, _Manifest)["files"]
+        if files is None:
+            return "it was not written to its end"
+        return damage(checkpoint, files) or _flaw_of_state(checkpoint)
+    except (CheckpointError, LookupError):
         return f"its {MANIFEST} is damaged"
 
 
@@ -144,18 +205,27 @@ def _flaw_of_older(checkpoint: Path) -> str | None:
     for patterns in _PARTS:
         if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
             return f"its {patterns[0]} is missing"
-    try:
-        state = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))
-        unknown = set(state) - {field.name for field in dataclasses.fields(TrainerState)}
-    except FileNotFoundError:
+    if not (checkpoint / TRAINER_STATE).exists():
         return "it was not written to its end"
-    except (OSError, ValueError, TypeError):
-        return f"its {TRAINER_STATE} is damaged"
-    return f"its {TRAINER_STATE} has unknown keys: {', '.join(sorted(unknown))}" if unknown else None
+    return _flaw_of_state(checkpoint)
+
+
+def _flaw_of_state(checkpoint: Path) -> str | None:
+    """What is wrong with the trainer's state of a checkpoint, whose step is that of the folder's name."""
+    try:
+        state = parse_json(read_regular(checkpoint / TRAINER_STATE).decode("utf-8"), _TrainerState, allow_nan=True)
+    except ValueError as error:
+        return f"its {TRAINER_STATE} is damaged ({error})"
+    if unknown := set(state) - {field.name for field in dataclasses.fields(TrainerState)}:
+        return f"its {TRAINER_STATE} has unknown keys: {', '.join(sorted(unknown))}"
+    step, planned = state["global_step"], state["max_steps"]
+    if _NAME.fullmatch(checkpoint.name) and step != checkpoint_step(checkpoint):
+        return f"its {TRAINER_STATE} has global_step={step}, its name {checkpoint_step(checkpoint)}"
+    return f"its {TRAINER_STATE} has global_step={step}, beyond max_steps={planned}" if 0 < planned < step else None
 
 
 def _is_unfinished(checkpoint: Path) -> bool:
     try:
-        return json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"] is None
-    except (OSError, ValueError, LookupError, TypeError):
+        return read_json(checkpoint / MANIFEST, _Manifest)["files"] is None
+    except CheckpointError:
         return False  # damaged: it is told, and kept for whoever wants to look

@@ -28,6 +28,7 @@ from yaml import YAMLError
 
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
+from adadepth.report.file_types import RunRecordFields
 from adadepth.runs.lock import locked
 from adadepth.runs.program import own_command
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
@@ -36,7 +37,9 @@ from adadepth.settings.experiment import Schedule
 from adadepth.settings.fingerprint import result_hash, result_settings
 from adadepth.settings.interpolations import as_written, told_within, unresolved
 from adadepth.settings.kinds import dataset_schemas
+from adadepth.system.failures import note_run
 from adadepth.system.files import DiskFullError, refuse_links, remove_leftovers, write_atomic, writing
+from adadepth.system.json_files import parse_json, read_regular
 from adadepth.system.launchers import launches, repeated_launches
 from adadepth.system.processes import number_of_processes
 
@@ -102,6 +105,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
             with writing(directory):
                 yield run
         except BaseException as error:
+            note_run(error, directory)
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             with suppress(OSError, CheckpointError):  # a full disk must not hide the first error
                 how = "interrupted" if interrupted else "failed"
@@ -222,11 +226,9 @@ def read_record(directory: Path) -> dict[str, Any]:
     if not os.path.isfile(path):  # where `Path.is_file` raises what a name too long for the system is, this says no
         return {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict):
-        raise CheckpointError(f"{path}: is damaged, it holds no record of a run")
+        record: dict[str, Any] = parse_json(read_regular(path).decode("utf-8"), RunRecordFields)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is damaged, it holds no record of a run ({error})") from error
     return record
 
 

@@ -8,15 +8,23 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from filelock import FileLock, Timeout
 
 from adadepth.errors import CheckpointError
 from adadepth.system.files import is_dead
+from adadepth.system.json_files import read_json
 
 LOCK = ".lock"
 _LAST_WORKERS_S = 10.0  # loader workers hold what their process held, and notice its death within five seconds
+
+
+class _Owner(TypedDict):
+    """The process that holds a lock."""
+
+    pid: int | str
+    host: int | str
 
 
 @contextmanager
@@ -57,10 +65,10 @@ def forget_elsewhere(directory: Path) -> None:
 def _owner(path: Path) -> dict[str, Any]:
     """Return what the file says of the process that holds it; nothing where it says something else."""
     try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        owner: dict[str, Any] = read_json(path, _Owner)
+    except CheckpointError:
         return {}
-    return owner if isinstance(owner, dict) and {"pid", "host"} <= owner.keys() else {}
+    return owner
 
 
 def _described(owner: dict[str, Any]) -> str:
@@ -72,5 +80,5 @@ def _is_dead(owner: dict[str, Any]) -> bool:
         return False
     try:
         return is_dead(int(owner["pid"]))
-    except (ValueError, TypeError):
+    except ValueError:
         return True

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.declaration import telling, without_neutral
+from adadepth.settings.interpolations import as_written, told_within, unresolved
 from adadepth.system.files import write_atomic
 from adadepth.system.plain_yaml import from_yaml
 
@@ -84,6 +85,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
         papers=[_paper(reference) for reference in _citation()["references"]],
         card=data.to_yaml(),
     )
+    text = told_within(text)
     ModelCard(text)  # what is no card ends here, and not on the hub
     path = folder / CARD
     write_atomic(path, text)
@@ -118,7 +120,7 @@ def _settings(config: ExperimentConfig) -> dict[str, str]:
     """What tells this training from others, group by group, as its command would say it."""
     groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer", "budget")}
     return {
-        f"{group}.{name}": str(value)
+        f"{group}.{name}": str(as_written(unresolved(value, f"{group}.{name}")))
         for group, settings in groups.items()
         for name, value in without_neutral(type(settings), telling(settings)).items()
         if name not in _UNTOLD and not isinstance(value, dict | list)

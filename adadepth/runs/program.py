@@ -5,9 +5,11 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.overrides import format_override
@@ -34,7 +36,7 @@ def own_command() -> str:
     """What repeats this run; of a job of a sweep, that job alone."""
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return shlex.join([*program(), *sys.argv[1:]])
-    overrides = (each for each in HydraConfig.get().overrides.task if _key(each) != "sweep")
+    overrides = (each for each in _given_overrides() if _key(each) != "sweep")
     return shlex.join([*_root(HydraConfig.get().job.config_name or ""), *overrides])
 
 
@@ -46,7 +48,7 @@ def evaluation_command(config: ExperimentConfig, run: Path) -> str:
         run: Its folder.
     """
     has_given = HydraConfig.initialized()
-    given = list(HydraConfig.get().overrides.task) if has_given else []
+    given = _given_overrides() if has_given else []
     kept = [each for each in given if _is_kept(_key(each))]
     if config.seeds > 1 or any(_key(each) in ("seed", "seeds") for each in given):
         kept.append(f"seed={config.seed}")
@@ -61,6 +63,12 @@ def continuation_command(run: Path) -> str:
         run: Its folder.
     """
     return shlex.join([*program(), format_override("resume", run)])
+
+
+def _given_overrides() -> list[str]:
+    """Return the overrides of this job as they were written: Hydra resolves references to the environment in them."""
+    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return list(map(str, given))
 
 
 def _is_kept(key: str) -> bool:

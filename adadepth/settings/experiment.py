@@ -320,6 +320,20 @@ def _names(given: Any) -> list[str]:
     return [name for name in (given if isinstance(given, list) else [given]) if name not in (None, "none")]
 
 
+_REACHED = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
+
+
+def _is_host(value: str) -> bool:
+    """Whether the system can look a name up at all: sockets raise a `UnicodeError` for others."""
+    try:
+        return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
+    except UnicodeError:
+        return False
+
+
+_HOST = Allowed(_is_host, "a name or an address of this machine, as localhost or 127.0.0.1")
+
+
 @dataclass
 class EstimateConfig:
     """What mode=estimate supposes of the machines, and what only data would say."""
@@ -330,7 +344,7 @@ class EstimateConfig:
     devices: int = setting(
         1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
     )
-    share: float = setting(0.4, "of the device's peak that training reaches", SHARE)
+    share: float = setting(0.4, "of the device's peak that training reaches", _REACHED)
     words: int | None = setting(
         None, "size of a vocabulary that takes all words of a text, which is not read", at_least(1)
     )
@@ -345,7 +359,9 @@ HOST_NAMES = Allowed(
 class ServeConfig:
     """Where mode=serve opens its page."""
 
-    host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model")
+    host: str = setting(
+        "127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model", _HOST
+    )
     port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
     names: list[str] = setting([], "names of the page beside those of the address, such as that of a proxy", HOST_NAMES)
 

@@ -3,27 +3,68 @@
 What `${oc.env:TOKEN}` stands for may be a secret, and a run's folder is shared.
 """
 
-import re
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
-_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
-_REFERENCE = re.compile(r"\$\{\s*([\w.]+)\s*\}")
+_RESOLVER = "oc.env"
 _LEAST = 8  # characters of a value that is looked for in a text
 _noted: dict[str, str] = {}  # by dotted key, as it was written
 _texts: dict[str, str] = {}  # by what it was
 
 
 def note_environment(settings: DictConfig) -> None:
-    """Remember which settings of the run that is about to begin came from the environment; replaces what was noted."""
+    """Remember which settings of the run that is about to begin came from the environment; replaces what was noted.
+
+    OmegaConf itself resolves each setting meanwhile, with a resolver `oc.env` that notes that it was asked: so it does
+    not matter through how many references, or through which other resolvers, a setting came to the environment.
+    """
     references = dict(_leaves(OmegaConf.to_container(settings, resolve=False)))
     _noted.clear()
     _texts.clear()
-    _noted.update({key: text for key, text in references.items() if _comes_from_environment(key, references)})
-    values = {text: OmegaConf.select(settings, key, throw_on_missing=False) for key, text in _noted.items()}
-    _texts.update({value: text for text, value in values.items() if isinstance(value, str)})
+    with _watched_environment() as asked:
+        for key, text in references.items():
+            asked.clear()
+            value = _resolved(settings, key)
+            if not asked:
+                continue
+            _noted[key] = text
+            if isinstance(value, str):
+                _texts[value] = text
+
+
+@contextmanager
+def _watched_environment() -> Iterator[dict[str, str]]:
+    """Let `oc.env` note the variables it is asked for; yields their values by name."""
+    asked: dict[str, str] = {}
+
+    def watch(name: str, *default: str | None) -> str | None:
+        asked[name] = os.environ.get(name, "")
+        return oc.env(name, *default)
+
+    OmegaConf.register_new_resolver(_RESOLVER, watch, replace=True)
+    try:
+        yield asked
+    finally:
+        OmegaConf.register_new_resolver(_RESOLVER, oc.env, replace=True)
+
+
+def _resolved(settings: DictConfig, key: str) -> Any:
+    """Return the value of a setting, or None where it cannot be resolved, which others say."""
+    try:
+        return OmegaConf.select(settings, key, throw_on_missing=False)
+    except OmegaConfBaseException:
+        return None
+
+
+def holds_environment() -> bool:
+    """Whether a setting of the run came from the environment."""
+    return bool(_noted)
 
 
 def restore_references(settings: DictConfig, key: str) -> None:
@@ -71,24 +112,6 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield from _leaves(child, _dotted(prefix, name))
     elif isinstance(node, str) and "${" in node:
         yield prefix, node
-
-
-def _comes_from_environment(key: str, references: Mapping[str, str], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a setting refers to the environment, if need be through others."""
-    written = references.get(key)
-    if written is None or key in seen:
-        return False
-    if _ENVIRONMENT.search(written):
-        return True
-    targets = (_absolute(key, target) for target in _REFERENCE.findall(written))
-    return any(_comes_from_environment(target, references, seen | {key}) for target in targets)
-
-
-def _absolute(key: str, target: str) -> str:
-    """The dotted key that a reference in the setting `key` names: `.name` is beside it, `..name` beside its parent."""
-    name = target.lstrip(".")
-    up = len(target) - len(name)
-    return ".".join([*key.split(".")[:-up], name]) if up else name
 
 
 def _dotted(prefix: str, name: Any) -> str:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.errors import ConfigError
-from adadepth.report.run_files import BUDGETS, EXIT_RULES, RunFiles, read_run
-from adadepth.runs.directory import RECORD, read_record, read_settings
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
+from adadepth.runs.directory import RECORD, read_settings
 from adadepth.settings import ExperimentConfig
+from adadepth.tasks.grid import say_warning_once, sound_record
 
 _EVALUATES = ("exit_rules=", "budget.targets=")
 _NAMED = re.compile(r"(?<==)@(\w+)")
@@ -154,11 +155,51 @@ def finished_evaluation(run: Path, asked: ExperimentConfig) -> Path | None:
     """The newest finished evaluation of a run by these exit rules and budgets."""
     wanted = (asked.exit_rules, asked.budget.targets)
     for record in sorted(run.glob(f"evaluations/*/{RECORD}"), reverse=True):
-        settings = read_settings(record.parent)
+        try:
+            settings = read_settings(record.parent)
+        except CheckpointError as error:
+            say_warning_once(f"{error}; that evaluation is made anew")
+            continue
         found = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
-        if read_record(record.parent).get("status") == "finished" and found == [list(each or ()) for each in wanted]:
+        is_wanted = found == [list(each or ()) for each in wanted]
+        if is_wanted and sound_record(record.parent).get("status") == "finished" and not _is_damaged(record.parent):
             return record.parent
     return None
+
+
+def _is_damaged(evaluation: Path) -> bool:
+    """Whether what an evaluation studied cannot be read, which a warning says."""
+    files = read_run(evaluation)
+    files.of(EXIT_RULES), files.of(BUDGETS)
+    problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
+    if problem is not None:
+        say_warning_once(f"{evaluation}: {problem}; that evaluation is made anew")
+    return problem is not None
+
+
+def readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
+    """Leave out the finished runs that cannot say what a bench asks of them, each with a warning."""
+    problems = {run: _problem_of_run(run) for run in runs.values()}
+    for run, problem in problems.items():
+        if problem is not None:
+            say_warning_once(f"{run}: {problem}; that run is made anew")
+    return {name: run for name, run in runs.items() if problems[run] is None}
+
+
+def _problem_of_run(run: Path) -> str | None:
+    files = read_run(run)
+    if problem := next((files.missing[name] for name in (RECORD, HALTING) if name in files.missing), None):
+        return problem
+    needed = (("unit", "max_depth", "set", "classes"), ("steps", "final_metrics"))
+    absent = [
+        f"{file} lacks {name}"
+        for file, names, fields in zip((HALTING, RECORD), needed, (files.halting, files.run), strict=True)
+        for name in names
+        if fields.get(name) is None
+    ]
+    if not absent and not {"n", "mean", "std"} <= files.halting["classes"].get("all", {}).keys():
+        return f"{HALTING} lacks depths of all units"
+    return next(iter(absent), None)
 
 
 # ---- what runs say

@@ -10,16 +10,18 @@ import dataclasses
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adadepth.errors import ConfigError
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.sweep import CellScores, summarise_grid
 from adadepth.report.table import is_number
 from adadepth.runs.directory import RECORD, read_record
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.experiment import EvalStrategy, SaveStrategy
 from adadepth.settings.fingerprint import result_hash
+from adadepth.system.console import say
 
 RUNS, SUBMISSION = "runs", "submission"
 _EPOCH = "train/epoch"
@@ -108,13 +110,30 @@ def missing_jobs(cells: Sequence[Combination], runs: Mapping[str, Path]) -> list
 
 
 def finished_runs(folder: Path) -> dict[str, Path]:
-    """The finished runs in the folder of a sweep by their hash; of several the newest."""
+    """The finished runs in the folder of a sweep by their hash; of several the newest.
+
+    A damaged run is named in a warning and counts as missing.
+    """
     found = {}
     for path in sorted(folder.glob(f"{RUNS}/*/*/{RECORD}")):
-        record = read_record(path.parent)
-        if record.get("status") == "finished":
+        if (record := sound_record(path.parent)).get("status") == "finished" and "result_hash" in record:
             found[record["result_hash"]] = path.parent
     return found
+
+
+def sound_record(run: Path) -> dict[str, Any]:
+    """Read the record of a run; empty where it is damaged, which a warning says once."""
+    try:
+        return read_record(run)
+    except CheckpointError as error:
+        say_warning_once(f"{error}; that run is made anew")
+        return {}
+
+
+@cache
+def say_warning_once(text: str) -> None:
+    """Say a warning the first time."""
+    say(f"warning: {text}")
 
 
 def epochs_of(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
@@ -158,7 +177,7 @@ def choose(
 
 def newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
     """The newest finished evaluation of a checkpoint below a folder."""
-    records = {path.parent: read_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
+    records = {path.parent: sound_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
     done = [
         run
         for run, record in records.items()

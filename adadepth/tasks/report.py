@@ -16,6 +16,7 @@ from adadepth.measure.quality import UNDEFINED, metric_key
 from adadepth.report import pages
 from adadepth.report.comparison_tables import best_line
 from adadepth.report.groups import Comparison, Search, compare, of_sweep, once, runs_in
+from adadepth.report.guard import build_or_leave_out
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.section import Placed, SectionOf
@@ -30,7 +31,7 @@ from adadepth.system.files import refuse_links
 
 def judge(directory: Path) -> Verdict:
     """What the files of a run say of its depth."""
-    return verdict(read_run(directory))
+    return build_or_leave_out(verdict, read_run(directory), {})
 
 
 def write_run_report(directory: Path) -> Path:
@@ -95,10 +96,11 @@ def compare_sweep(
 
 def _untold(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> Iterator[str]:
     """Sentences about the jobs that failed before they had a run, which would say it itself."""
-    told = Counter(run.run.get("error") for run in runs)
+    told = Counter(next(iter(str(run.run.get("error") or "").splitlines()), "") for run in runs)
     for job, why in failures.items():
-        if told[why]:
-            told[why] -= 1
+        error = next((error for error, count in told.items() if error and count and error in why), None)
+        if error is not None:
+            told[error] -= 1
         else:
             yield f"{job}: failed; {why}."
 

@@ -222,8 +222,8 @@ def _curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
     """(work, quality) of the exit rules, or of the budgets, that a run or its newest evaluation compared."""
     for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
         files = read_run(folder)
-        for study in (files.of(EXIT_RULES) or {}).values():
-            if isinstance(study, Mapping) and (points := _rule_points(study)):
+        for study in files.of(EXIT_RULES).get("sets", {}).values():
+            if points := _rule_points(study):
                 return "score", points
         found = files.of(BUDGETS)
         if found and found.get("rows") and (name := drawn_quality(found)) is not None:
@@ -233,8 +233,8 @@ def _curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
 
 
 def _rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
-    rows = [row for row in study.get("rows", ()) if "work" in row and "score" in row.get("quality", {})]
-    return sorted((row["work"], row["quality"]["score"]) for row in rows)
+    rows = [row for row in study["rows"] if "macs_ratio" in row and "score" in row["quality"]]
+    return sorted((row["macs_ratio"], row["quality"]["score"]) for row in rows)
 
 
 def _beginning(run: Path | None, pipeline: Pipeline) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers import TrainingArguments
 from adadepth.errors import CheckpointError
 from adadepth.families.folder import read_config
 from adadepth.families.registry import families
-from adadepth.runs.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
+from adadepth.runs.checkpoints import MANIFEST, checkpoints, flaw, read_trainer_state
 from adadepth.runs.directory import CHECKPOINTS, begun_before, model_path, read_record, run_of_checkpoint
 from adadepth.runs.lock import forget_elsewhere
 from adadepth.runs.model_card import CARD
@@ -125,7 +124,7 @@ def _newest_whole(directory: Path, needs_best: bool) -> Path | None:
 
 def _flaw_of_best(checkpoint: Path) -> str | None:
     """What is wrong with the best checkpoint at that time, which the end of training loads."""
-    best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+    best = read_trainer_state(checkpoint)["best_model_checkpoint"]
     if best is None or (place := checkpoint.with_name(Path(best).name)) == checkpoint:
         return None
     if not place.is_dir() and not (checkpoint / MANIFEST).is_file():

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.errors import CheckpointError
 from adadepth.families.shared.layers import whole
 from adadepth.training.extension import Extension
-from adadepth.training.shards import shared_like
+from adadepth.training.shards import copy_same_shape
 
 _WEIGHTS = "weights_in_training.safetensors"
 
@@ -92,5 +93,10 @@ class WeightAverage(Extension, TrainerCallback):
         """Take the average from the model, and go on with the weights in training."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
-        for name, weight in load_file(checkpoint / _WEIGHTS).items():
-            weights[name].copy_(shared_like(weight, weights[name]))
+        stored = load_file(checkpoint / _WEIGHTS)
+        if odd := sorted(stored.keys() ^ weights.keys()):
+            raise CheckpointError(
+                f"{checkpoint / _WEIGHTS}: {odd[0]} is {'unknown' if odd[0] in stored else 'missing'}"
+            )
+        for name, weight in stored.items():
+            copy_same_shape(name, weight, weights[name])

@@ -6,19 +6,21 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.data.streams.contiguous import TwoPhase
+from adadepth.errors import CheckpointError
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, SearchConfig, TrainerConfig
 from adadepth.settings.experiment import SearchMethod
 from adadepth.system.console import say
 from adadepth.system.files import write_atomic
+from adadepth.system.json_files import read_json
 from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"
@@ -70,6 +72,13 @@ class GateLearning(Extension):
                 parameter.grad = None
 
 
+class _StopState(TypedDict):
+    """The architecture of the last evaluation, and whether the search ended with it."""
+
+    architecture: str | None
+    ended: NotRequired[bool]
+
+
 class StopUnchanged(Extension, TrainerCallback):
     """Ends a search in which enough blocks kept their most probable operation from one evaluation to the next.
 
@@ -93,6 +102,8 @@ class StopUnchanged(Extension, TrainerCallback):
         before, self._architecture = self._architecture, model.architecture()
         if before is None or control.should_training_stop:
             return
+        if len(before) != len(self._architecture):
+            raise CheckpointError(f"{STOP}: architecture={before!r} has other blocks than {self._architecture!r}")
         unchanged = sum(old == new for old, new in zip(before, self._architecture, strict=True))
         if unchanged < self._share * len(before):
             return
@@ -111,7 +122,7 @@ class StopUnchanged(Extension, TrainerCallback):
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Take from a checkpoint which architecture was seen last, and whether the search has ended."""
-        state = json.loads((checkpoint / STOP).read_text(encoding="utf-8"))
+        state = read_json(checkpoint / STOP, _StopState)
         self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
 
     def has_ended(self) -> bool:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from adadepth.families.shared.losses import combine_terms
 from adadepth.halting.trace import DepthTrace
 from adadepth.settings import BudgetConfig
 from adadepth.system.files import write_atomic
+from adadepth.system.json_files import read_json
 from adadepth.system.processes import add_over_processes
 from adadepth.training.extension import Batch, Extension
 
@@ -100,6 +101,13 @@ def full_depth(unit: str, model: Any) -> float:
 
 STATE = "budget.json"
 BUDGET_PREFIX = "budget/"  # how the names of what is logged begin
+
+
+class _ControllerState(TypedDict):
+    """The multiplier, the smoothed and the last measured depth, and whether one was measured."""
+
+    state: tuple[float, float, float]
+    begun: bool
 
 
 class TrainingBudget(Extension, TrainerCallback):
@@ -230,4 +238,4 @@ class TrainingBudget(Extension, TrainerCallback):
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Take the controller's state from a checkpoint."""
-        self.controller.load_state_dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+        self.controller.load_state_dict(read_json(checkpoint / STATE, _ControllerState))

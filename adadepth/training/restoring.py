@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 
 from adadepth.data.randomness import Purpose, random_generator
 from adadepth.data.text.tokenizer import for_model
 from adadepth.errors import CheckpointError
-from adadepth.runs.checkpoints import TRAINER_STATE
+from adadepth.runs.checkpoints import read_trainer_state
 from adadepth.runs.data_identity import DataIdentity
 from adadepth.system.files import write_atomic
+from adadepth.system.json_files import Count, JsonNumber, read_json
 
 
 def tokenizer_of(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTrainedTokenizerFast | None:
@@ -51,6 +52,19 @@ def _reads_types(model: Any) -> bool:
 _PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 
 
+class _Progress(TypedDict):
+    """What a process has counted since the last line of the log."""
+
+    updates: Count
+    tokens: float
+    seconds: float
+    parts: dict[str, tuple[JsonNumber, Literal["float64", "float32", "bfloat16", "float16"]]]
+    explosion: tuple[JsonNumber, JsonNumber] | None
+    loss: JsonNumber
+    logged: Count
+    stateless: NotRequired[list[Count]]
+
+
 def save_progress(checkpoint: str, process: int, progress: Mapping[str, Any]) -> None:
     """Write what a process has counted."""
     write_atomic(Path(checkpoint, _PROGRESS.format(process)), json.dumps(progress))
@@ -71,8 +85,15 @@ def read_progress(checkpoint: Path, process: int, processes: int) -> dict[str, A
     paths = [checkpoint / _PROGRESS.format(number) for number in range(written)]
     if not all(path.is_file() for path in paths):
         return None
-    states = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    states = [read_json(path, _Progress) for path in paths]
     return states[process] if written == processes else _mean_progress(states)
+
+
+def read_stateless(checkpoint: Path) -> list[int] | None:
+    """Read which parameters had no state of the optimizer yet; None: an older version wrote the checkpoint."""
+    path = checkpoint / _PROGRESS.format(0)
+    found: list[int] | None = read_json(path, _Progress).get("stateless") if path.is_file() else None
+    return found
 
 
 def _mean_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -95,7 +116,7 @@ def draw_anew(seed: int, step: int, process: int) -> None:
 
 def moved_best(checkpoint: Path, folder: Path) -> Path | None:
     """The best checkpoint so far, where it is in this folder: the run may lie elsewhere now."""
-    best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+    best = read_trainer_state(checkpoint)["best_model_checkpoint"]
     moved = None if best is None else folder / Path(best).name
     return moved if moved is not None and moved.is_dir() else None
 
@@ -128,6 +149,7 @@ def reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"{type(error).__name__}: {reason}" if isinstance(error, LookupError) else reason
         raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
 
 

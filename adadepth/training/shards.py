@@ -8,7 +8,7 @@ lies beside them, see `_SETTINGS`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from adadepth.families.shared.layers import whole
+from adadepth.training.stored_states import check_completeness, check_optimizer_state
 
 SHARDS = "shards"  # the folder of a checkpoint
 _SETTINGS = "optimizer_settings.pt"  # groups, counters: the same on all processes
@@ -155,7 +156,7 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Load a model's weights from a checkpoint, whichever of the two is sharded.
 
     Raises:
-        KeyError: If a weight is missing.
+        ValueError: If a weight is missing or of another shape.
     """
     weights = kept_weights(model)
     if is_sharded(checkpoint):
@@ -165,8 +166,19 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
     for name, other_names in _names(model, weights).items():
         stored = next((found[other] for other in other_names if other in found), None)
         if stored is None:
-            raise KeyError(f"{name} is missing")
-        weights[name].copy_(shared_like(stored, weights[name]))
+            raise ValueError(f"{name} is missing")
+        copy_same_shape(name, stored, weights[name])
+
+
+def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
+    """Copy a stored tensor into a weight, which may be shared out; torch by itself would repeat a smaller one.
+
+    Raises:
+        ValueError: Naming the weight, if the shapes differ.
+    """
+    if stored.shape != weight.shape:
+        raise ValueError(f"{name} has the shape {tuple(stored.shape)}, needed is {tuple(weight.shape)}")
+    weight.copy_(shared_like(stored, weight))
 
 
 def _names(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
@@ -179,19 +191,34 @@ def _names(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, list[st
     return names
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    """Load an optimizer's state, of the same groups of parameters, whichever of the two is sharded."""
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, checkpoint: Path, names: Sequence[str], stateless: Sequence[int] | None
+) -> None:
+    """Load an optimizer's state, of the same groups of parameters, whichever of the two is sharded.
+
+    Args:
+        optimizer: It.
+        checkpoint: The folder.
+        names: Of the parameters, in the order of the groups.
+        stateless: Numbers of those that had no state when it was written; None: nobody knows which had.
+
+    Raises:
+        ValueError: Naming the parameter whose state does not fit it or is missing.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if is_sharded(checkpoint):
         state = torch.load(checkpoint / _SETTINGS, map_location="cpu", weights_only=True)
         for number, name, value in _stored(checkpoint, parameters):
-            state["state"][number][name] = value
+            state["state"].setdefault(number, {})[name] = value
     else:
         state = torch.load(checkpoint / _WHOLE_OPTIMIZER, map_location="cpu", weights_only=True)
-        for number, values in state["state"].items():
-            for name, value in values.items():
-                if isinstance(value, Tensor):
-                    values[name] = shared_like(value, parameters[number])
+    check_optimizer_state(optimizer, state, names)
+    if stateless is not None:
+        check_completeness(state, stateless, names)
+    for number, values in state["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and not isinstance(value, DTensor):
+                values[name] = shared_like(value, parameters[number])
     optimizer.load_state_dict(state)
 
 

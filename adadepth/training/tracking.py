@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
-from adadepth.errors import CheckpointError
 from adadepth.families.registry import load
 from adadepth.runs.directory import Run, jsonable
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.files import write_atomic
+from adadepth.system.json_files import Count, read_json, read_json_lines
 from adadepth.training.extension import Extension
 from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker
@@ -75,6 +75,19 @@ def closing_tracker(tracker: Tracker) -> Iterator[None]:
         tracker.finish(exit_code)
 
 
+class _Position(TypedDict):
+    """The size of the log when a checkpoint was written."""
+
+    bytes: Count
+
+
+class _Line(TypedDict):
+    """A line of the log; what else is in it are values by the names of metrics."""
+
+    step: Count
+    time: float
+
+
 class LogPosition(Extension):
     """Keeps in a checkpoint how far the log of the run was."""
 
@@ -96,7 +109,7 @@ def log_size(directory: Path) -> int:
 def logged_before(checkpoint: Path) -> int | None:
     """The size of the log when a checkpoint was written; None: an older version wrote it."""
     path = checkpoint / _POSITION
-    return int(json.loads(path.read_text(encoding="utf-8"))["bytes"]) if path.is_file() else None
+    return int(read_json(path, _Position)["bytes"]) if path.exists() else None
 
 
 def scalars(directory: Path) -> dict[str, float]:
@@ -188,23 +201,4 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: Naming a line that is damaged.
     """
-    if not path.exists():
-        return []
-    if not path.is_file():
-        raise CheckpointError(f"{path}: must be a file")
-    lines = path.read_bytes().split(b"\n")[:-1]  # a whole line ends in a newline
-    return [_line(path, number, line) for number, line in enumerate(lines, start=1)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or type(found.get("step")) is not int or not _is_number(found.get("time")):
-        raise CheckpointError(f"{path}: line {number} is damaged; repair or delete it")
-    return found
+    return read_json_lines(path, _Line) if os.path.lexists(path) else []

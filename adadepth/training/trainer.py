@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
+from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.data.batches import EpochSampler, evaluation_order
@@ -35,6 +36,7 @@ from adadepth.families.heads import check_output
 from adadepth.measure.exit_records import StepRecorder, StepRecords
 from adadepth.runs.checkpoints import begin_checkpoint, nothing_if_full, rotate, seal_checkpoint
 from adadepth.settings import TrainerConfig
+from adadepth.settings.interpolations import holds_environment
 from adadepth.system.console import say
 from adadepth.system.places import quiet
 from adadepth.training.extension import Extension
@@ -47,6 +49,7 @@ from adadepth.training.restoring import (
     moved_best,
     processes_of,
     read_progress,
+    read_stateless,
     reading,
     refuse_missing_weights,
     save_progress,
@@ -64,6 +67,13 @@ from adadepth.training.shards import (
     whole_weights,
 )
 from adadepth.training.speed import Stopwatch, count_tokens
+from adadepth.training.stored_states import (
+    check_like,
+    check_random_file,
+    check_schedule,
+    parameter_names,
+    stateless_parameters,
+)
 
 
 class Saving(NamedTuple):
@@ -425,6 +435,10 @@ class DepthTrainer(Trainer):
                 begin_checkpoint(checkpoint)
             self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
+            if (
+                self.args.should_save and holds_environment()
+            ):  # the pickle has settings as they are, and nobody reads it
+                (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)
             self.accelerator.wait_for_everyone()
             self._saving = Saving(checkpoint, self._begin_sealing(checkpoint))
         if not self.is_fsdp_enabled:
@@ -498,6 +512,8 @@ class DepthTrainer(Trainer):
         """Save what each process has of its own: random numbers, sums for the log, and the state of the extensions."""
         super()._save_rng_state(output_dir)
         progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
+        if not self.is_deepspeed_enabled:
+            progress["stateless"] = stateless_parameters(self._own_optimizer)
         save_progress(output_dir, self.args.process_index, progress)
         for extension in self.extensions:
             extension.save(Path(output_dir), self.args.process_index)
@@ -556,7 +572,8 @@ class DepthTrainer(Trainer):
             with reading(best, "the weights"):
                 load_weights(self.unwrapped_model, best)
         else:
-            super()._load_best_model()
+            with reading(best, "the weights"):
+                super()._load_best_model()
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self.finish_saving()
@@ -565,19 +582,42 @@ class DepthTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        with reading(checkpoint, "the optimizer or the schedule"):
-            if self.is_fsdp_enabled or is_sharded(Path(checkpoint)):
-                load_optimizer(self._own_optimizer, Path(checkpoint))
-                self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True))
-            else:
+        if self.is_deepspeed_enabled:
+            with reading(checkpoint, "the optimizer or the schedule"):
                 super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        with reading(checkpoint, "the optimizer"):
+            names = parameter_names(self.unwrapped_model, self._own_optimizer)
+            load_optimizer(self._own_optimizer, Path(checkpoint), names, read_stateless(Path(checkpoint)))
+        with reading(checkpoint, "the schedule"):
+            stored = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True)
+            check_schedule(self.lr_scheduler, stored, self.state.global_step, may_skip=self.args.fp16)
+            self.lr_scheduler.load_state_dict(stored)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with reading(checkpoint, "the scale of the loss"):
+            if checkpoint is not None and (path := Path(checkpoint, SCALER_NAME)).is_file():
+                check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
+            super()._load_scaler(checkpoint)
+
+    def _load_callback_state(self) -> None:
+        """Go on with the states of callbacks, each built like the live one's."""
+        live = {type(one).__name__: one for one in (*self.callback_handler.callbacks, self.control)}
+        with reading(self.resumed_from, f"the callbacks in {TRAINER_STATE_NAME}"):
+            for name, stored in self.state.stateful_callbacks.items():
+                if isinstance(one := live.get(name), ExportableState):
+                    for state in stored if isinstance(stored, list) else [stored]:
+                        check_like(state, one.state(), name)
+            super()._load_callback_state()
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with reading(checkpoint, "the random numbers"):
             if checkpoint is not None and processes_of(Path(checkpoint)) != self.args.world_size:
                 draw_anew(self.args.seed, self.state.global_step, self.args.process_index)
-            else:
-                super()._load_rng_state(checkpoint)
+                return
+            if checkpoint is not None:
+                check_random_file(Path(checkpoint), self.args)
+            super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         refuse_missing_weights(self.unwrapped_model, load_result.missing_keys)

@@ -15,7 +15,9 @@ import pytest
 
 import adadepth.tasks
 from adadepth.errors import DataError
+from adadepth.runs.program import evaluation_command, own_command
 from adadepth.settings import ExperimentConfig
+from hydra_plugins import adadepth_sweepers
 from tests.cli.support import Result
 
 SCRIPT = Path(__file__).resolve().parents[2] / "adadepth" / "run.py"
@@ -160,12 +162,61 @@ def test_how_a_failing_task_ends(
     assert result.err.endswith(message) or message in result.err.splitlines()[-1]
 
 
-def test_an_unexpected_failure_keeps_its_traceback(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error", [ValueError("a defect"), KeyError("name"), ZeroDivisionError(), BaseException("panic")]
+)
+def test_an_unexpected_failure_is_a_line_and_a_file_with_its_traceback(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
 ) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", failing(ValueError("a defect")), raising=False)
-    with pytest.raises(ValueError, match="a defect"):
-        command(*TINY, "seed=1")
+    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
+    (file,) = (tmp_path / "errors").iterdir()
+    kind = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = f"error: training act_tiny failed unexpectedly ({kind}); its traceback is in {file}"
+    assert (result.status, result.err.splitlines()[-1]) == (1, said)
+    text = file.read_text()
+    assert text.startswith("Traceback (most recent call last):")
+    assert text.splitlines()[-1].startswith(kind[:8])
+
+
+def test_a_traceback_is_shown_to_who_asks_for_it(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", failing(KeyError("name")), raising=False)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
+    assert result.status == 1
+    assert "KeyError: 'name'\n" in result.err
+    assert result.err.splitlines()[-1].startswith("error: training act_tiny")
+
+
+def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What fails outside of any job: a bare `error: 'name'` says nothing."""
+    monkeypatch.setattr(adadepth_sweepers.GridSweeper, "grid", lambda self, arguments: {}["name"])
+    monkeypatch.chdir(tmp_path)
+    result = command(*TINY, "-m", "seed=0,1")
+    (file,) = (tmp_path / "outputs" / "errors").iterdir()
+    said = f"error: running the sweep failed unexpectedly (KeyError: 'name'); its traceback is in {file}"
+    assert (result.status, result.err.splitlines()[-1]) == (1, said.replace(f"{tmp_path}/", ""))
+    assert "in <lambda>" in file.read_text()
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (OSError(errno.EMFILE, "Too many open files", "/x/run.json"), "too many open files; the system lets"),
+    (RuntimeError("unable to open shared memory object: Too many open files (24)"), "too many open files; the system"),
+    (PermissionError(errno.EACCES, "Permission denied", "/x/run.json"), "/x/run.json: Permission denied"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", b"/x/text"), "/x/text: No such file or directory"),
+])  # fmt: skip
+def test_what_the_system_refuses_is_one_line(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
+) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert result.err.startswith(f"error: {said}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sigterm_ends_with_its_own_status(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,3 +240,20 @@ def test_a_failing_job_of_a_grid_does_not_stop_the_others(
     assert (done, result.status) == ([0, 1, 2], 2)
     assert "seed=1" in result.err
     assert result.err.endswith("error: no such corpus\n")
+
+
+def test_a_command_that_is_kept_has_no_value_of_the_environment(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hydra resolves its own record of overrides whenever one of them is read."""
+    commands: list[str] = []
+
+    def task(config: ExperimentConfig) -> float:
+        commands.extend([own_command(), evaluation_command(config, tmp_path)])
+        return 1.0
+
+    monkeypatch.setenv("TOKEN", str(tmp_path / "sekretvalue"))
+    monkeypatch.setattr(adadepth.tasks, "run", task, raising=False)
+    result = command(*TINY, "output_dir=${oc.env:TOKEN}")
+    assert len(commands) == 2, result.err
+    assert all("TOKEN" in text and "sekretvalue" not in text for text in commands)

@@ -351,7 +351,8 @@ def test_a_damaged_run_is_one_line(
     for value in ("latest", str(directory)):
         with pytest.raises(CheckpointError) as caught:
             configured("act_tiny", f"output_dir={tmp_path}", f"resume={value}")
-        assert str(caught.value) == f"{directory}/{said}"
+        assert str(caught.value).startswith(f"{directory}/{said}")
+        assert "\n" not in str(caught.value)
     assert sorted(path.name for path in directory.iterdir()) == before
 
 
@@ -362,7 +363,7 @@ def test_a_folder_with_garbage_gets_no_report(config: ExperimentConfig) -> None:
     before = sorted(directory.iterdir())
     with pytest.raises(CheckpointError) as caught:
         tasks.run(configured("act_tiny", "mode=report", f"run={directory}"))
-    assert str(caught.value) == f"{directory}/run.json: is damaged, it holds no record of a run"
+    assert str(caught.value).startswith(f"{directory}/run.json: is damaged, it holds no record of a run (no JSON: ")
     assert sorted(directory.iterdir()) == before
 
 

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from adadepth.cli.validation import checked
 from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, read_record, settings_of
+from adadepth.settings.interpolations import note_environment, told_within, unresolved
 from tests.configs.support import composed, configured
 
 SECRET = "hunter2-of-the-cluster"
@@ -59,3 +60,33 @@ def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatc
     node.logger.entity = "${oc.env:TOKEN}"
     checked(node)
     assert settings_of(configured("act_tiny", "logger.entity=mine"))["logger"]["entity"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "${oc.select:logger.entity}", "${oc.decode:${oc.env:TOKEN}}", "${oc.select:nothing,${oc.env:TOKEN}}",
+        "a ${oc.create:${oc.env:TOKEN}} b", "${logger.tags.0}", "${oc.deprecated:logger.entity}",
+    ],
+)  # fmt: skip
+def test_whatever_leads_to_the_environment_is_written_as_it_was(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "sekretvalue")
+    node = OmegaConf.create({"logger": {"entity": "${oc.env:TOKEN}", "tags": ["${oc.env:TOKEN}"], "group": written}})
+    note_environment(node)
+    plain = {"logger": {"entity": "sekretvalue", "tags": ["sekretvalue"], "group": str(node.logger.group)}}
+    assert unresolved(plain)["logger"]["group"] == written
+    assert "sekretvalue" not in str(unresolved(plain))
+    assert "sekretvalue" not in told_within(f"of {node.logger.group}")
+    OmegaConf.clear_cache(node)
+    assert OmegaConf.create({"a": "${oc.env:TOKEN}"}).a == "sekretvalue"  # the resolver is OmegaConf's own again
+
+
+def test_what_does_not_lead_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "sekretvalue")
+    node = OmegaConf.create(
+        {"name": "run", "group": "${name}", "bad": "${oc.select:${gone}}", "env": "${oc.env:TOKEN}"}
+    )
+    note_environment(node)
+    assert unresolved({"name": "run", "group": "run", "env": "x"}) == {
+        "name": "run", "group": "run", "env": "${oc.env:TOKEN}",
+    }  # fmt: skip

@@ -130,11 +130,18 @@ def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ['{"step": "x"}', '{"unit": "token", "classes": {"all": 3}}', "[1]"])
-def test_other_json_in_the_place_of_statistics_is_told_as_damage(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"step": "x"}', 'step must be a whole number, not "x"'),
+        ('{"unit": "token", "classes": {"all": 3}}', "classes.all must be a mapping, not 3"),
+        ("[1]", "the file must be a mapping, not a list"),
+    ],
+)
+def test_other_json_in_the_place_of_statistics_is_told_as_damage(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "halting.json").write_text(text)
     found = read_run(tmp_path)
-    assert (found.halting, found.missing["halting.json"]) == ({}, "halting.json is damaged")
+    assert (found.halting, found.missing["halting.json"]) == ({}, f"halting.json is damaged ({problem})")
 
 
 def test_one_example_is_too_few_for_a_fit() -> None:

@@ -125,6 +125,12 @@ def refilled(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle
     }
     if not carry:
         return fresh
+    expected = {name: (value.shape, value.dtype.is_floating_point) for name, value in fresh.items()}
+    expected["halted"] = (puzzle_kinds.shape, False)
+    for name, (shape, is_real) in expected.items():
+        if name not in carry or carry[name].shape != shape or carry[name].dtype.is_floating_point != is_real:
+            has = f"shape {tuple(carry[name].shape)}, {carry[name].dtype}" if name in carry else "nothing"
+            raise DataError(f"carry: of {name} it has {has}; needed is shape {tuple(shape)}")
     halted = carry["halted"]
     return {name: torch.where(_like(halted, new), new, carry[name]) for name, new in fresh.items()}
 

@@ -90,3 +90,25 @@ def test_only_language_models_write(parts: Any) -> None:
         Pipeline(small_ponder(), tokenizer("bert"), new_tokens=3)
     with pytest.raises(ConfigError, match="new_tokens"):
         Pipeline(*parts, new_tokens=0)
+
+
+def test_a_text_is_continued_by_what_fits_behind_it(parts: Any) -> None:
+    """Without end otherwise: positions are counted before anything is written."""
+    model, own = parts
+    longest = model.longest_sequence
+    for count in (longest, 10**9):
+        with pytest.raises(ConfigError, match=rf"^new_tokens={count}: must be at most {longest - 1}, the positions"):
+            Pipeline(model, own, new_tokens=count)
+    room = longest - 1 - len(own(TEXTS[1], add_special_tokens=False)["input_ids"])
+    with pytest.raises(ConfigError, match=rf"^new_tokens={room + 1}: a text of \d+ tokens leaves {room} of {longest}"):
+        Pipeline(model, own, new_tokens=room + 1)(TEXTS[1])
+
+
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
+def test_ways_to_continue_a_text_are_counted_before_memory_is(parts: Any, name: str) -> None:
+    model, own = parts
+    with pytest.raises(ConfigError, match=rf"^{name}=1000000: must be from 1 to 1024"):
+        Pipeline(model, own, new_tokens=2, generation={name: 10**6})
+    setattr(model.generation_config, name, 10**6)  # as somebody's generation_config.json has it
+    with pytest.raises(ConfigError, match=rf"^{name}=1000000: must be from 1 to 1024"):
+        Pipeline(model, own, new_tokens=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ def test_the_last_good_checkpoint_is_found_without_reading_those_before(
     for step in (5, 10, 15, 20):
         begin_checkpoint(tmp_path / f"checkpoint-{step}")
         if step < 20:
-            (tmp_path / f"checkpoint-{step}" / "weights").write_bytes(b"123456789")
+            state = {"epoch": 1, "global_step": step, "max_steps": 20, "log_history": [], "best_model_checkpoint": None}
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
             seal_checkpoint(tmp_path / f"checkpoint-{step}")
     read: list[str] = []
     monkeypatch.setattr(checkpoints, "flaw", lambda path: (read.append(path.name), flaw(path))[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,9 +9,11 @@ import pytest
 
 from adadepth import tasks
 from adadepth.errors import ConfigError
+from adadepth.report.exits import write_exit_study
 from adadepth.serving.ports import free_port
 from adadepth.tasks import serve
 from tests.configs.support import configured
+from tests.unit.report.synthetic_exits import make_records, make_study
 from tests.unit.serving.support import saved
 
 SERVE = ("mode=serve", "checkpoint=somewhere")
@@ -72,14 +73,13 @@ def test_a_port_that_is_taken_is_a_line() -> None:
 
 
 def test_the_curve_is_what_the_run_has_compared(tmp_path: Path) -> None:
-    rows = [
-        {"rule": "fixed:2", "work": 0.5, "quality": {"score": 0.9}},
-        {"rule": "fixed:1", "work": 0.25, "quality": {"score": 0.7}},
-    ]
+    """As an exit study writes it."""
     newest = tmp_path / "evaluations" / "2"
-    newest.mkdir(parents=True)
-    (newest / "exit_rules.json").write_text(json.dumps({"validation": {"rows": rows}}))
-    assert serve._curve(tmp_path) == ("score", [(0.25, 0.7), (0.5, 0.9)])
+    study = make_study(make_records(40), timed=False)
+    write_exit_study(newest, {"validation": study})
+    points = sorted((row["macs_ratio"], row["quality"]["score"]) for row in study["rows"])
+    assert len(points) > 2
+    assert serve._curve(tmp_path) == ("score", points)
     assert serve._curve(newest / "none") is None
 
 

@@ -1,0 +1,66 @@
+"""The fields of a file among the results of a bench and their types, see `adadepth.report.file_types`."""
+
+from __future__ import annotations
+
+from typing import Required, TypedDict
+
+from adadepth.report.file_types import HardwareFields
+from adadepth.system.json_files import Count, DepthCount, JsonNumber, Positive
+
+
+class BenchPointFields(TypedDict, total=False):
+    """What a reading of a bench reached, and the work that it took."""
+
+    rule: Required[str | None]
+    score: Required[float | None]
+    score_error: Required[float | None]
+    chosen_score: float | None
+    updates: Required[Positive | None]
+    updates_error: Required[float | None]
+    macs: Required[Positive | None]
+    spearman: float | None
+
+
+class BenchRuleFields(TypedDict, total=False):
+    """An exit rule as a bench keeps it."""
+
+    rule: Required[str]
+    score: Required[float | None]
+    online: Required[float | None]
+    online_updates: Required[float | None]
+    updates: Required[float]
+    macs: Required[float]
+    permuted: Required[float | None]
+    permuted_std: Required[float | None]
+    mixture: Required[float | None]
+    spearman: Required[float | None]
+    calibration: Required[float | None]
+    time: Required[dict[str, float]]
+
+
+class BenchSetFields(TypedDict, total=False):
+    """What a run of a bench says of an evaluated set."""
+
+    n: Required[Count]
+    readings: Required[dict[str, list[BenchPointFields]]]
+    rules: list[BenchRuleFields]
+    overthinking: dict[str, JsonNumber]
+
+
+class BenchResultFields(TypedDict):
+    """A file among the results of a bench, see `adadepth.tasks.bench.result_of`."""
+
+    name: str
+    task: str
+    way: str
+    setting: list[str]
+    seed: int
+    overrides: list[str]
+    commit: str | None
+    hardware: HardwareFields | None
+    versions: dict[str, str | None]
+    seconds: float | None
+    steps: Count
+    unit: str
+    max_updates: DepthCount
+    sets: dict[str, BenchSetFields]

@@ -1,0 +1,34 @@
+"""What a report does with files of a run that contradict each other: it leaves a part out, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from adadepth.report.run_files import RunFiles
+from adadepth.settings.interpolations import told_within
+from adadepth.system.console import say
+from adadepth.system.failures import note_run, write_traceback
+
+_CONTRADICTIONS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
+_T = TypeVar("_T")
+
+
+def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwise: _T) -> _T:
+    """Build a part of a report; one whose files contradict each other is left out with a warning.
+
+    Types of fields are checked as files are read. What no type says, such as lists of one length, is found here.
+
+    Args:
+        build: From a run's files to a section, a verdict, ...
+        files: Of the run.
+        otherwise: What stands for the part that is left out.
+    """
+    try:
+        return build(files)
+    except _CONTRADICTIONS as error:
+        name = getattr(build, "__name__", str(build))
+        note_run(error, files.directory)
+        where = write_traceback(error, told_within)
+        say(f"warning: {files.directory}: {name!r} of the report is left out; its traceback is in {where}")
+        return otherwise

@@ -1,0 +1,125 @@
+"""Files of a run with wrong types anywhere: a command says in a line what is damaged, a report leaves it out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from adadepth.errors import CheckpointError
+from adadepth.report.file_types import FILE_TYPES
+from adadepth.report.pages import write_report
+from adadepth.report.run_files import read_run
+from adadepth.runs.directory import read_record
+from adadepth.system.json_files import type_problem
+from adadepth.tasks.report import judge
+from tests.unit.report.synthetic import make_run
+from tests.unit.report.synthetic_exits import add_exit_files
+
+OTHERS: dict[str, Any] = {
+    "budgets.json": {
+        "unit": "updates", "set": "inside", "knob": "threshold", "fitted_on": 4, "measured_on": 4,
+        "rows": [{"target": 2.0, "fit": {"level": 0.5, "depth": 2.0, "is_reached": True}, "mean": 2.0, "std": 0.5,
+                  "executed_over_full": 0.5, "adaptive_over_full": 0.5, "metrics": {"score": 0.9, "loss": 0.1}}],
+    },
+    "rivals.json": {
+        "rows": [{"kind": kind, "run": "a", "seed": 0, "mean": 2.0, "std": 0.5, "max_depth": 3, "executed_macs": 9.0,
+                  "adaptive_macs": 5.0, "seconds": 3.0, "metrics": {"eval/loss": 1.0, "eval/score": 0.5}}
+                 for kind in ("adaptive", "fixed")],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"), evaluations=2)
+    add_exit_files(folder)
+    for name, value in OTHERS.items():
+        (folder / name).write_text(json.dumps(value))
+    files = read_run(folder)
+    for name in ("exits.json", "exit_rules.json", *OTHERS):
+        assert files.of(name), files.missing
+    write_report(folder)
+    return folder
+
+
+def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every field of a JSON value, however deep; of a list its first and its last member."""
+    if isinstance(value, dict):
+        return [before, *(place for key, child in value.items() for place in places(child, (*before, key)))]
+    if isinstance(value, list) and value:
+        ends = sorted({0, len(value) - 1})
+        return [before, *(place for number in ends for place in places(value[number], (*before, number)))]
+    return [before]
+
+
+def replaced(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    if not place:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = replaced(value[place[0]], place[1:], new)
+    return copy
+
+
+WRONG = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(-1e300, 1e300), st.text(max_size=3),
+    st.just([]), st.just({}), st.just([None]), st.just({"a": 1}), st.just([[1, "x"]]), st.just("nan"),
+)  # fmt: skip
+NAMES = ("run.json", "halting.json", "exits.json", "exit_rules.json", *OTHERS)
+LINES = ("metrics.jsonl", "sentences.jsonl")
+HEALTH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+
+
+def damage(data: st.DataObject, run: Path, name: str) -> tuple[Any, ...]:
+    """Give a field of a file another value; returns its place."""
+    path = run / name
+    if name in LINES:
+        first, *rest = path.read_text().splitlines()
+        value = json.loads(first)
+    else:
+        rest, value = [], json.loads(path.read_text())
+    place = data.draw(st.sampled_from(places(value)))
+    changed = json.dumps(replaced(value, place, data.draw(WRONG)))
+    path.write_text("\n".join([changed, *rest]))
+    return place
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@HEALTH
+def test_a_field_of_another_type_is_named_and_its_file_left_out(
+    run: Path, tmp_path: Path, name: str, data: st.DataObject
+) -> None:
+    shutil.copy(run / name, tmp_path / name)
+    place = damage(data, tmp_path, name)
+    files = read_run(tmp_path)
+    found = files.of(name) if name not in ("run.json", "halting.json") else {**files.run, **files.halting}
+    problem = type_problem(json.loads((tmp_path / name).read_text()), FILE_TYPES[name])
+    if problem is None:
+        assert name not in files.missing
+        return
+    assert (found, files.missing[name]) == ({}, f"{name} is damaged ({problem})")
+    assert "\n" not in problem
+    named = problem.split(" ")[0]
+    assume(all(" " not in str(part) and "." not in str(part) for part in place))
+    assert not place or named.startswith(str(place[0])) or " lacks " in problem
+    if name == "run.json":
+        with pytest.raises(CheckpointError, match=r"run\.json: is damaged"):
+            read_record(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*NAMES, *LINES])
+@given(data=st.data())
+@settings(HEALTH, max_examples=10)
+def test_a_report_is_written_whatever_a_file_holds(run: Path, tmp_path: Path, name: str, data: st.DataObject) -> None:
+    for file in (*NAMES, *LINES, "config.yaml"):
+        shutil.copy(run / file, tmp_path / file)
+    damage(data, tmp_path, name)
+    judge(tmp_path)
+    assert write_report(tmp_path).is_file()

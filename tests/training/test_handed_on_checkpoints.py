@@ -1,0 +1,171 @@
+"""Checkpoints whose manifest is right and whose states are not: whoever hands one on can seal it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from adadepth.errors import CheckpointError
+from adadepth.runs.checkpoints import flaw, seal_checkpoint
+from adadepth.training.averaging import WeightAverage
+from tests.training.support import tiny_trainer
+
+GIVEN = ("trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
+         "trainer.load_best_model_at_end=false", "trainer.save_total_limit=null")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ended")
+    tiny_trainer(folder, *GIVEN).train()
+    return folder / "checkpoint-2"
+
+
+@pytest.fixture
+def checkpoint(ended: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ended, tmp_path / ended.name))
+
+
+def resume(checkpoint: Path) -> None:
+    tiny_trainer(checkpoint.parent, *GIVEN).train(resume_from_checkpoint=str(checkpoint))
+
+
+def change_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def change_state(path: Path, change: Callable[[Any], Any]) -> None:
+    state = torch.load(path, weights_only=False)
+    change(state)
+    torch.save(state, path)
+
+
+def test_a_whole_one_goes_on(checkpoint: Path) -> None:
+    seal_checkpoint(checkpoint)
+    assert flaw(checkpoint) is None
+    resume(checkpoint)
+
+
+_MOMENT = torch.zeros(3, 3)
+OPTIMIZER = [
+    (lambda s: s["state"][0].update(exp_avg=_MOMENT), r"its state of '\S+' has a tensor of shape \(3, 3\)"),
+    (lambda s: s["state"].pop(0), r"its state of '\S+' is missing"),
+    (lambda s: s["param_groups"][0].update(lr="x"), "its group 0: lr must be a number"),
+    (lambda s: s.clear(), "it holds no state of an optimizer"),
+]
+OTHERS: dict[str, list[tuple[Any, str]]] = {
+    "optimizer.pt": OPTIMIZER,
+    "scheduler.pt": [
+        (lambda s: s.update(last_epoch=10**6), "the schedule cannot be read: last_epoch is 1000000"),
+        (lambda s: s.update(_last_lr=["x"]), "the schedule cannot be read: _last_lr"),
+    ],
+    "rng_state.pth": [
+        (lambda s: s.update(numpy=(*s["numpy"][:2], 10**9, 0, 0.0)), "the random numbers .* position must be 0 to 624"),
+        (lambda s: s.update(cpu=s["cpu"][:9]), "the random numbers cannot be read"),
+        (lambda s: s.pop("python"), "no states of generators"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, number) for name in OTHERS for number in range(len(OTHERS[name]))])
+def test_a_state_that_does_not_fit_is_one_line(checkpoint: Path, name: str, number: int) -> None:
+    change, words = OTHERS[name][number]
+    change_state(checkpoint / name, change)
+    seal_checkpoint(checkpoint)
+    assert flaw(checkpoint) is None
+    with pytest.raises(CheckpointError, match=rf"checkpoint-2: .*{words}") as caught:
+        resume(checkpoint)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda w: w.pop("weight"), "weight is missing"),
+        (lambda w: w.update(other=torch.zeros(1)), "other is unknown"),
+        (lambda w: w.update(weight=torch.zeros(1)), r"weight has the shape \(1,\), needed is \(2, 3\)"),
+    ],
+)
+def test_weights_in_training_are_all_there(
+    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], Any], words: str
+) -> None:
+    """A weight of another shape would be repeated until it fills its place."""
+    model = nn.Linear(3, 2)
+    average = WeightAverage(model, 0.9)
+    average.save(tmp_path, 0)
+    average.load(tmp_path, 0, torch.device("cpu"))
+    (path,) = tmp_path.iterdir()
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path)
+    with pytest.raises((CheckpointError, ValueError), match=words):
+        average.load(tmp_path, 0, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.update(updates="x"), lambda s: s.update(parts=[1]), lambda s: s.update(explosion=[1]),
+        lambda s: s.update(parts={"a": [1.0, "nn"]}), lambda s: s.pop("loss"), lambda s: s.update(stateless={}),
+    ],
+)  # fmt: skip
+def test_counts_of_a_process_have_their_types(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    change_json(checkpoint / "progress_0.json", change)
+    with pytest.raises(CheckpointError, match=r"progress_0\.json: is damaged: \S+ ") as caught:
+        resume(checkpoint)
+    assert "\n" not in str(caught.value)
+
+
+STATES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda s: s.update(global_step=1_000_000), "global_step=1000000, its name 2"),
+    (lambda s: s.update(global_step="2"), 'global_step must be a whole number, not "2"'),
+    (lambda s: s.update(global_step=-1), "global_step must be at least 0, not -1"),
+    (lambda s: s.update(max_steps=1), "global_step=2, beyond max_steps=1"),
+    (lambda s: s.pop("max_steps"), "lacks max_steps"),
+    (lambda s: s.update(epoch=[1]), "epoch must be a number or null"),
+    (lambda s: s.update(log_history={}), "log_history must be a list, not a mapping"),
+    (lambda s: s.update(log_history=[1]), "log_history.0 must be a mapping, not 1"),
+    (lambda s: s.update(best_model_checkpoint=7), "best_model_checkpoint must be a text or null, not 7"),
+    (lambda s: s.update(best_metric="x"), "best_metric must be a number or null"),
+    (lambda s: s.update(stateful_callbacks=[1]), "stateful_callbacks must be a mapping"),
+    (lambda s: s["stateful_callbacks"].update(TrainerControl=3), "stateful_callbacks.TrainerControl"),
+    (lambda s: s.update(num_train_epochs=math.pi), "num_train_epochs must be a whole number"),
+    (lambda s: s.update(unknown=3), "has unknown keys: unknown"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), STATES, ids=[words for _, words in STATES])
+def test_a_trainer_s_state_has_its_types_and_the_step_of_its_folder(
+    checkpoint: Path, change: Callable[[dict[str, Any]], Any], words: str
+) -> None:
+    change_json(checkpoint / "trainer_state.json", change)
+    seal_checkpoint(checkpoint)
+    problem = flaw(checkpoint)
+    assert problem is not None
+    assert problem.startswith("its trainer_state.json ")
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"args": {"should_save": "x"}, "attributes": {}}, "TrainerControl.args.should_save must be true or false"),
+        ({"args": {"other": True}, "attributes": {}}, "TrainerControl.args has 'other'"),
+        ({"args": {}, "attributes": {"__class__": 1}}, "TrainerControl.attributes has '__class__'"),
+    ],
+)
+def test_callbacks_go_on_with_what_they_keep_only(checkpoint: Path, state: dict[str, Any], words: str) -> None:
+    change_json(checkpoint / "trainer_state.json", lambda s: s["stateful_callbacks"].update(TrainerControl=state))
+    with pytest.raises(CheckpointError, match=words):
+        resume(checkpoint)
