@@ -113,7 +113,7 @@ class RunFiles:
 
         Args:
             name: Of the file.
-            kind: The types of its fields; None: those of `adadepth.report.file_types`.
+            kind: The types of its fields, such as `{"reached": list}`; None: those of `adadepth.report.file_types`.
         """
         if name not in self.others:
             exists = (self.directory / name).exists()

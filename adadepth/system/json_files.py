@@ -1,4 +1,4 @@
-"""JSON files read against a description of their fields, which is a `TypedDict`, a `dict[str, ...]` or a `list[...]`.
+"""JSON files read against a description: a `TypedDict`, `dict[str, ...]`, `list[...]` or, of a plug-in, `{field: type}`.
 
 Whoever wrote a file, it is either as it is described or is refused in a sentence that names the file and the field.
 Fields that no description names are left alone, so that a newer version may add some.
@@ -106,6 +106,9 @@ def type_problem(value: Any, kind: Any, name: str = "") -> str | None:
     origin, of = get_origin(kind), get_args(kind)
     if typing.is_typeddict(kind):
         return _wrong_mapping(value, name) or _problem_of_fields(value, kind, name)
+    if isinstance(kind, Mapping):  # of a plug-in: each field may be absent
+        children = [(key, value[key], kind.get(key, Any)) for key in value] if isinstance(value, dict) else []
+        return _wrong_mapping(value, name) or _first_problem(children, name)
     if kind is object:
         return None
     if kind is Any:

@@ -113,7 +113,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         stopped_early(next(tmp_path.glob("outputs/*/*")))
     if "mode=serve" in arguments:
         opened: list = []
-        page = SimpleNamespace(open_page=lambda served, host, port: opened.extend(served))
+        page = SimpleNamespace(open_page=lambda served, *address: opened.extend(served))
         monkeypatch.setattr("adadepth.tasks.serve.find_spec", lambda name: True)
         monkeypatch.setitem(sys.modules, "adadepth.serving.page", page)
         invoke(monkeypatch, *arguments, "debug=default")

@@ -249,6 +249,14 @@ def _flat(command: tuple[str, list[str]]) -> list[str]:
 
 # Overrides that stand for a value of the user's, and texts that say what is, and not what to do.
 EXEMPT = {
+    "is better the {} it is; null says so": "the user's own value: tests/configs/test_selection.py",
+    "dataset.text_columns=[{}]": "says what was taken",
+    "dataset.label_column={}": "says what was taken",
+    "without splits; give dataset.path={train: FOLDER": "folders of the user's",
+    "allow_changed_data=true": "tests/training/test_data_identity.py follows it",
+    "serve.names=[NAME]": "a name of the user's",
+    "resume={}": "says what was read",
+    "trained with dataset.sequence_length={}": "says what differs",
     "text='": "quotes the user's own text",
     "text={}": "a command of the page: tests/unit/serving/test_showing.py runs it",
     "new_tokens={}": "a command of the page: tests/unit/serving/test_showing.py runs it",

@@ -20,9 +20,10 @@ def test_a_model_of_any_task_reads_a_treebank(root: str) -> None:
 
 @pytest.mark.parametrize(("root", "overrides", "expected"), [
     ("act_tiny", ["dataset=treebank", "dataset.path=folder"],
-     "dataset=treebank: read with mode=evaluate only; to train on CoNLL-U files take dataset=ud_pos"),
+     "dataset=treebank: read with mode=evaluate checkpoint=latest only; to train on CoNLL-U files take "
+     "--config-name act_pos dataset=ud_pos"),
     ("par_tiny", [*EVALUATED],
-     "dataset=treebank: read with task=pretrain or finetune only, not with task=architecture_search"),
+     "dataset=treebank: read by masked language models and taggers only, not with task=architecture_search"),
     ("act_tiny", [*EVALUATED, "dataset.path=null", "dataset.hub.path=null"],
      "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"),
     ("act_tiny", [*EVALUATED, "dataset.evaluation_splits=[]"],

@@ -128,7 +128,7 @@ def test_what_cannot_be_probed_is_refused_in_one_line(overrides: list[str], expe
 
 
 def test_a_corpus_is_not_probed() -> None:
-    with pytest.raises(ConfigError, match="mode=probe: reads labelled data, task=finetune"):
+    with pytest.raises(ConfigError, match=r"mode=probe: reads labelled data, e\.g\. --config-name act_cola"):
         configured("act_tiny", "mode=probe", "checkpoint=run")
 
 

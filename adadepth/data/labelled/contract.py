@@ -143,7 +143,7 @@ class Numbering:
         return read_numbered
 
 
-def digest_sources(tables: Mapping[str, Any]) -> dict[str, str]:
+def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return the digest of what each split was read from.
 
     Args:
@@ -191,7 +191,7 @@ def data_of_tables(
         "evaluation": {split: describe(found) for split, found in evaluation.items()},
         "test": {split: describe(found) for split, found in test.items()},
         "tokenizer": {"path": tokenizer_path, "vocab_size": len(words)},
-        "sources": digest_sources(tables),
+        "sources": digest_tables(tables),
     }
     collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     wanted = getattr(dataset, "class_weights", None)

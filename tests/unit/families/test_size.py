@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ def test_the_parts_are_those_of_the_model_that_is_made() -> None:
 
 @pytest.mark.parametrize("width", [10**11, 2**62])
 def test_what_no_memory_holds_is_refused_in_one_line(width: int) -> None:
-    settings = configured("act_tiny", f"model.intermediate_size={width}").model
+    settings = dataclasses.replace(configured("act_tiny").model, intermediate_size=width)
     with pytest.raises(ConfigError, match=r"^model: training it needs [\d,.]+ GiB \(weights .*, here are ") as error:
         build_pretraining_model(settings, 1000)
     assert "\n" not in str(error.value)

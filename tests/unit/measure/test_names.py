@@ -49,7 +49,8 @@ def test_a_set_of_any_name_stays_under_eval() -> None:
 
 @pytest.mark.parametrize("logged", ["halting/label: yes/mean", "halting/label_yes/mean"])
 def test_the_report_reads_the_names_of_older_runs_too(tmp_path: Path, logged: str) -> None:
-    classes = {name: {} for name in ("all", "correct", "wrong", "label: yes")}
+    depths = {"n": 3, "mean": 2.5, "std": 0.5}
+    classes = dict.fromkeys(("all", "correct", "wrong", "label: yes"), depths)
     (tmp_path / "halting.json").write_text(json.dumps({"unit": "sequence", "classes": classes}))
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 3, logged: 2.5}) + "\n")
     assert dict(_means(read_run(tmp_path)))["label: yes"] == [(3, 2.5)]

@@ -102,7 +102,7 @@ def test_halting_probabilities_can_be_read_without_a_script(run: Path, page: Pag
 
 
 def test_a_line_of_json_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
-    sentences = [{"tokens": ["two\u2028lines\x85"]}, {"tokens": ["a"]}]
+    sentences = [{"rule": "deepest", "tokens": ["two\u2028lines\x85"]}, {"rule": "deepest", "tokens": ["a"]}]
     lines = "".join(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
     (tmp_path / SENTENCES).write_text(lines, encoding="utf-8")
     (tmp_path / RUN).write_text("{}")

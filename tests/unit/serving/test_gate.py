@@ -76,7 +76,7 @@ def test_the_names_of_this_machine_alone_are_known(host: str) -> None:
 
 FOREIGN = (
     "evil.example", "evil.example:7860", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example@localhost",
-    "localhost@evil.example", "10.0.0.1", "0.0.0.0:7860", "", ":7860", "[::1", "[1]", "localhost:x", "\x00",
+    "localhost@evil.example", "203.0.113.1", "0.0.0.0:7860", "", ":7860", "[::1", "[1]", "localhost:x", "\x00",
 )  # fmt: skip
 
 
@@ -100,14 +100,14 @@ def test_a_page_that_is_open_to_others_is_known_by_addresses_and_by_its_own_name
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu7.lab.example")
     names = Names("0.0.0.0", ["Page.Example"])
-    known = ["10.0.0.1:7860", "[fe80::1]:7860", "gpu7.lab.example", "gpu7", "localhost:7860", "page.example"]
+    known = ["203.0.113.1:7860", "[fe80::1]:7860", "gpu7.lab.example", "gpu7", "localhost:7860", "page.example"]
     assert all(names.has_host(host) for host in known)
     assert not any(names.has_host(host) for host in ("evil.example", "x.page.example", "gpu7.lab.example.evil.example"))
     assert names.has_origin("https://page.example", "127.0.0.1:7860"), "of a proxy, which asks under another name"
-    assert names.has_origin("http://10.0.0.1:7860", "10.0.0.1:7860")
+    assert names.has_origin("http://203.0.113.1:7860", "203.0.113.1:7860")
     assert names.has_origin("https://gpu7", "gpu7")
-    assert not names.has_origin("http://10.0.0.2:7860", "10.0.0.1:7860")
-    assert not names.has_origin("http://evil.example", "10.0.0.1:7860")
+    assert not names.has_origin("http://203.0.113.2:7860", "203.0.113.1:7860")
+    assert not names.has_origin("http://evil.example", "203.0.113.1:7860")
 
 
 def test_the_address_that_is_listened_at_is_known() -> None:
