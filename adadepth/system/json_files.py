@@ -1,4 +1,4 @@
-"""JSON files read against a description: a `TypedDict`, `dict[str, ...]`, `list[...]` or, of a plug-in, `{field: type}`.
+"""JSON files read against a description: a `TypedDict`, `dict[str, ...]`, `list[...]` or `{field: type}`.
 
 Whoever wrote a file, it is either as it is described or is refused in a sentence that names the file and the field.
 Fields that no description names are left alone, so that a newer version may add some.

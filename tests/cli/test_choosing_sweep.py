@@ -127,6 +127,7 @@ def test_a_repetition_runs_nothing_and_a_further_seed_only_what_is_missing(
     assert len(trainings.take()) == 5, "other settings are another grid"
 
 
+@pytest.mark.slow
 def test_a_failing_cell_is_named_and_left_out_and_run_again_by_a_repetition(
     command: Callable[..., Result], trainings: Trainings
 ) -> None:

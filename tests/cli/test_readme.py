@@ -181,6 +181,7 @@ def test_links_lead_somewhere(page):
         assert ((ROOT / page).parent / path).exists(), path
 
 
+@pytest.mark.slow
 def test_two_precisions_in_one_process(tmp_path, monkeypatch):
     """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
     monkeypatch.chdir(tmp_path)

@@ -198,6 +198,7 @@ def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
     assert executed[0] < executed[1] / 3, "the base did not run"
 
 
+@pytest.mark.slow
 def test_half_precision_states_are_close(tmp_path, base):
     found = [
         run(tmp_path, base, "adalayers", *TABLE, f"features.precision={name}")[0] for name in ("fp32", "bf16", "fp16")
@@ -282,6 +283,7 @@ def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
     assert tasks.run(again) == pytest.approx(metric)
 
 
+@pytest.mark.slow
 def test_an_expected_layer_is_held(tmp_path, base):
     given = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
     steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.max_grad_norm=1")
@@ -319,6 +321,7 @@ def test_a_trained_model_is_cut_to_blocks(tmp_path, base):
     assert found["measured_on"] == len(range(1, found["fitted_on"] + found["measured_on"], 2))
 
 
+@pytest.mark.slow
 def test_seeds_share_states_and_are_summarised(tmp_path, base):
     tasks.run(settings(tmp_path, base, "adalayers", *TABLE, "seeds=2"))
     (found,) = (tmp_path / "out").glob("*/*/seeds.json")

@@ -106,6 +106,7 @@ def test_the_model_of_the_run_is_the_retrained_network(finished):
     torch.testing.assert_close(logits.exp().sum(dim=-1), torch.ones(1, ids.shape[1]))
 
 
+@pytest.mark.slow
 def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
     run, metric = finished
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
@@ -143,6 +144,7 @@ def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkey
     assert (stopped / "retrained" / "derived" / "run.json").stat().st_mtime == finished_before
 
 
+@pytest.mark.slow
 def test_cutoffs_from_the_text_are_those_of_every_network(tmp_path, capsys):
     """Chosen once, told, written down, and the same when the run is continued."""
     given = ("model.cutoffs=[]", "model.cutoff_clusters=3", "trainer.max_steps=2", "search.baselines=[alternating]")
@@ -211,6 +213,7 @@ def test_a_search_holds_a_latency(method, tmp_path, known_times):
         assert logged[-1]["budget/multiplier"] != 0
 
 
+@pytest.mark.slow
 def test_a_latency_that_no_architecture_has_is_told(tmp_path, known_times, capsys):
     tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=3.5", "search.stages=[search,derive]"))
     latency = record_of(only_run(tmp_path))["latency"]
@@ -226,6 +229,7 @@ def test_a_latency_beyond_every_architecture_is_refused(tmp_path, known_times):
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_a_budget_goes_on_with_the_costs_that_the_search_has_seen(tmp_path, known_times, monkeypatch):
     given = (*LATENCY, "trainer.max_steps=8", "trainer.eval_steps=4", "trainer.save_steps=4",
              "search.stages=[search,derive]", "trainer.save_total_limit=null")  # fmt: skip
@@ -264,6 +268,7 @@ def test_retraining_may_begin_with_the_weights_of_the_supernet(tmp_path):
     assert [row["trained"] for row in rows] == ["not retrained", "from the supernet"]
 
 
+@pytest.mark.slow
 def test_several_seeds_tell_how_far_they_agree(tmp_path):
     tasks.run(stream_config(tmp_path, "seeds=2", "search.stages=[search]"))
     (summary,) = tmp_path.glob("outputs/*/*/seeds.json")

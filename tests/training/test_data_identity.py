@@ -133,6 +133,7 @@ def test_a_class_that_the_model_does_not_have_is_refused(trained: tuple[str, Pat
         evaluate(run, family, f"dataset.path={others}")
 
 
+@pytest.mark.slow
 def test_data_with_a_part_of_the_classes_are_evaluated(tmp_path: Path) -> None:
     words = {"maybe": ["perhaps", "so-so", "possibly"], **WORDS}
     data = write_table(tmp_path / "three", words)
@@ -205,6 +206,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     assert model_digest == digest_tokenizer(AutoTokenizer.from_pretrained(first))
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
     run = train(tmp_path, "act", data)
@@ -258,6 +260,7 @@ def test_a_language_model_does_not_go_on_with_another_text(root: str, tmp_path: 
     assert digest_tokenizer(AutoTokenizer.from_pretrained(run / "model")) == words
 
 
+@pytest.mark.slow
 def test_a_rival_is_trained_on_the_same_data(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
     run = train(tmp_path, "act", data)

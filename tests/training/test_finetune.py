@@ -178,6 +178,7 @@ def test_a_wrong_exit_rule_of_the_model_fails_before_anything_is_written(overrid
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_seeds_are_runs_of_their_own_with_a_summary(tmp_path, capsys):
     directories, metric = run(tmp_path, "ponder_tiny", "seeds=3", "seed=5", *SMALL)
     assert len(directories) == 4
@@ -223,6 +224,7 @@ def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
     assert lines(whole) == lines(stopped)
 
 
+@pytest.mark.slow
 def test_sampled_exits_are_drawn_alike_in_every_evaluation(tmp_path):
     (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL, "model.exit_rule=sample")
     found = set()

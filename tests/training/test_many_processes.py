@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.marks_support import mostly_slow
 from tests.training.support import stopped_early
 from tests.training.whole_runs import launch, try_to_launch
 
@@ -141,9 +140,8 @@ def assert_equal(run, expected):
     assert config == other
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"), mostly_slow(cases(KINDS), lambda case: case == ("act", Kind(2, sharded=True))), ids=named
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "kind"), cases(KINDS), ids=named)
 def test_a_training_is_that_of_one_process(family: str, kind: Kind) -> None:
     run = train(family, kind)
     assert_equal(run, of_one(family))

@@ -123,6 +123,7 @@ def test_its_own_family_is_trained_priced_reported_and_resumed(tmp_path: Path) -
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_budget_holds_its_own_family_and_sets_it(tmp_path: Path) -> None:
     steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.logging_steps=50")
     directory = folder_of_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")

@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.figures_support import undrawn
 from tests.runs_support import folder_of_run, logged
 
@@ -15,6 +17,7 @@ SHORT = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_profiled_run_learns_the_same_and_leaves_a_trace(tmp_path: Path) -> None:
     with undrawn():
         usual = folder_of_run(tmp_path / "usual", *SHORT)

@@ -108,6 +108,7 @@ def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
     assert set(evaluation.report().predictions) == {examples.text(question).id for question in measured}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None:
     given = ("trainer.max_steps=4", "trainer.save_total_limit=null", "trainer.eval_strategy=no",
              "trainer.save_strategy=steps", "trainer.load_best_model_at_end=false",

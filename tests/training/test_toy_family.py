@@ -99,6 +99,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -
     assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]
 
 
+@pytest.mark.slow
 def test_its_exits_are_studied(trained: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,fixed:2,confidence:0.3,patience:1]"
     directory = run_in(tmp_path, *DATA, "mode=evaluate", f"checkpoint={trained}", rules)

@@ -54,6 +54,7 @@ def evaluated(pretrained: Path, treebank: Path, tmp_path_factory: pytest.TempPat
     )
 
 
+@pytest.mark.slow
 def test_every_word_is_in_its_class(evaluated: Path) -> None:
     words = read(evaluated / "words.json")
     assert set(words["sets"]) == {"validation", "test"}

@@ -177,6 +177,7 @@ def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path
     assert logged(again, "eval/loss")[-1] == pytest.approx(logged(directory, "eval/loss")[-1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
@@ -259,6 +260,7 @@ def test_a_target_is_told_where_runs_are_read(budgeted: Path) -> None:
     assert "Budget and depth" not in report, "one figure at the end is no curve"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_fitted_to_its_target(
     budgeted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,7 @@ def _build_once(root: Path, log: Path) -> None:
     assert (cached_folder(root, "x", build) / "a").read_text() == "content"
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_mends_a_damaged_folder(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     for number in range(10):

@@ -23,6 +23,7 @@ from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
 from adadepth.settings.data import CausalConfig, ChoiceConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 from tests.treebank_support import write_treebank
 
 from .labelled_support import config, write_table
@@ -208,7 +209,7 @@ def refused(read: Callable[[], object], file: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", mostly_slow([True, False], lambda before: before))
 def test_of_a_file_that_changes_nothing_is_kept(
     kind: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

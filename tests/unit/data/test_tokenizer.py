@@ -129,6 +129,7 @@ def test_a_word_of_megabytes_is_learned_from_in_parts(sentences: list[str]) -> N
     assert tokenizer.encode(long[:50]).tokens
 
 
+@pytest.mark.slow
 def test_a_signal_is_heard_while_a_vocabulary_is_trained() -> None:
     """The process ends at once, and with the status of the signal."""
     program = textwrap.dedent("""

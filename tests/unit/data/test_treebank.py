@@ -216,6 +216,7 @@ def test_a_table_without_heads_is_one_line(tmp_path: Path) -> None:
         load(tmp_path, path=str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_treebank_of_the_paper_is_read_whole(tmp_path: Path, data_root: Path) -> None:
     data = load(tmp_path, path=str(data_root / "ud_english_ewt"))

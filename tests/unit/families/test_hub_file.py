@@ -45,6 +45,7 @@ def run(code: str, home: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_without_the_package_there_is_a_line_that_names_it(folder: Path, tmp_path: Path) -> None:
     place = str(folder)
     code = f"{HIDE}\ntry:\n    {LOAD.format(place=place, options='')}\nexcept ValueError as error:\n    print(error)\n"
@@ -75,6 +76,7 @@ print(type(found.model).__module__, type(transformers.AutoConfig.for_model("albe
     assert found.stdout.split()[-2:] == [PonderAlbertForSequenceClassification.__module__, "AlbertActConfig"]
 
 
+@pytest.mark.slow
 def test_trusted_code_imports_the_package_and_is_not_copied(folder: Path, tmp_path: Path) -> None:
     code = LOAD.format(place=str(folder), options=", trust_remote_code=True")
     found = run(f"{code}; print(type(m).__module__); m.save_pretrained({str(tmp_path / 'again')!r})", tmp_path)

@@ -79,6 +79,7 @@ def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_so_does_one_with_puzzles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "total_memory", lambda: 100_000_000)  # 1.6 GB are kept for the backward pass
     monkeypatch.setattr("adadepth.tasks.session.total_memory", lambda: 100_000_000)

@@ -127,6 +127,7 @@ def inked(path: Path) -> np.ndarray:
     return (imread(path)[..., :3] < 0.9).any(axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_figures_and_film(run: Path) -> None:
     image = pytest.importorskip("PIL.Image")

@@ -14,6 +14,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
 from adadepth.report.style import shape_style
 from adadepth.report.svg import chart
+from tests.marks_support import mostly_slow
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_exits import (
     add_exit_files,
@@ -142,7 +143,7 @@ def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("sets", [1, 2])
+@pytest.mark.parametrize("sets", mostly_slow([1, 2], lambda sets: sets == 1))
 def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
     from matplotlib.image import imread
 

@@ -193,6 +193,7 @@ def test_files_beside_a_page_are_named_where_there_are_any(page: Page, tmp_path:
     assert "PDF and PNG files" not in Page(write_report(tmp_path)).text
 
 
+@pytest.mark.slow
 def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:
     sentence: dict[str, Any] = json.loads((run / SENTENCES).read_text(encoding="utf-8").splitlines()[0])
     long = {key: value * 40 if isinstance(value, list) else value for key, value in sentence.items()}

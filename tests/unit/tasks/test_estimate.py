@@ -106,6 +106,7 @@ def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path)
     assert found["held"]["optimizer"] == pytest.approx(state, rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_is_not_held(hub: Path) -> None:
     kept = estimated(estimable("loop_tiny", hub))["held"]
     again = estimated(estimable("loop_tiny", hub, "trainer.gradient_checkpointing=true"))["held"]
