@@ -18,6 +18,7 @@ from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.seeds import train_with_seeds
 from adadepth.tasks.session import Trained
 from tests.cli.support import Result
+from tests.marks_support import quick_one_in
 
 SWEEP = [
     "--config-name", "act_cola", "sweep=glue", "seeds=2", "trainer.learning_rate=1e-4,1e-3",
@@ -166,10 +167,10 @@ def test_seeds_may_be_swept_like_anything_else(command: Callable[..., Result], t
     assert found["chosen"]["n"] == 2
 
 
-@pytest.mark.parametrize(("root", "overrides", "seeds", "metric"), [
+@pytest.mark.parametrize(("root", "overrides", "seeds", "metric"), quick_one_in(3, [
     ("act_qqp", [], 1, "eval/accuracy"), ("act_mnli", ["seeds=3"], 3, "eval/score"),
     ("act_mrpc", ["optimise=eval/f1"], 5, "eval/f1"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_large_tasks_have_one_seed_unless_told_otherwise(
     root: str,
     overrides: list[str],

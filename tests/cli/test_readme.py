@@ -16,6 +16,7 @@ from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
 from tests.figures_support import drawn
+from tests.marks_support import mostly_slow
 from tests.models_support import small_ponder
 from tests.training.support import stopped_early
 from tests.unit.data.tokenizers_support import tokenizer
@@ -80,7 +81,12 @@ def test_the_readme_has_commands():
     assert len(PAGES["README.md"].splitlines()) <= 150
 
 
-@pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
+LONGEST = ("par_tiny", "exit_rules=[all]", "budget.targets=[3,4,5]", "logger=[wandb,tensorboard]", "estimate.share=0.3")
+
+
+@pytest.mark.parametrize(
+    "arguments", mostly_slow(RUNS, lambda words: words[-1] not in LONGEST), ids=map(" ".join, RUNS)
+)
 def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     monkeypatch.chdir(tmp_path)
     if "--help" in arguments:

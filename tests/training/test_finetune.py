@@ -16,7 +16,7 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.families import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.pages_support import check_costs
 from tests.training.finetune_support import SMALL, run
 from tests.training.support import stopped_early
@@ -150,12 +150,12 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     assert model(torch.tensor([[2, 9, 7, 3]])).exit_steps.max() <= 4
 
 
-@pytest.mark.parametrize(("model", "rule", "message"), [
+@pytest.mark.parametrize(("model", "rule", "message"), quick_one_in(4, [
     ("albert_mini", "quantile:0.5", "albert predicts after its last step only"),
     ("pabee_mini", "quantile:0.5", "needs halting probabilities"),
     ("ponder_albert_mini", "fixed:9", "the model has 4 steps"),
     ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_rule_the_model_cannot_follow_is_one_line(model, rule, message, tmp_path):
     (trained,), _ = run(tmp_path, "ponder_tiny", f"model={model}", *SMALL)
     config = configured(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks_support import quick_one_in
 from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
 
 MODELING = Path("adadepth_router") / "modeling.py"
@@ -71,7 +72,7 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     return said
 
 
-@pytest.mark.parametrize(("member", "words"), [
+@pytest.mark.parametrize(("member", "words"), quick_one_in(4, [
     ("depth_unit", "it must be one of token, sequence, task, architecture"),
     ("max_updates", "it must be a whole number of at least 1"),
     ("longest_sequence", "it must be a whole number of at least 1, or None"),
@@ -83,7 +84,7 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     ("soft_depth", "it must be a method: A smooth depth near the hard one"),
     ("set_depth_level", "it must be a method: Turn the knob to a level"),
     ("depth_knob", "it must be a string: What is turned"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_member_is_missing(
     member: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_member_is_missing(
     assert said.startswith(f"{OWN}{member} is missing; {words}"), said
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
+@pytest.mark.parametrize(("old", "new", "words"), quick_one_in(3, [
     ('depth_unit = "token"', 'depth_unit = "word"', "depth_unit='word' must be one of token, sequence"),
     ('exit_signals = frozenset({"logits"})', 'exit_signals = "logits"', "exit_signals='logits' must be a frozenset"),
     ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",
@@ -108,7 +109,7 @@ def test_a_member_is_missing(
     ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.families.contract.DepthModel"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
      "error: model=router: its budget needs a model that extends adadepth.families.contract.HoldsBudget"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_member_is_wrong(
     old: str, new: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -118,13 +119,13 @@ def test_a_member_is_wrong(
     assert said.startswith(words if words.startswith("error") else f"{OWN}{words}"), said
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
+@pytest.mark.parametrize(("old", "new", "words"), quick_one_in(4, [
     ("trace=stepper.trace(), ", "", f"{OUTPUT}trace must be a DepthTrace, not NoneType"),
     ("        return output\n", "        output.logits = None\n        return output\n",
      f"{OUTPUT}logits must be (B, T, C), not NoneType"),
     ("output.loss, output.loss_parts =", "output.loss, _ =", f"{OUTPUT}loss_parts must be a dictionary"),
     ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must be of unit token, as the model says"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_what_only_the_first_batch_shows(
     old: str, new: str, words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

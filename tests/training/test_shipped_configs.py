@@ -11,7 +11,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
 from tests.configs.support import NEEDS, OPTIONS, configured, home
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 
@@ -76,7 +76,7 @@ def test_root(root, tmp_path):
     assert outputs.updates.shape == encoded["input_ids"].shape
 
 
-@pytest.mark.parametrize(("group", "option"), RUNNABLE)
+@pytest.mark.parametrize(("group", "option"), quick_one_in(3, RUNNABLE))
 def test_option(group, option, tmp_path):
     overrides = [f"{group}={option}"]
     if option == "text":

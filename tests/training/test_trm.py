@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from adadepth.data.puzzles.generated import load_maze_path, load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
 from adadepth.settings.data import MazePathConfig, SudokuConfig
+from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 from tests.runs_support import folder_of_run, logged, read
@@ -367,7 +368,7 @@ def drawn_groups(root: str) -> dict[str, list[Group]]:
     }
 
 
-@pytest.mark.parametrize("layout", ["tables", "arrays"])
+@pytest.mark.parametrize("layout", quick_one_in(4, ["tables", "arrays"]))
 @pytest.mark.parametrize("root", PUBLISHED)
 def test_published_experiments_train_on_files_of_that_layout(root: str, layout: str, tmp_path: Path) -> None:
     """Two updates of a narrower network."""

@@ -23,6 +23,7 @@ from adadepth.data.stores.arrays import open_arrays
 from adadepth.data.stores.documents import document_encoding, line_encoding
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import PLAIN_IDS, load_or_train
+from tests.marks_support import quick_one_in
 from tests.scripts_support import ROOT
 
 from .support import small_tokenizer, write_corpus
@@ -171,7 +172,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [*DAMAGES, "of another text", "all is a file"])
+@pytest.mark.parametrize("kind", quick_one_in(3, [*DAMAGES, "of another text", "all is a file"]))
 def test_parts_that_are_not_of_this_text_are_made_anew(
     kind: str,
     texts: list[str],

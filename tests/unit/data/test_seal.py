@@ -12,6 +12,7 @@ import pytest
 from adadepth.data import load_pretraining_data
 from adadepth.data.cache import SEAL, cached_folder, find_damage, seal
 from adadepth.data.stores.documents import TokenStore
+from tests.marks_support import quick_one_in
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 
 
@@ -39,7 +40,7 @@ def read(corpus: Path, cache: Path) -> tuple[list[int], list[int], str]:
     return stores[0].tokens.tolist(), stores[1].tokens.tolist(), data.tokenizer.backend_tokenizer.to_str()
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("kind", quick_one_in(3, DAMAGES))
 def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
     whole = read(corpus, cache)

@@ -17,6 +17,7 @@ from adadepth.errors import DataError
 from adadepth.families.adalayers.base import find_blocks
 from adadepth.families.shared.layers import sinusoidal_positions
 from adadepth.halting.layer_mixing import expected_state
+from tests.marks_support import quick_one_in
 from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, SHAPE, VARIANTS, WIDTH, set_scores, texts
 
 MODELS = {"sequence": AdaLayersForSequenceClassification, "tokens": AdaLayersForTokenClassification}
@@ -337,7 +338,7 @@ def test_work_counts_what_ran():
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", quick_one_in(3, MODELS))
 def test_every_base_and_head_can_be_priced(kind, base):
     def work_of(**changes):
         model = small_model(kind, base, **changes)

@@ -14,6 +14,7 @@ from adadepth import (
     convert_reference_state_dict,
 )
 from adadepth.errors import CheckpointError, ConfigError
+from tests.marks_support import quick_one_in
 from tests.unit.families.adalayers_support import BASES, HEAD, VARIANTS, save_base, set_scores, texts
 
 
@@ -24,10 +25,13 @@ def names_in(folder):
 
 @pytest.mark.parametrize(
     ("auto", "own"),
-    [
-        (AutoModelForSequenceClassification, AdaLayersForSequenceClassification),
-        (AutoModelForTokenClassification, AdaLayersForTokenClassification),
-    ],
+    quick_one_in(
+        4,
+        [
+            (AutoModelForSequenceClassification, AdaLayersForSequenceClassification),
+            (AutoModelForTokenClassification, AdaLayersForTokenClassification),
+        ],
+    ),
 )
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_head_finds_its_base_again(variant, auto, own, tmp_path):
