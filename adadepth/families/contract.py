@@ -227,6 +227,14 @@ class HoldsBudget(DepthModel):
         """Milliseconds of the one architecture as it is now, a scalar."""
         raise NotImplementedError
 
+    @property
+    def halting_bias(self) -> Tensor | None:
+        """The bias of all halting logits, by which a trained model that missed its target is corrected.
+
+        A lower bias makes no unit shallower. None: it has no such bias.
+        """
+        return None
+
     def limit_depth(self, depth: int) -> None:
         """Let nothing be deeper from now on."""
         raise NotImplementedError

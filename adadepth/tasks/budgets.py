@@ -6,15 +6,18 @@ tells it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from adadepth.budget.fit import Fit
+from adadepth.budget.fit import Fit, fit_level
 from adadepth.budget.target import TOLERANCE, is_held
+from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthKnob
@@ -25,6 +28,8 @@ from adadepth.system.console import say
 from adadepth.system.processes import add_over_processes
 from adadepth.tasks.session import Session
 from adadepth.training.held_depth import BUDGET_PREFIX, MEASURES
+
+_FITTED_ON = 256  # examples
 
 
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
@@ -72,6 +77,47 @@ def settle(settings: BudgetConfig, session: Session) -> None:
             f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
             f"{found['measured_on']:,} other examples{remark}"
         )
+
+
+def correct_depth(settings: BudgetConfig, session: Session) -> bool:
+    """Shift the halting bias of a trained model that missed its target to where it holds it.
+
+    A controller has little time in a short run: what is left of its error is taken out on held-out examples. Which unit
+    is deeper than which stays as it was learned.
+
+    Returns:
+        Whether the model was changed; not where it holds its target to within half of the tolerance, has no such bias, or
+        the run is one of seconds.
+    """
+    trainer: Any = session.trainer
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    target, bias = settings.target, model.halting_bias
+    if target is None or bias is None or session.config.small:
+        return False
+    examples = _first_few(next(iter(trainer.evaluation_sets.values())))
+    measure = partial(_depth, trainer, model, examples, settings)
+    before, learned = measure(), bias.detach().clone()
+    if abs(before - target) <= TOLERANCE / 2 * target:
+        return False
+
+    def depth_at(level: float) -> float:
+        with torch.no_grad():
+            bias.copy_(learned - math.log(level / (1.0 - level)))
+        return measure()
+
+    fit = fit_level(depth_at, target)
+    depth_at(fit.level)
+    if trainer.is_world_process_zero():
+        shift = float((bias - learned).sum())
+        say(
+            f"budget.target={target:g}: {before:.3g} at the end of training; halting bias {shift:+.2f}, now {fit.depth:.3g}"
+        )
+    return True
+
+
+def _first_few(dataset: Any) -> Subset[Any]:
+    """Examples enough to measure a mean depth, evenly spread."""
+    return Subset(dataset, spread_rows(len(dataset), _FITTED_ON).tolist())
 
 
 def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:

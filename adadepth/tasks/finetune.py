@@ -85,8 +85,9 @@ def train(config: ExperimentConfig) -> Trained:
     if config.halting.alone:
         train_halting_alone(config, model)
     parts = finetuning_parts(config, args, data, model)
-    settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
-    return train_parts(config, args, parts, lambda session: _write_tests(config, data, session), settle)
+    settle = budgets.settle if met(config) == "fitted" else budgets.correct_depth if met(config) == "held" else None
+    last = None if settle is None else partial(settle, config.budget)
+    return train_parts(config, args, parts, lambda session: _write_tests(config, data, session), last)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -11,6 +11,7 @@ from adadepth.data import PretrainingData, unigram_baseline
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
+from adadepth.families.registry import met
 from adadepth.settings import ExperimentConfig, TokenizerConfig
 from adadepth.settings.kinds import loaded_data
 from adadepth.system.processes import main_first
@@ -36,7 +37,8 @@ def train(config: ExperimentConfig) -> Trained:
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
-    return train_parts(config, args, pretraining_parts(config, args, data, model))
+    correct = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
+    return train_parts(config, args, pretraining_parts(config, args, data, model), settle=correct)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -217,7 +217,7 @@ def train_parts(
 ) -> Trained:
     """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end.
 
-    `settle` changes the trained model before it is evaluated and saved.
+    `settle` changes the trained model before it is evaluated and saved; False: it has not.
     """
     parts = equipped(config, args, parts)
     parts = replace(parts, data=check_initial_tokenizer(config, parts.data))
@@ -299,9 +299,8 @@ def fit(
     if trainer.is_world_process_zero():
         told = (why_ended(session.config, session.stop, trainer.state), best_of(trainer.args, trainer.state))
         say(f"training ended: {'; '.join(filter(None, told))}")
-    if settle is not None:
-        settle(session)
-    if settle is not None or session.tracking.needs_final_evaluation(trainer.state):
+    is_changed = settle is not None and settle(session) is not False
+    if is_changed or session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
     elif trainer.is_world_process_zero():

@@ -191,6 +191,11 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, SharedBlockModel):
         """Halt a token when its halting sum exceeds `level`, in (0, 1)."""
         self.config.act_epsilon = 1.0 - level
 
+    @property
+    def halting_bias(self) -> Tensor:
+        """The bias b of the halting unit sigmoid(w y + b), (1,)."""
+        return self._encoder.albert_layer.act.dense.bias
+
     def force_depth(self, depth: int | None) -> None:
         """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
         self._encoder.forced_depth = depth
