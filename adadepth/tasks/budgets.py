@@ -30,6 +30,7 @@ from adadepth.tasks.session import Session
 from adadepth.training.held_depth import BUDGET_PREFIX, MEASURES
 
 _FITTED_ON = 256  # examples
+_REACH = 2.0  # of a shift, over the logit of the fit's level: from -26 to 18
 
 
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
@@ -82,12 +83,12 @@ def settle(settings: BudgetConfig, session: Session) -> None:
 def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     """Shift the halting bias of a trained model that missed its target to where it holds it.
 
-    A controller has little time in a short run: what is left of its error is taken out on held-out examples. Which unit
-    is deeper than which stays as it was learned.
+    A controller has little time in a short run: what is left of its error is taken out on held-out examples, whose
+    depths are read and not their labels. Which unit is deeper than which stays as it was learned.
 
     Returns:
-        Whether the model was changed; not where it holds its target to within half of the tolerance, has no such bias, or
-        the run is one of seconds.
+        Whether the model was changed. It is not where it holds its target to within half of the tolerance, where it has
+        no such bias, and in a run of seconds.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -102,16 +103,14 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
 
     def depth_at(level: float) -> float:
         with torch.no_grad():
-            bias.copy_(learned - math.log(level / (1.0 - level)))
+            bias.copy_(learned - _REACH * math.log(level / (1.0 - level)))
         return measure()
 
     fit = fit_level(depth_at, target)
     depth_at(fit.level)
     if trainer.is_world_process_zero():
-        shift = float((bias - learned).sum())
-        say(
-            f"budget.target={target:g}: {before:.3g} at the end of training; halting bias {shift:+.2f}, now {fit.depth:.3g}"
-        )
+        change = f"halting bias {float((bias - learned).sum()):+.2f}, now {fit.depth:.3g}"
+        say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}")
     return True
 
 

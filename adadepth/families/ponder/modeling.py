@@ -162,6 +162,12 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         """Sequences of a batch, whose depths a budget counts."""
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
+    @property
+    def halting_bias(self) -> Tensor:
+        """The bias of the last layer of the halting unit, (1,)."""
+        last = [module for module in self.modules() if isinstance(module, HaltingProjection)][-1]
+        return last.bias
+
     def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
         """The expected steps of every sequence: of a distribution over all steps each is differentiable."""
         assert outputs.posterior is not None

@@ -19,9 +19,17 @@ from tests.unit.families.every_model_support import BUILD, inputs_of
 
 ACT = {
     "DepthKnob", "HoldsBudget", "executions", "one_depth", "soft_depth", "force_depth", "shows_states",
-    "least_activations",
+    "least_activations", "halting_bias",
 }  # fmt: skip
-PONDER = {"DepthKnob", "HoldsBudget", "exit_signals", "prior_facts", "soft_depth", "train_halting_alone"}
+PONDER = {
+    "DepthKnob",
+    "HoldsBudget",
+    "halting_bias",
+    "exit_signals",
+    "prior_facts",
+    "soft_depth",
+    "train_halting_alone",
+}
 READS = {"exit_signals", "readout_work"}
 # Model -> its mixins, and which members with a default it has of its own.
 OWN = {

@@ -1,0 +1,60 @@
+"""A trained model that missed its target is corrected by the bias of its halting unit, and by nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from adadepth.tasks.budgets import correct_depth
+from tests.training.support import tiny_config, tiny_trainer
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+HELD = ("model.act_penalty=0", "model.num_hidden_layers=6", "model.cap_remainder=forced")
+
+
+def session_of(trainer: Any, *, small: bool = False) -> Any:
+    return SimpleNamespace(trainer=trainer, config=SimpleNamespace(small=small))
+
+
+def mean_depth(trainer: Any) -> float:
+    """Updates of a real token of the evaluation examples, one example at a time."""
+    examples = next(iter(trainer.evaluation_sets.values()))
+    total = units = 0.0
+    model = trainer.model.eval()
+    for index in range(len(examples)):
+        batch = trainer.data_collator([examples[index]])
+        with torch.no_grad():
+            trace = model(**{name: batch[name] for name in INPUTS}).trace
+        total += float(trace.updates.sum())
+        units += float(trace.valid.sum())
+    return total / units
+
+
+@pytest.mark.parametrize(("bias", "target"), [(4.0, 3.8), (-6.0, 2.0), (0.0, 5.0)])
+def test_a_target_that_was_missed_is_held(bias: float, target: float, tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, *HELD)
+    unit = trainer.model.albert.encoder.albert_layer.act.dense
+    torch.nn.init.normal_(unit.weight, std=1.0)  # as of a trained unit: tokens differ
+    torch.nn.init.constant_(unit.bias, bias)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    settings = tiny_config(*HELD, f"budget.target={target}").budget
+    assert abs(mean_depth(trainer) - target) > 0.05 * target
+    assert correct_depth(settings, session_of(trainer))
+    assert mean_depth(trainer) == pytest.approx(target, rel=0.05)
+    changed = [name for name, value in trainer.model.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["albert.encoder.albert_layer.act.dense.bias"]
+    held = unit.bias.clone()
+    assert not correct_depth(settings, session_of(trainer)), "it holds its target now"
+    assert torch.equal(unit.bias, held)
+
+
+def test_a_run_of_seconds_is_left_alone(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, *HELD)
+    settings = tiny_config(*HELD, "budget.target=5").budget
+    before = trainer.model.halting_bias.clone()
+    assert not correct_depth(settings, session_of(trainer, small=True))
+    assert torch.equal(trainer.model.halting_bias, before)
