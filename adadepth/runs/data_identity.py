@@ -19,12 +19,13 @@ from adadepth.settings.kinds import columns_of, kind_of, problem_of
 
 FIELD = "training_data"  # of a model's configuration
 OVERRIDE = "allow_changed_data=true"
-# What tokenizers differ in beside their vocabularies: case, accents, spaces, digits, punctuation, scripts, symbols.
+# What tokenizers differ in beside their vocabularies: case, accents, spaces, digits, punctuation, scripts, symbols. All
+# begin with a space, which some tokenizers add before single words and not before texts.
 _SAMPLE = (
-    "The Cafe\u0301 naïve STRASSE straße ﬁne",
+    " The Cafe\u0301 naïve STRASSE straße ﬁne",
     " two  spaces,\ta tab\nand a line\u00a0break\u2028here ",
-    "1234567 3.14159 -1,5 10% $9.99 a_b snake_case camelCase don't e-mail@x.org",
-    "漢字かな 한국어 العربية हिन्दी ไทย 😀👩‍🚀 \u200b\ufeff x²",
+    " 1234567 3.14159 -1,5 10% $9.99 a_b snake_case camelCase don't e-mail@x.org",
+    " 漢字かな 한국어 العربية हिन्दी ไทย 😀👩‍🚀 \u200b\ufeff x²",
 )
 
 

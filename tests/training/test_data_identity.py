@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth import Pipeline, tasks
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import as_fed
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.folder import read_config
 from adadepth.runs.checkpoints import checkpoint_step, checkpoints
@@ -24,6 +27,7 @@ from tests.marks_support import mostly_slow
 from tests.training.finetune_support import SMALL
 from tests.training.support import stopped_early
 from tests.unit.data.labelled_support import write_splits
+from tests.unit.data.tokenizers_support import tokenizer
 
 WORDS = {"neg": ["bad", "dull", "poor"], "pos": ["good", "fine", "great"]}
 TABLE = ("dataset=table", "dataset.text_columns=[text]", "dataset.label_column=label", "dataset.metrics=[accuracy]")
@@ -373,3 +377,31 @@ def read_config_of(stored: Any) -> Any:
 def test_an_identity_that_is_no_object_is_one_line() -> None:
     with pytest.raises(CheckpointError, match="training_data must be an object, not str"):
         DataIdentity.from_config("checkpoint", "here", read_config_of("table"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "t5"])
+def test_a_tokenizer_has_one_digest_however_it_is_fed_and_saved(kind: str, tmp_path: Path) -> None:
+    words = tokenizer(kind)
+    digests = {digest_tokenizer(words)}
+    for splits_words in (False, True):
+        fed = as_fed(words, Layout.of(words, 16, 0), splits_words=splits_words)
+        folder = tmp_path / str(splits_words)
+        fed.save_pretrained(folder)
+        digests |= {digest_tokenizer(fed), digest_tokenizer(AutoTokenizer.from_pretrained(folder))}
+    assert len(digests) == 1
+
+
+def test_tokenizers_that_cut_otherwise_have_other_digests() -> None:
+    cased, uncased = (words_of_text(lowercase) for lowercase in (False, True))
+    assert digest_tokenizer(cased) != digest_tokenizer(uncased)
+    more = words_of_text(True)
+    more.add_tokens(["zebra"])
+    assert digest_tokenizer(more) != digest_tokenizer(uncased)
+
+
+def words_of_text(lowercase: bool) -> PreTrainedTokenizerFast:
+    """Two of the same pieces, of which one reads capitals as small letters."""
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1, "a": 2}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase() if lowercase else normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
