@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.utils import CONFIG_NAME
 
 from adadepth.errors import CheckpointError
 from adadepth.families.folder import read_config
@@ -64,16 +65,23 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
     Raises:
         CheckpointError: Sources, tokenizer or classes are others.
     """
+    if not (checkpoint / CONFIG_NAME).is_file():  # shards of an older version
+        _say_nothing_is_known(config)
+        return data
     stored = read_config("resume", str(checkpoint))
     before = DataIdentity.from_config("resume", str(checkpoint), stored)
     now = DataIdentity.from_data(config.dataset, data)
     refused = _changed_tokenizer("resume", str(checkpoint), stored, now)
     if before is None:
-        _say(f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared")
+        _say_nothing_is_known(config)
     else:
         refused += _changed_sources(before, now)
     refused += _changed_classes(class_names_of(stored), class_names_of(model.config))
     return _decided(config, data, f"resume={config.resume or checkpoint}", refused, [])
+
+
+def _say_nothing_is_known(config: ExperimentConfig) -> None:
+    _say(f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared")
 
 
 def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:

@@ -491,6 +491,10 @@ class DepthTrainer(Trainer):
                 super().save_model(output_dir, _internal_call)
             elif not _internal_call:
                 self._save(output_dir, whole_weights(self.unwrapped_model, is_main=self.args.should_save))
+            elif self.args.should_save and output_dir is not None:  # weights are in shards beside these
+                self.unwrapped_model.config.save_pretrained(output_dir)
+                if self.processing_class is not None:
+                    self.processing_class.save_pretrained(output_dir)
         if not _internal_call and output_dir is not None and self.args.should_save:
             Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
