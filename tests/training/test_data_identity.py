@@ -73,6 +73,12 @@ def train(folder: Path, family: str, data: Path, *overrides: str) -> Path:
     return max((folder / "out").glob("*/*"))
 
 
+def interrupt(run: Path) -> Path:
+    """Take the last checkpoint from a finished run, which then stands as one that was interrupted before it."""
+    shutil.rmtree(max(checkpoints(run / "checkpoints"), key=checkpoint_step))
+    return stopped_early(run)
+
+
 def evaluate(run: Path, family: str, *overrides: str) -> float:
     root, *model = FAMILIES[family]
     out = run.parents[1]
@@ -188,10 +194,7 @@ def test_a_saved_tokenizer_has_the_digest_of_the_one_in_training(trained: tuple[
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
-    run = train(tmp_path, "act", data)
-    last, *_ = reversed(checkpoints(run / "checkpoints"))
-    shutil.rmtree(last)
-    stopped_early(run)
+    run = interrupt(train(tmp_path, "act", data))
     root, *model = FAMILIES["act"]
     write_splits(data, "csv", train=[*sentences(94, 0), *sentences(4, 9)], validation=sentences(32, 1))
 
@@ -213,10 +216,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
-    run = train(tmp_path, "act", data)
-    last, *_ = reversed(checkpoints(run / "checkpoints"))
-    shutil.rmtree(last)
-    stopped_early(run)
+    run = interrupt(train(tmp_path, "act", data))
     root, *model = FAMILIES["act"]
     others = rename(data, tmp_path / "renamed", {"neg": "down", "pos": "up"})
     shutil.rmtree(data)
@@ -254,8 +254,7 @@ def test_a_language_model_does_not_go_on_with_another_text(root: str, tmp_path: 
     )  # fmt: skip
     tasks.run(configured(*given))
     (run,) = (tmp_path / "out").glob("*/*")
-    shutil.rmtree(max(checkpoints(run / "checkpoints"), key=checkpoint_step))
-    stopped_early(run)
+    interrupt(run)
     (text / "all.txt").write_text("\n\n".join([*documents, "Quite another text."] * 2), encoding="utf-8")
     with pytest.raises(CheckpointError, match="the data have changed"):
         tasks.run(configured(*given, f"resume={run}"))

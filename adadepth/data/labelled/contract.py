@@ -85,7 +85,7 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which number each class has: that of a model that reads the data, or, without one, of the data's own order.
+    """Numbers of classes: those of a model that reads the data or, without one, those of the data's own order.
 
     Attributes:
         names: Classes as the data name them, in their order; empty where they have none.
