@@ -39,6 +39,8 @@ def _records(file: Path) -> Iterator[Any]:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
+        if at + HEADER + length > len(data):
+            return  # W&B's process is in the middle of writing this record
         parts += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (WHOLE, LAST):

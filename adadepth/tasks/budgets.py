@@ -109,7 +109,7 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     fit = fit_level(depth_at, target)
     depth_at(fit.level)
     if trainer.is_world_process_zero():
-        change = f"halting bias {float((bias - learned).sum()):+.2f}, now {fit.depth:.3g}"
+        change = f"halting bias {float((bias.detach() - learned).sum()):+.2f}, now {fit.depth:.3g}"
         say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}")
     return True
 
