@@ -44,7 +44,8 @@ _PAR = (
     "dataset.sequence_length=192 trainer.per_device_train_batch_size=64"
 )
 CASES = {
-    "ACT-ALBERT, masked text": "act_tiny trainer.per_device_train_batch_size=64",
+    "ACT-ALBERT, masked text": "act_tiny model=albert_act_tiny dataset=python_docs budget=none "
+    "trainer.per_device_train_batch_size=64",
     "PonderALBERT": f"ponder_tiny {_ALBERT} {_SHORT}",
     "ALBERT": f"ponder_tiny model=albert_mini {_ALBERT} {_SHORT}",
     "PABEE": f"ponder_tiny model=pabee_mini {_ALBERT} {_SHORT}",

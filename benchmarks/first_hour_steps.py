@@ -113,7 +113,7 @@ def _runs(on_cpu: bool, places: Places) -> Iterator[Step]:
 
         return command
 
-    text = ["dataset=wikitext2", "tokenizer.vocab_size=8000", "trainer=adamw"]
+    text = ["model=albert_act_tiny", "budget=none", "dataset=wikitext2", "tokenizer.vocab_size=8000", "trainer=adamw"]
     about = "A published run within a time budget, as its run.json tells it; its folder has its own report."
     masked = of("act_tiny", *([] if on_cpu and not places.wikitext2 else text), path=places.wikitext2)
     yield Step("act", "act_tiny on text", 6, masked, _run, about)

@@ -21,6 +21,10 @@ from tests.configs.support import configured
 Kind = TypeVar("Kind")
 
 TINY = (
+    "model=albert_act_tiny",
+    "dataset=python_docs",
+    "trainer=short",
+    "budget=none",
     "debug=default",
     "dataset.max_documents=12",
     "dataset.sequence_length=64",
