@@ -20,7 +20,7 @@ from tests.marks_support import mostly_slow
 
 # A command that is wrong, and the alternatives that its message advises: each is all that has to be changed.
 ADVICE: list[tuple[str, list[str]]] = [
-    ("act_tiny budget=depth", ["model.act_penalty=0", "budget=none budget.target=null"]),
+    ("act_tiny budget=depth model.act_penalty=0.1", ["model.act_penalty=0", "budget=none budget.target=null"]),
     ("act_maze budget.target=4 model.act_penalty=0.1", ["model.act_penalty=0", "budget=none budget.target=null"]),
     (
         "ponder_tiny budget=depth",

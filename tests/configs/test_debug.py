@@ -38,7 +38,7 @@ def test_the_command_line_wins() -> None:
 
 def test_a_pretrained_model_keeps_its_sizes() -> None:
     assert configured("act_cola", "debug=default").model.hidden_size is None
-    assert configured("act_tiny", "debug=default", "model.pretrained=a").model.hidden_size == 768
+    assert configured("act_tiny", "debug=default", "model.pretrained=a").model.hidden_size == 128
 
 
 def test_a_search_is_short_and_nothing_else_reads_it() -> None:

@@ -16,7 +16,7 @@ MISTAKES = [
     (["model.execution=ragged", "model.state_rule=basic"], "model.execution=ragged: needs model.state_rule=single or"),
     (["model.execution=ragged", "model.attn_implementation=flex_attention"], "needs model.attn_implementation eager,"),
     (["model.execution=ragged", "runtime.compile=true"], "model.execution=ragged: not with runtime.compile=true"),
-    (["model.num_attention_heads=7"], "model.num_attention_heads=7: must divide model.hidden_size=768"),
+    (["model.num_attention_heads=7"], "model.num_attention_heads=7: must divide model.hidden_size=128"),
     (["model.num_attention_heads=0"], "model.num_attention_heads=0: "),
     (["model.hidden_dropout_prob=1"], "model.hidden_dropout_prob=1.0: "),
     (["dataset.sequence_length=513"], "dataset.sequence_length=513: the model has only"),
@@ -32,7 +32,7 @@ MISTAKES = [
     (["trainer.max_steps=0"], "trainer.max_steps=0: must be at least 1, or -1"),
     (["trainer.per_device_train_batch_size=0"], "trainer.per_device_train_batch_size=0: "),
     (["trainer.learning_rate=0"], "trainer.learning_rate=0.0: must be above 0"),
-    (["trainer.save_steps=150"], "trainer.save_steps=150: must be a multiple of trainer.eval_steps=100"),
+    (["trainer.save_steps=150"], "trainer.save_steps=150: must be a multiple of trainer.eval_steps=250"),
     (["trainer.save_strategy=epoch"], "trainer.save_strategy=epoch: must equal trainer.eval_strategy=steps"),
     (["trainer.eval_strategy='no'"], "trainer.eval_strategy=no: must be steps or epoch"),
     (["trainer.eval_steps=null", "trainer.save_steps=5"], "trainer.eval_steps: trainer.eval_strategy=steps needs it"),
@@ -64,7 +64,10 @@ MISTAKES = [
     (["optimise=search/expected_block"], "no run has such a metric (did you mean 'search/expected_blocks'?)"),
     (["optimise=budget/mesured"], "no run has such a metric (did you mean 'budget/measured'?)"),
     (["optimise=search/mean_entropy"], "model=albert_act has no architectures to search"),
-    (["optimise=budget/measured"], "optimise=budget/measured: only a training with budget.target has it"),
+    (
+        ["optimise=budget/measured", "budget=none"],
+        "optimise=budget/measured: only a training with budget.target has it",
+    ),
     (["optimise=train/loss", "mode=evaluate", "checkpoint=a"], "optimise=train/loss: only a training has it"),
     (["optimise=halting/all/mean", "trainer.halting_statistics=false"], "needs trainer.halting_statistics=true"),
     (["optimise=eval/mlm_los"], "optimise=eval/mlm_los: an evaluation has no such metric (did you mean 'mlm_loss'?)"),
@@ -83,7 +86,9 @@ def test_a_mistake_is_refused_in_one_line(overrides: list[str], message: str) ->
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        configured("act_tiny", "seed=-1", "model.act_penalty=-1", "trainer.learning_rate=-1", "mode=report")
+        configured(
+            "act_tiny", "budget=none", "seed=-1", "model.act_penalty=-1", "trainer.learning_rate=-1", "mode=report"
+        )
     assert len(str(caught.value).splitlines()) == 4
 
 
