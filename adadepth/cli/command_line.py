@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from adadepth.cli.composition import check_yaml
 from adadepth.cli.help import about, usage, versions
-from adadepth.cli.hints import known_configs
+from adadepth.cli.hints import known_configs, published_configs
 from adadepth.cli.python_values import from_python
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
@@ -45,12 +45,41 @@ def arguments(given: list[str]) -> list[str]:
     overrides = [beyond_ascii(from_python(verbatim(item))) for item in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
-        return ["--config-name", root, *options, *overrides]
+        return ["--config-name", root, *options, *(expand_preset(item, root) for item in overrides)]
     if not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(item) for item in overrides):
             raise ConfigError("latest: the newest run of a configuration, which --config-name says")
         raise ConfigError(_without_configuration(options))
-    return options + overrides
+    name = _config_name(options)
+    return options + [expand_preset(item, name) for item in overrides]
+
+
+def expand_preset(override: str, config_name: str | None) -> str:
+    """Name the published run of a configuration in `preset=paper`, also among the values of a sweep.
+
+    Hydra cannot choose an option by the name of the configuration: `preset/paper` has one option a configuration.
+
+    Returns:
+        `preset=paper/act_tiny` for act_tiny; any other override as it is.
+
+    Raises:
+        ConfigError: The configuration is known and has no published run.
+    """
+    key, _, value = override.partition("=")
+    presets = [preset.strip() for preset in value.split(",")]
+    if key != "preset" or "paper" not in presets or config_name not in known_configs(folders()):
+        return override
+    if config_name not in (published := published_configs(folders())):
+        raise ConfigError(f"preset=paper: {config_name} has no published run; {', '.join(published)} have")
+    return "preset=" + ",".join(f"paper/{config_name}" if preset == "paper" else preset for preset in presets)
+
+
+def _config_name(options: list[str]) -> str | None:
+    """Return the name after the flag of the configuration, or after its equals sign; None without that flag."""
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--config-name", "-cn")
+    name = flags.parse_known_args(options)[0].config_name
+    return None if name is None else str(name).removesuffix(".yaml")
 
 
 def _without_configuration(options: list[str]) -> str:

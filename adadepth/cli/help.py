@@ -16,6 +16,7 @@ from pathlib import Path
 from adadepth import __version__
 from adadepth.cli.composition import declared_keys, group_schemas
 from adadepth.cli.explanations import inline
+from adadepth.cli.hints import published_configs
 from adadepth.errors import ConfigError, nearest
 from adadepth.settings.declaration import MISSING, choices, declared, in_words
 
@@ -104,6 +105,8 @@ def _options(group: str, folders: Sequence[Path]) -> dict[str, str]:
     schemas = group_schemas().get(group, {})
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
     files = {name: _comment(path) for name, path in _files(folders, group).items()}
+    if group == "preset":
+        files["paper"] = f"The published run, everything of it, of {', '.join(published_configs(folders))}."
     return dict(sorted({**first_lines, **files}.items()))
 
 

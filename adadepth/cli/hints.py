@@ -100,13 +100,18 @@ def known_configs(folders: Sequence[Path]) -> list[str]:
     return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
 
 
+def published_configs(folders: Sequence[Path]) -> list[str]:
+    """Return the configurations that ``preset=paper`` turns into a published run: each has a file of its name."""
+    return sorted({path.stem for folder in folders for path in folder.glob("preset/paper/*.yaml")})
+
+
 def _missing_config(error: MissingConfigException, folders: Sequence[Path]) -> str:
     missing = error.missing_cfg_file or ""
     if error.options is None and "/" not in missing:
         names = known_configs(folders)
         return f"unknown configuration {missing!r}{nearest(missing, names)}; known: {', '.join(names)}"
     group, _, option = missing.rpartition("/")
-    names = sorted(set(error.options or ()) - {"schema"})
+    names = sorted({*(error.options or ()), *(["paper"] if group == "preset" else [])} - {"schema"})
     return f"{group}={option}: unknown option{nearest(option, names)}; known: {', '.join(names)}"
 
 

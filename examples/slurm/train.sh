@@ -1,7 +1,7 @@
 #!/bin/bash
 # A training that outlives its job's time limit, preemption and dead processes:
 #
-#     sbatch examples/slurm/train.sh --config-name act_base trainer=albert_phase1 trainer.fsdp=true
+#     sbatch examples/slurm/train.sh --config-name act_base preset=paper trainer.fsdp=true
 #
 # Five minutes before the limit Slurm sends USR1 to this script. The training saves a checkpoint and ends, the job is
 # queued again, and when it runs again the training goes on by itself: it knows the number of its job.

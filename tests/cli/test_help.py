@@ -52,6 +52,11 @@ def test_a_group_lists_its_options_and_keys(command: Callable[..., Result]) -> N
     assert "model." not in out
 
 
+def test_published_runs_are_one_option(command: Callable[..., Result]) -> None:
+    assert "  preset: none, paper, seed\n" in command("--help").out
+    assert "  paper  The published run, everything of it, of act_base, act_cola" in command("--help", "preset").out
+
+
 def test_a_key_has_its_sentences(command: Callable[..., Result]) -> None:
     assert (
         command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak; above 0.\n  default: 0.001\n"

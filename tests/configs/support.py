@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from functools import cache
 from pathlib import Path
@@ -136,3 +137,15 @@ def _register(schemas: tuple[tuple[str, type], ...]) -> None:
 
 def configured(root: str = "act_tiny", *overrides: str) -> ExperimentConfig:
     return checked(composed(root, *overrides))
+
+
+def write_run(folder: Path, config: ExperimentConfig, *, has_tokenizer: bool = True, name: str = "run") -> Path:
+    """What a finished run leaves, as far as an evaluation looks at it before it loads the model."""
+    run = folder / config.name / name
+    for place in ("model", "checkpoints/checkpoint-2"):
+        (run / place).mkdir(parents=True)
+        if has_tokenizer:
+            (run / place / "tokenizer.json").write_text("{}")
+    (run / "run.json").write_text(json.dumps({"status": "finished"}))
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    return run

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from adadepth.cli.debugging import given_keys
 from adadepth.runs.inheritance import inheritance
@@ -20,19 +18,7 @@ from adadepth.settings import (
     TokenizerConfig,
 )
 
-from .support import composed, configured
-
-
-def write_run(folder: Path, config: ExperimentConfig, *, has_tokenizer: bool = True, name: str = "run") -> Path:
-    """What a finished run leaves, as far as an evaluation looks at it before it loads the model."""
-    run = folder / config.name / name
-    for place in ("model", "checkpoints/checkpoint-2"):
-        (run / place).mkdir(parents=True)
-        if has_tokenizer:
-            (run / place / "tokenizer.json").write_text("{}")
-    (run / "run.json").write_text(json.dumps({"status": "finished"}))
-    (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
-    return run
+from .support import composed, configured, write_run
 
 
 def evaluated(root: str, checkpoint: Path | str, *overrides: str) -> ExperimentConfig:

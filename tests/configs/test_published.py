@@ -1,4 +1,4 @@
-"""What the four originals published of their settings, beside what the shipped configurations say.
+"""What the originals published of their settings, beside what the shipped configurations say.
 
 The figures are read from papers and repositories, by hand; the docs pages of the families give the reasons
 where a configuration differs on purpose, and those keys are not listed here.
@@ -30,21 +30,25 @@ _ACT_OPTIMISER = {
     "trainer.max_grad_norm": 1.0, "dataset.masking.max_predictions": 20, "dataset.short_sequence_probability": 0.1,
     "dataset.masking.probability": 0.15,
 }  # fmt: skip
-_WIKIPEDIA = ("dataset=wikipedia_bookcorpus", "tokenizer=albert")
-_ACT = {
-    ("act_tiny",): _ACT_GEOMETRY | {"model.num_hidden_layers": 6, "model.act_penalty": 1e-3},
-    ("act_small",): _ACT_GEOMETRY | {"model.num_hidden_layers": 12, "model.act_penalty": 5e-4},
-    ("act_base",): _ACT_GEOMETRY | {"model.num_hidden_layers": 24, "model.act_penalty": 2.5e-4},
-    ("act_base", "trainer=albert_phase1", *_WIKIPEDIA): _ACT_OPTIMISER | {
+_ACT_DEPTHS = {"act_tiny": (6, 1e-3), "act_small": (12, 5e-4), "act_base": (24, 2.5e-4)}
+_ACT_PHASES = {
+    (): {
         "dataset.sequence_length": 128, "trainer.max_steps": 112_500, "trainer.learning_rate": 1.76e-3,
         "trainer.warmup_steps": 3125, "trainer.per_device_train_batch_size": 64,
         "trainer.gradient_accumulation_steps": 64,
     },
-    ("act_base", "trainer=albert_phase2", *_WIKIPEDIA): _ACT_OPTIMISER | {
+    ("trainer=albert_phase2",): {
         "dataset.sequence_length": 512, "trainer.max_steps": 12_500, "trainer.learning_rate": 2.75e-4,
         "trainer.warmup_steps": 312, "trainer.per_device_train_batch_size": 128,
         "trainer.gradient_accumulation_steps": 32,
     },
+}  # fmt: skip
+_ACT = {
+    **{(name, f"preset=paper/{name}", *phase): _ACT_GEOMETRY | _ACT_OPTIMISER | recipe | {
+        "model.num_hidden_layers": layers, "model.act_penalty": penalty, "budget.target": None,
+        "dataset.name": "wikipedia_bookcorpus", "dataset.sentence_order": True,
+        "tokenizer.path": "albert/albert-base-v2", "trainer.time_budget_minutes": None,
+    } for name, (layers, penalty) in _ACT_DEPTHS.items() for phase, recipe in _ACT_PHASES.items()},
     ("act_cola",): {
         "trainer.optimizer": "lamb", "trainer.num_train_epochs": 4, "trainer.warmup_steps": 200,
         "dataset.sequence_length": 128, "model.classifier_dropout_prob": 0.1,
@@ -62,12 +66,14 @@ _PALBERT = {
     "model.pretrained": "albert/albert-base-v2", "model.hidden_dropout_prob": 0.0,
     "model.attention_probs_dropout_prob": 0.0, "model.classifier_dropout_prob": 0.1,
 }  # fmt: skip
+_PALBERT_HEADS = _PALBERT | {
+    "model.readout": "pooler", "model.halting_head": "linear_cat", "model.halting_head_layers": 3,
+    "model.kl_penalty_factor": 0.5, "model.kl_direction": "prior_posterior", "model.prior": "geometric",
+    "model.exit_rule": "quantile:0.5",
+}  # fmt: skip
 _PONDER = {
-    ("ponder_rte", "model=palbert_pretrained", "trainer=palbert"): _PALBERT | {
-        "model.readout": "pooler", "model.halting_head": "linear_cat", "model.halting_head_layers": 3,
-        "model.kl_penalty_factor": 0.5, "model.kl_direction": "prior_posterior", "model.prior": "geometric",
-        "model.exit_rule": "quantile:0.5",
-    },
+    ("ponder_rte", "preset=paper/ponder_rte"): _PALBERT_HEADS | {"dataset.metrics": ["accuracy"]},
+    ("ponder_tiny", "preset=paper/ponder_tiny"): _PALBERT_HEADS | {"dataset.metrics": ["matthews"]},
     ("ponder_rte", "model=pondernet_pretrained", "trainer=palbert"): _PALBERT | {
         "model.readout": "pooler", "model.halting_head": "linear", "model.halting_head_layers": 1,
         "model.kl_penalty_factor": 0.5, "model.kl_direction": "prior_posterior", "model.exit_rule": "sample",
@@ -82,6 +88,14 @@ _PONDER = {
     ("ponder_parity",): {
         "dataset.size": 96, "dataset.train_ones": [1, 48],
         "dataset.extrapolation_ones": [49, 96],
+    },
+    ("ponder_parity", "preset=paper/ponder_parity"): {
+        "dataset.size": 96, "dataset.train_ones": [1, 48], "dataset.extrapolation_ones": [49, 96],
+        "dataset.easy_epochs": 0, "model.hidden_size": 128, "model.num_steps": 20, "model.cell": "tanh",
+        "model.prior": "geometric", "model.target_halt_probability": 0.1, "model.kl_penalty_factor": 0.01,
+        "model.kl_direction": "posterior_prior", "model.exit_rule": "sample", "trainer.optimizer": "adam",
+        "trainer.learning_rate": 3e-4, "trainer.schedule": "constant", "trainer.warmup_steps": 0,
+        "trainer.weight_decay": 0, "trainer.max_grad_norm": 0, "trainer.per_device_train_batch_size": 128,
     },
 }  # fmt: skip
 
@@ -129,6 +143,7 @@ _ADALAYERS_ROOTS = {
     },
     ("adalayers_imdb_single_pick",): _IMDB | {"model.pick_one_layer_only": -1},
     ("adalayers_cola",): _COLA,
+    ("adalayers_tiny", "preset=paper/adalayers_tiny"): _COLA,
     ("adalayers_cola_bart",): _COLA | _BART | {
         "model.attention_dropout_prob": 0.1, "trainer.per_device_train_batch_size": 900,
         "trainer.plateau_patience": 16, "trainer.early_stopping_patience": 32,
@@ -154,9 +169,29 @@ _ADALAYERS_ROOTS = {
     },
 }  # fmt: skip
 
-# --- PAR-XL: base_model.sh and train.py of the original implementation, at its own choices
+# --- PAR-XL: the search of Mandava et al. 2020, in NVIDIA's recipe for Transformer-XL base (192 tokens and as many
+# remembered, 256 segments an update; evaluated with a memory of 640), and base_model.sh and train.py of the original
+# implementation, at its own choices
 
+_PAR_SIZE = {
+    "model.hidden_size": 512, "model.num_hidden_layers": 32, "model.num_attention_heads": 8,
+    "model.intermediate_size": 2048, "model.memory_length": 192, "dataset.sequence_length": 192,
+    "dataset.evaluation_length": 64, "context.memory_length": 640, "context.clamp_length": 400,
+    "context.same_length": True, "tokenizer.kind": "word", "tokenizer.vocab_size": None, "tokenizer.lowercase": False,
+    "trainer.optimizer": "lamb", "trainer.learning_rate": 1e-2, "trainer.schedule": "cosine",
+    "trainer.warmup_steps": 1000, "trainer.max_steps": 40_000,
+}  # fmt: skip
+_PAR_SEARCH = _PAR_SIZE | {
+    "task": "architecture_search", "search.method": "two_phase", "search.weights_only": 10_000,
+    "search.architecture_share": 0.2, "search.gate_learning_rate": 1e-2, "search.gate_weight_decay": 5e-4,
+    "search.latency_weight": 0, "search.path": "soft", "search.paper_ratio": 5,
+}  # fmt: skip
 _PAR = {
+    ("par_base",): _PAR_SEARCH,
+    ("par_tiny", "preset=paper/par_tiny"): _PAR_SEARCH,
+    ("par_network", "preset=paper/par_network"): _PAR_SIZE | {
+        "task": "language_model", "model.architecture": "sfff" * 6 + "f" * 8,
+    },
     ("par_wikitext2", "preset=seed"): {
         "model.hidden_size": 128, "model.num_hidden_layers": 6, "model.num_attention_heads": 4,
         "model.intermediate_size": 512, "model.memory_length": 16, "model.cutoffs": [250, 2500],
@@ -184,6 +219,15 @@ _TRM = {
 }  # fmt: skip
 _TRM_ROOTS = {
     ("trm_sudoku_extreme",): _TRM | {"model.mixing": "positions", "model.reasoning_updates": 6},
+    ("trm_tiny", "preset=paper/trm_tiny"): _TRM
+    | {
+        "model.mixing": "positions",
+        "model.reasoning_updates": 6,
+        "model.exit_rule": "fixed:16",
+        "dataset.max_train_examples": 1000,
+        "dataset.symmetries": "sudoku",
+        "optimise": "eval/exact_accuracy",
+    },
     ("trm_maze_hard",): _TRM | {"model.mixing": "attention", "model.reasoning_updates": 4},
 }
 
@@ -200,10 +244,10 @@ def test_a_shipped_configuration_says_what_its_original_did(experiment: tuple[st
 
 
 def test_the_grid_is_the_published_one() -> None:
-    sweeper = composed("act_cola", "sweep=glue").hydra.sweeper
+    sweeper = composed("act_cola", "preset=paper/act_cola").hydra.sweeper
     assert sweeper.params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
     assert sweeper.from_epoch == 2
-    assert configured("act_cola", "sweep=glue").seeds == 5
+    assert configured("act_cola", "preset=paper/act_cola").seeds == 5
     large = {name for name, overrides in sweeper.of_dataset.items() if "seeds=1" in overrides}
     assert large == {"mnli", "qnli", "qqp"}
     metrics = {name: overrides[-1] for name, overrides in sweeper.of_dataset.items() if name not in ("mnli", "qnli")}
