@@ -196,7 +196,7 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
         f"{sure} of {blocks} blocks are sure of their operation (at least {whole_percent(SURE)}); the entropy of the "
         f"gates is {whole_percent(share)} of the largest, and {expected:.1f} blocks are expected to run."
     )
-    brief = f"{sure} of {blocks} blocks are sure of their operation, {expected:.1f} are expected to run"
+    brief = f"{sure} of {blocks} blocks are sure, {expected:.1f} are expected to run"
     return Finding(answer, [first, by_third], figures | {"sure_blocks": sure, "entropy_share": share}, brief)
 
 

@@ -76,8 +76,8 @@ def has_preset(name: str) -> bool:
     if not HydraConfig.initialized():
         return False
     root = HydraConfig.get().job.config_name
-    folders = [source.path for source in HydraConfig.get().runtime.config_sources if source.provider == "main"]
-    return any((Path(folder) / "preset" / name / f"{root}.yaml").is_file() for folder in folders)
+    sources = HydraConfig.get().runtime.config_sources
+    return any((Path(source.path) / "preset" / name / f"{root}.yaml").is_file() for source in sources)
 
 
 def is_given(key: str) -> bool:

@@ -27,11 +27,15 @@ Command = list[str]
 def commands_after(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
     """Return three commands, as words, that fit a finished training: those that answer an open question first.
 
+    A training that left no model has none.
+
     Args:
         config: Of the training.
         directory: Of its run.
         model: That was trained; None: no exit rules are studied.
     """
+    if not (directory / MODEL).is_dir():
+        return []
     files, about = read_run(directory), family(config.model.name)
     run = _name_run(config, directory)
 

@@ -40,7 +40,7 @@ from adadepth.runs.directory import (
 from adadepth.runs.model_card import CARD, write_card
 from adadepth.runs.program import continuation_command
 from adadepth.runs.upload import open_repository, push
-from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task, TokenizerConfig
 from adadepth.settings.experiment import Kept
 from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
@@ -206,10 +206,9 @@ def _report(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -
     if not (directory / RECORD).is_file():
         return
     report = write_run_report(directory)
-    has_trained = config.mode is Mode.train and (directory / MODEL).is_dir()
-    is_rival = config.rival_of is not None  # the run that it is compared with has the last word
-    commands = commands_after(config, directory, model) if has_trained and not is_rival else []
-    show_last_screen(directory, report, commands)
+    is_part = config.rival_of is not None or config.task is Task.architecture_search  # what it is a part of ends later
+    is_training = config.mode is Mode.train and not is_part
+    show_last_screen(directory, report, commands_after(config, directory, model) if is_training else [])
 
 
 def train_parts(

@@ -15,10 +15,10 @@ QUESTIONS = ("Was the depth that you set reached? ", "Does depth adapt? ", "Is i
 
 
 def last_screen(out: str) -> list[str]:
-    """Return the lines from the first answer on."""
+    """Return the lines from the first answer on; parts of a run, such as the stages of a search, have answers before."""
     lines = out.splitlines()
-    begin = min(index for index, line in enumerate(lines) if line.startswith(QUESTIONS))
-    assert lines[begin - 1] == ""
+    pairs = enumerate(zip(lines, lines[1:], strict=False), start=1)
+    begin = max(index for index, (line, after) in pairs if not line and after.startswith(QUESTIONS))
     return lines[begin:]
 
 
