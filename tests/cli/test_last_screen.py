@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -15,9 +16,9 @@ QUESTIONS = ("Was the depth that you set reached? ", "Does depth adapt? ", "Is i
 
 
 def last_screen(out: str) -> list[str]:
-    """Return the lines from the first answer on; parts of a run, such as the stages of a search, have answers before."""
+    """Return the lines from the first answer on; parts of a run, such as stages of a search, have answers before."""
     lines = out.splitlines()
-    pairs = enumerate(zip(lines, lines[1:], strict=False), start=1)
+    pairs = enumerate(pairwise(lines), start=1)
     begin = max(index for index, (line, after) in pairs if not line and after.startswith(QUESTIONS))
     return lines[begin:]
 
