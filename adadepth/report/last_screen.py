@@ -165,7 +165,7 @@ def _shorten(name: str) -> str:
 def _narrow(table: Table) -> Table:
     """Return a table without as many optional columns as make it fit the width of the screen."""
     for key in _OPTIONAL:
-        if len(as_text(table).splitlines()[1]) <= WIDTH:
+        if max(map(len, as_text(table).splitlines())) <= WIDTH:
             break
         table = replace(table, columns=[column for column in table.columns if column.key != key])
     return table

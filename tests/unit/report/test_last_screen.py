@@ -51,6 +51,7 @@ def test_verdict_table_report_and_commands_stand_in_this_order(run: Path) -> Non
     assert screen[0].startswith(f"Does depth adapt? Yes: {everyone['mean']:.2f} +- {everyone['std']:.2f} of 6 updates")
     heading = next(index for index, line in enumerate(screen) if line.startswith("class "))
     cells = screen[heading + 1].split()
+    assert screen[heading].endswith("depths 1...6")
     assert cells[:3] == ["all", f"{everyone['n']:,}", f"{everyone['mean']:.2f}"]
     assert screen[-8:-6] == [f"report: {REPORT}", "next:"]
 
