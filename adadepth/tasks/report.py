@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -44,8 +44,9 @@ def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[
         commands: What can be run next, as words.
     """
     files = read_run(directory)
-    shown = {"report": report, "commands": commands, "reference": _reference_depth(files)}
-    say(f"\n{format_screen(files, judge(directory), **shown)}")
+    reference = _reference_depth(files)
+    screen = format_screen(files, judge(directory), report=report, commands=commands, reference=reference)
+    say(f"\n{screen}")
 
 
 def _reference_depth(files: RunFiles) -> ReferenceDepth | None:
@@ -53,7 +54,8 @@ def _reference_depth(files: RunFiles) -> ReferenceDepth | None:
     about = _family_of(files)
     if about is None or about.reference_depth is None:
         return None
-    return build_or_leave_out(load(about.reference_depth), files, None)
+    find: Callable[[RunFiles], ReferenceDepth | None] = load(about.reference_depth)
+    return build_or_leave_out(find, files, None)
 
 
 def _family_of(files: RunFiles) -> Family | None:

@@ -266,7 +266,12 @@ def test_a_preset_of_the_configuration_is_found(
 ) -> None:
     """In the folders that Hydra reads, whoever they belong to."""
     found: list[bool] = []
-    monkeypatch.setattr(adadepth.tasks, "run", lambda config: found.append(has_preset("mine")) or 1.0, raising=False)
+
+    def task(config: ExperimentConfig) -> float:
+        found.append(has_preset("mine"))
+        return 1.0
+
+    monkeypatch.setattr(adadepth.tasks, "run", task, raising=False)
     (tmp_path / "own" / "preset" / "mine").mkdir(parents=True)
     (tmp_path / "own" / "preset" / "mine" / "act_tiny.yaml").write_text("# @package _global_\nseed: 3\n")
     for arguments in ([], ["--config-dir", "own"]):
