@@ -100,6 +100,12 @@ def composition(command: str) -> DictConfig:
     return composed(root, *overrides)
 
 
+def next_commands(out: str) -> list[list[str]]:
+    """Return the commands that a run prints at its end, as words: a shell joins lines that end with a backslash."""
+    tail = out.rpartition("\nnext:\n")[2]
+    return [shlex.split(line) for line in tail.replace("\\\n", "").splitlines()]
+
+
 # ---- what messages of the package could advise
 
 

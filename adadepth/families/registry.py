@@ -137,6 +137,8 @@ class Family:
             `config`, `args` (of transformers' trainer), `model`, `data` and `seed`.
         sections: Further sections of its report, `"module:function"` each: from a run's files to a section, or to None
             where they have nothing to say; see `adadepth.report.section`.
+        reference_depth: What depths of its models were published, `"module:function"`: from a run's files to an
+            `adadepth.report.last_screen.ReferenceDepth`, or to None where none compares with the run.
     """
 
     settings: type[ModelConfig]
@@ -169,6 +171,7 @@ class Family:
     config_from: str | None = None
     extensions: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
+    reference_depth: str | None = None
 
     @property
     def name(self) -> str:

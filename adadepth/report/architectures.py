@@ -125,19 +125,19 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
     thirds = ", ".join("/".join(str(third[name]) for name in OPERATION_NAMES) for third in found["thirds"])
     second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
     second += cost_words(halting["cost"], halting["unit"])
-    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else _gate_lines(found))]
+    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else ["", *gate_lines(found)])]
     lines += ["", as_text(evaluation_table(halting["evaluations"]))] if halting["evaluations"] else []
     return "\n".join([*lines, *not_available(halting)])
 
 
-def _gate_lines(found: Mapping[str, Any]) -> list[str]:
-    """A line for every block of a supernet."""
+def gate_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the heading, the rule and a line for every block of a supernet."""
     head, rule, *rows = as_text(gate_table(found)).splitlines()
     bars = [
         "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
         for row in found["probabilities"]
     ]
-    return ["", head, rule, *(f"{row}  {bar}" for row, bar in zip(rows, bars, strict=True))]
+    return [head, rule, *(f"{row}  {bar}" for row, bar in zip(rows, bars, strict=True))]
 
 
 # ---- networks compared

@@ -146,11 +146,15 @@ def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     cost = cost_words(summary["cost"], summary["unit"])
     if "added_parameters" in layers:
         cost.append(f"added parameters {layers['added_parameters']:,}")
+    lines = ["; ".join(part) for part in (header, cost) if part]
+    return "\n".join([*lines, "", *weight_lines(weights), *not_available(summary)])
+
+
+def weight_lines(weights: Sequence[float]) -> list[str]:
+    """Return the heading, the rule and a line for every state, whose bar is relative to the largest weight."""
     head, rule, *rows = as_text(weight_table(weights)).splitlines()
     bars = ["#" * math.ceil(_BAR * weight / max(weights)) for weight in weights]
-    drawn = [f"{row}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True)]
-    lines = ["; ".join(part) for part in (header, cost) if part]
-    return "\n".join([*lines, "", head, rule, *drawn, *not_available(summary)])
+    return [head, rule, *(f"{row}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True))]
 
 
 def layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

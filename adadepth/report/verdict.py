@@ -42,7 +42,8 @@ def adapts(halting: Mapping[str, Any]) -> Finding:
     depths = {"mean_updates": everyone["mean"], "std_updates": everyone["std"], "n": everyone["n"]}
     told = halting.get("adaptation", {})
     if told.get("is_set"):
-        return Finding("set", [f"Nobody could halt by themselves: {spread}, n {everyone['n']:,}."], depths)
+        first = f"Nobody could halt by themselves: {spread}, n {everyone['n']:,}."
+        return Finding("set", [first], depths, _brief_depth(halting))
     # Of an older run what its classes say.
     found = told if "commonest" in told else describe_adaptation(halting["classes"], unit)
     between = {way: told["share"] for way, told in found["between"].items()}
@@ -58,7 +59,15 @@ def adapts(halting: Mapping[str, Any]) -> Finding:
         sentences.insert(1, f"The harder a {unit} is, the less depth it gets: depth is not spent where it is needed.")
     figures = {key: found[key] for key in ("effective_depths", "commonest", "commonest_share")}
     figures |= depths | {f"between_{way}": share for way, share in between.items()} | _correlations(halting)
-    return Finding(answer, sentences, figures)
+    return Finding(answer, sentences, figures, _brief_depth(halting))
+
+
+def _brief_depth(halting: Mapping[str, Any]) -> str:
+    """Return the mean depth, its deviation, and the rank correlation that matters most, in a few words."""
+    everyone = halting["classes"]["all"]
+    depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
+    correlation = next((f"; Spearman with {other} {row['value']:+.2f}" for other, _, row in _measured(halting)), "")
+    return depth + correlation
 
 
 def _spread(found: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
@@ -137,7 +146,23 @@ def cost(files: RunFiles) -> Finding:
     needed = halting.get("cost", {}).get(NEEDED)
     figures = {} if needed is None else {NEEDED: needed}
     figures |= {f"speedup_in_{kind}": value for kind, value in speedups(files).items()}
-    return Finding(None, [*_updates(halting, unit), *_work(needed, unit), *wall_clock(files)], figures)
+    sentences = [*_updates(halting, unit), *_work(needed, unit), *wall_clock(files)]
+    return Finding(None, sentences, figures, _brief_cost(files, needed))
+
+
+def _brief_cost(files: RunFiles, needed: float | None) -> str:
+    """Return the shares of blocks or updates and of multiply-accumulates, and the measured speed-up, in a few words."""
+    halting, unit = files.halting, run_unit(files)
+    parts = []
+    if layers := halting.get("layers"):
+        parts.append(f"{layers['deepest']} of {len(layers['weights']) - 1} blocks")
+    elif unit_words(unit).halts:
+        parts.append(f"{whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
+    if needed is not None:
+        parts.append(f"{whole_percent(needed)} of macs")
+    if (speedup := speedups(files).get("evaluation")) is not None:
+        parts.append(f"evaluation {speedup:.2f} times as fast")
+    return ", ".join(parts) or "not measured"
 
 
 def _updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
@@ -172,19 +197,21 @@ def target(files: RunFiles) -> Finding | None:
     depth = _target_depth(files, unit)
     told = f"set to {depth.written.format(wanted)}"
     if depth.measured is None:
-        return Finding("unknown", [f"It was {told}; what came of it was not measured."], {"target": wanted})
+        first = f"It was {told}; what came of it was not measured."
+        return Finding("unknown", [first], {"target": wanted}, f"{told}, not measured")
     figures = {"target": wanted, "evaluated": depth.measured}
+    brief = f"{depth.measured:.3g}, {told}"
     if files.halting.get("adaptation", {}).get("is_set"):  # it grew, or was held there before anybody could halt
         first = f"It was {told}; training ended while all had one depth, {depth.measured:.3g}, and none could halt."
-        return Finding("unknown", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures)
+        return Finding("unknown", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures, brief)
     limit = f"within {whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     told += f", {depth.measured:.3g} in the evaluation ({limit})"
     if is_held(depth.measured, wanted, unit):
-        return Finding("yes", [f"Reached: {told}."], figures)
+        return Finding("yes", [f"Reached: {told}."], figures, brief)
     missed = abs(depth.measured - wanted)
     side = "below" if depth.measured < wanted else "above"
     first = f"Missed by {missed:.3g}, {whole_percent(missed / wanted)} {side}: {told}."
-    return Finding("no", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures)
+    return Finding("no", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures, brief)
 
 
 def _target_depth(files: RunFiles, unit: str) -> Depth:

@@ -39,11 +39,13 @@ class Finding:
         answer: In a word; a cost is no answer, and has none.
         sentences: In plain words, each with its figures; the first says the most.
         figures: The numbers of the sentences by name, for programs and comparisons.
+        brief: The decisive figures in a few words, for the console; no part of run.json.
     """
 
     answer: Answer | None
     sentences: Sequence[str]
     figures: Mapping[str, float] = field(default_factory=dict)
+    brief: str = ""
 
 
 Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
@@ -51,16 +53,8 @@ Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
     """What run.json holds under `verdict`."""
-    return {name: asdict(finding) for name, finding in verdict.items()}
-
-
-def as_lines(verdict: Verdict) -> str:
-    """A verdict for the console: a question and its answer a line, the sentences indented below."""
-    lines = []
-    for name, finding in verdict.items():
-        lines.append(QUESTIONS[name] + ("" if finding.answer is None else f" {ANSWERS[finding.answer].capitalize()}."))
-        lines += [f"  {sentence}" for sentence in finding.sentences]
-    return "\n".join(lines)
+    fields = {name: asdict(finding) for name, finding in verdict.items()}
+    return {name: {key: value for key, value in told.items() if key != "brief"} for name, told in fields.items()}
 
 
 def whole_percent(share: float) -> str:
@@ -177,7 +171,7 @@ def chooses_layers(layers: Mapping[str, Any]) -> Finding:
         f"{layers['expected_depth']:.1f}. All examples share them."
     ]
     figures = {"effective_layers": effective, "expected_depth": layers["expected_depth"], "states": len(weights)}
-    return Finding(answer, sentences, figures)
+    return Finding(answer, sentences, figures, f"{chosen}, the mean state is {layers['expected_depth']:.1f}")
 
 
 def chooses_operations(described: Mapping[str, Any]) -> Finding:
@@ -193,7 +187,8 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
     by_third = f"Operations by third of the depth: {thirds}."
     figures = {"blocks": blocks, "expected_blocks": expected, "mean_entropy": described["mean_entropy"]}
     if is_fixed(described):
-        return Finding("set", [f"The architecture is fixed: {expected:.0f} of {blocks} blocks run.", by_third], figures)
+        brief = f"{expected:.0f} of {blocks} blocks run"
+        return Finding("set", [f"The architecture is fixed: {brief}.", by_third], figures, brief)
     sure = sum(max(row) >= SURE for row in described["probabilities"])
     share = described["mean_entropy"] / math.log(len(OPERATION_NAMES))
     answer: Answer = "no" if share >= UNDECIDED else "yes" if sure == blocks else "partly"
@@ -201,7 +196,8 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
         f"{sure} of {blocks} blocks are sure of their operation (at least {whole_percent(SURE)}); the entropy of the "
         f"gates is {whole_percent(share)} of the largest, and {expected:.1f} blocks are expected to run."
     )
-    return Finding(answer, [first, by_third], figures | {"sure_blocks": sure, "entropy_share": share})
+    brief = f"{sure} of {blocks} blocks are sure, {expected:.1f} are expected to run"
+    return Finding(answer, [first, by_third], figures | {"sure_blocks": sure, "entropy_share": share}, brief)
 
 
 def _third(name: str, counts: Mapping[str, int]) -> str:
@@ -214,6 +210,7 @@ _QUALITIES = ("score", "mlm_loss", "task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No other way to spend the depth was tried on the same task"
+_NO_COMPARISON = "no other way to spend the depth was tried"
 _TRIED = ": no fixed depth (rival_of), no exit_rules"  # what units that halt one by one can be compared with
 _ONE_STEP = "All examples exit at one step, so there is no depth to compare with one step for all."
 _NOT_RETRAINED = "not retrained"
@@ -224,11 +221,28 @@ def worth(files: RunFiles) -> Finding:
     found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files), *_networks(files)]
     nothing = _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
     if not found:
-        return Finding("unknown", [nothing])
+        return Finding("unknown", [nothing], brief=_NO_COMPARISON)
     sentences = [comparison.sentence for comparison in sorted(found, key=lambda one: not one.is_about_depth)]
     if not any(one.is_about_depth for one in found):
         sentences.append(nothing)
-    return Finding(_answer(found), sentences, {f"gain_over_{one.key}": one.gain for one in found})
+    answer = _answer(found)
+    return Finding(answer, sentences, {f"gain_over_{one.key}": one.gain for one in found}, _brief(found, answer))
+
+
+def _brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
+    """Return the figures of the comparison that decides the answer, and how many of those of depth were won."""
+    about_depth = [pair for pair in pairs if pair.is_about_depth]
+    lost = [pair for pair in pairs if pair.result <= 0]
+    if answer == "no":
+        deciding = min(lost, key=lambda pair: pair.is_about_depth)
+    else:
+        deciding = next((pair for pair in about_depth or pairs if pair.result > 0), pairs[0])
+    figures = f"{deciding.measure} {deciding.own:.3f} against {deciding.other:.3f} of {deciding.against}"
+    if not about_depth:
+        return figures if answer == "no" else f"{_NO_COMPARISON}; {figures}"
+    if len(about_depth) == 1:
+        return figures
+    return f"{figures}; better than {sum(pair.result > 0 for pair in about_depth)} of {len(about_depth)}"
 
 
 def _answer(found: Sequence[QualityPair]) -> Answer:

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from adadepth.settings import ExperimentConfig
+from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.overrides import format_override
 
 # What an evaluation takes from the command line of its training: the data, the tokenizer and the model's own settings
@@ -40,12 +40,14 @@ def own_command() -> str:
     return shlex.join([*_root(HydraConfig.get().job.config_name or ""), *overrides])
 
 
-def evaluation_command(config: ExperimentConfig, run: Path) -> str:
-    """What evaluates the best checkpoint of a training from the same working directory.
+def checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
+    """Return the words of what reads the best checkpoint of a training from the same working directory.
 
     Args:
         config: Of the training.
-        run: Its folder.
+        run: Its folder, or `latest`.
+        mode: What is done with the checkpoint.
+        overrides: Further ones.
     """
     has_given = HydraConfig.initialized()
     given = _given_overrides() if has_given else []
@@ -53,7 +55,34 @@ def evaluation_command(config: ExperimentConfig, run: Path) -> str:
     if config.seeds > 1 or any(_key(each) in ("seed", "seeds") for each in given):
         kept.append(f"seed={config.seed}")
     root = (HydraConfig.get().job.config_name if has_given else None) or config.name
-    return shlex.join([*_root(root), "mode=evaluate", format_override("checkpoint", run), *kept])
+    return [*_root(root), f"mode={mode}", format_override("checkpoint", run), *kept, *overrides]
+
+
+def training_command(*overrides: str) -> list[str] | None:
+    """Return the words of what trains as this program was told to, but for some overrides; None where it was not told.
+
+    Args:
+        overrides: Take the place of those of the same keys. One run goes on with none that was begun before.
+    """
+    if not HydraConfig.initialized():
+        return None
+    replaced = {"resume", "sweep", "rival_of", *map(_key, overrides)}
+    kept = [override for override in _given_overrides() if _key(override) not in replaced]
+    return [*_root(HydraConfig.get().job.config_name or ""), *kept, *overrides]
+
+
+def has_preset(name: str) -> bool:
+    """Return whether the configuration of this program has a preset of that name."""
+    if not HydraConfig.initialized():
+        return False
+    root = HydraConfig.get().job.config_name
+    sources = HydraConfig.get().runtime.config_sources
+    return any((Path(source.path) / "preset" / name / f"{root}.yaml").is_file() for source in sources)
+
+
+def is_given(key: str) -> bool:
+    """Return whether the command line sets a key or chooses of a group."""
+    return HydraConfig.initialized() and key in map(_key, _given_overrides())
 
 
 def continuation_command(run: Path) -> str:

@@ -30,7 +30,8 @@ from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.identity import check_resumed_data, training_tokenizer
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
-from adadepth.tasks.report import write_run_report
+from adadepth.tasks.next_commands import commands_after
+from adadepth.tasks.report import show_last_screen, write_run_report
 from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
 from adadepth.training.arguments import training_arguments
@@ -160,7 +161,8 @@ def train(config: ExperimentConfig) -> Trained:
         metrics = _later_stages(search, run)
         run.update(final_metrics=metrics)
     if search.is_main:
-        say(f"report: {write_run_report(search.directory)}")
+        report = write_run_report(search.directory)
+        show_last_screen(search.directory, report, commands_after(config, search.directory))
     return Trained(metrics, search.directory)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from adadepth.errors import CheckpointError, ConfigError, nearest
-from adadepth.families.registry import families, load
+from adadepth.families.registry import Family, families, load
 from adadepth.measure.quality import UNDEFINED, metric_key
 from adadepth.report import pages
 from adadepth.report.comparison_tables import best_line
 from adadepth.report.groups import Comparison, Search, compare, of_sweep, once, runs_in
 from adadepth.report.guard import build_or_leave_out
+from adadepth.report.last_screen import ReferenceDepth, format_screen
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.section import Placed, SectionOf
@@ -34,6 +35,34 @@ def judge(directory: Path) -> Verdict:
     return build_or_leave_out(verdict, read_run(directory), {})
 
 
+def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[str]] = ()) -> None:
+    """Print the verdict of a run in brief, its table, its report and what can be run next.
+
+    Args:
+        directory: Of the run.
+        report: Path of its page.
+        commands: What can be run next, as words.
+    """
+    files = read_run(directory)
+    reference = _reference_depth(files)
+    screen = format_screen(files, judge(directory), report=report, commands=commands, reference=reference)
+    say(f"\n{screen}")
+
+
+def _reference_depth(files: RunFiles) -> ReferenceDepth | None:
+    """Return what a run's family knows of published depths of such a model."""
+    about = _family_of(files)
+    if about is None or about.reference_depth is None:
+        return None
+    find: Callable[[RunFiles], ReferenceDepth | None] = load(about.reference_depth)
+    return build_or_leave_out(find, files, None)
+
+
+def _family_of(files: RunFiles) -> Family | None:
+    """Return the family of a run; None where it is not installed any more."""
+    return families().get((files.config.get("model") or {}).get("name", ""))
+
+
 def write_run_report(directory: Path) -> Path:
     """Write the report of a run; returns its path."""
     return pages.write_report(directory, family_sections(directory))
@@ -47,8 +76,7 @@ def draw_run_figures(directory: Path) -> list[Path]:
 def family_sections(directory: Path) -> list[SectionOf | Placed]:
     """The sections that the family and the kind of data of a run add; none of what is not installed any more."""
     files = read_run(directory)
-    model, schema = files.config.get("model") or {}, str(files.run.get("dataset_schema"))
-    found = (families().get(model.get("name", "")), kinds().get(schema))
+    found = (_family_of(files), kinds().get(str(files.run.get("dataset_schema"))))
     return [load(place) for about in found if about is not None for place in about.sections]
 
 

@@ -19,14 +19,14 @@ from adadepth.measure.pictures import grid_picture
 from adadepth.report.budgets import rivals_text
 from adadepth.report.difficulty import difficulty_sets, rival_difficulty_text
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_rivals
-from adadepth.report.table import plain
 from adadepth.report.work import speedups
-from adadepth.report.worth import as_json, as_lines
+from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
 from adadepth.settings import BudgetConfig, ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import is_first_process
-from adadepth.tasks.report import draw_run_figures, judge, write_run_report
+from adadepth.tasks.next_commands import commands_after
+from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 from adadepth.tasks.session import Trained
 
 SUFFIX = "_rival"
@@ -38,6 +38,7 @@ def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], Tr
     trained = train(rival)
     if is_first_process():
         compare_rival(directory, trained.directory)
+        show_last_screen(directory, write_run_report(directory), commands_after(config, directory))
     return trained.metrics
 
 
@@ -74,19 +75,18 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
 
 
 def compare_rival(directory: Path, rival: Path) -> None:
-    """Put the figures of a finished rival beside those of the run in `directory`; print them, draw the report again."""
+    """Put the figures of a finished rival beside those of the run in `directory`, and print them."""
     own, other = read_run(directory), read_run(rival)
     earlier = own.of(RIVALS).get("rows", [])
     kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
     rows = [describe_network(own, "adaptive"), *kept, describe_network(other, "fixed depth")]
     found = {"rows": rows}
     write_rivals(directory, found)
-    judged = judge(directory)
-    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": as_json(judged)})
+    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": as_json(judge(directory))})
     draw_run_figures(directory)
     for text in _shown(own, other):
         say(f"\n{text}")
-    say(f"\n{rivals_text(found)}\n\n{plain(as_lines(judged))}\n\nreport: {write_run_report(directory)}")
+    say(f"\n{rivals_text(found)}")
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:

@@ -24,8 +24,7 @@ from adadepth.families.size import check_batch, least_bytes, total_memory
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
 from adadepth.report.run_files import read_run
 from adadepth.report.sentences import sentence_table
-from adadepth.report.table import plain
-from adadepth.report.worth import as_json, as_lines
+from adadepth.report.worth import as_json
 from adadepth.report.writing import REPORT
 from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
 from adadepth.runs.data_identity import DataIdentity
@@ -39,9 +38,9 @@ from adadepth.runs.directory import (
     run_directory,
 )
 from adadepth.runs.model_card import CARD, write_card
-from adadepth.runs.program import continuation_command, evaluation_command
+from adadepth.runs.program import continuation_command
 from adadepth.runs.upload import open_repository, push
-from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task, TokenizerConfig
 from adadepth.settings.experiment import Kept
 from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
@@ -50,7 +49,8 @@ from adadepth.system.processes import decide
 from adadepth.system.signals import pass_on
 from adadepth.tasks.estimate import advice, fitting_rows
 from adadepth.tasks.identity import check_initial_tokenizer, check_resumed_data, check_rival_data
-from adadepth.tasks.report import draw_run_figures, judge, write_run_report
+from adadepth.tasks.next_commands import commands_after
+from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 from adadepth.tasks.stored import (
     check_weights,
     checked_model_path,
@@ -118,7 +118,6 @@ class Session:
     run: Run
     trainer: DepthTrainer
     tracking: TrackingCallback
-    console: ConsoleCallback
     stop: StopCallback
 
 
@@ -138,7 +137,10 @@ def open_session(
     resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
     logged = 0 if checkpoint is None else logged_before(checkpoint)
     with writing(directory), ExitStack() as last:  # trackers close when the report is written, which some of them keep
-        with _at_the_end(partial(_report, config, directory), is_main), open_run(config, directory, is_main) as run:
+        with (
+            _at_the_end(partial(_report, config, directory, parts.model), is_main),
+            open_run(config, directory, is_main) as run,
+        ):
             if is_main:
                 remove_incomplete(directory / CHECKPOINTS)
             run.update(
@@ -187,7 +189,7 @@ def _at_the_end(do: Callable[[], None], is_main: bool) -> Iterator[None]:
 
 
 def _show(session: Session) -> None:
-    """The verdict and the figures of what there is."""
+    """Keep the verdict, and draw the figures, of what there is."""
     _judge(session.run)
     track_figures(session.run.directory, session.tracking.tracker, session.trainer.state.global_step)
 
@@ -199,13 +201,14 @@ def _beginning(config: ExperimentConfig, run: Run, args: TrainingArguments, part
     return beginning(run.record, run.directory, args, parts.data.summary, needed=needed, limit=limit)
 
 
-def _report(config: ExperimentConfig, directory: Path) -> None:
-    """Write the report, and say where it is, and how the model is evaluated; of a folder that is no run nothing."""
+def _report(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -> None:
+    """Write the report, and show the last screen; of a folder that is no run nothing."""
     if not (directory / RECORD).is_file():
         return
-    say(f"report: {write_run_report(directory)}")
-    if config.mode is Mode.train and (directory / MODEL).is_dir():
-        say(f"evaluate: {evaluation_command(config, directory)}")
+    report = write_run_report(directory)
+    is_part = config.rival_of is not None or config.task is Task.architecture_search  # what it is a part of ends later
+    is_training = config.mode is Mode.train and not is_part
+    show_last_screen(directory, report, commands_after(config, directory, model) if is_training else [])
 
 
 def train_parts(
@@ -303,8 +306,6 @@ def fit(
     if is_changed or session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
-    elif trainer.is_world_process_zero():
-        session.console.say_reports(trainer.state)
     _show_grid(session)
     _time_executions(session)
     with writing(run.directory / folder):
@@ -357,11 +358,9 @@ def _time_executions(session: Session) -> None:
 
 
 def _judge(run: Run) -> None:
-    """Say whether depth adapts, whether that is worth it and what it cost, and keep it in the record."""
-    found = judge(run.directory)
-    if found:
-        run.update(verdict=as_json(found))
-        say(f"\n{plain(as_lines(found))}\n")
+    """Keep in the record whether depth adapts, whether that is worth it and what it cost."""
+    if verdict := judge(run.directory):
+        run.update(verdict=as_json(verdict))
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
@@ -401,7 +400,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
     tracking.trainer = epochs.trainer = console.trainer = trainer
-    return Session(config, run, trainer, tracking, console, stop)
+    return Session(config, run, trainer, tracking, stop)
 
 
 def equipped(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Parts:

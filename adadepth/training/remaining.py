@@ -122,20 +122,12 @@ class ConsoleCallback(TrainerCallback):
         self.trainer: DepthTrainer | None = None
         self._time_left = time_left
         self._remark = " (averaged weights)" if is_averaged else ""
-        self._is_training = False
         self._best: int | None = None  # the step of the weights that are evaluated, when training is over
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Until it ends, evaluations are told in short."""
-        self._is_training = True
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """From here on the best weights are evaluated, where they were loaded."""
-        self._is_training = False
         self._best = state.best_global_step if args.load_best_model_at_end else None
 
     def on_log(
@@ -167,12 +159,10 @@ class ConsoleCallback(TrainerCallback):
         return f" {_step(state)}" if state.max_steps else ""
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Print what the evaluation found: in short while the training goes on."""
-        if state.is_world_process_zero:
-            self.say_reports(state, in_short=self._is_training)
-
-    def say_reports(self, state: TrainerState, *, in_short: bool = False) -> None:
-        """Print what the last evaluation found, by set."""
+        """Print what the evaluation found, by set: in short within a training, which shows its table at its end."""
+        if not state.is_world_process_zero:
+            return
+        in_short = state.max_steps > 0
         reports = {} if self.trainer is None else self.trainer.last_reports
         step = state.global_step if self._best is None else self._best
         for number, (name, report) in enumerate(reports.items()):

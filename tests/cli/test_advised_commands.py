@@ -17,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from adadepth import run as program
 from adadepth.runs.program import continuation_command
 from adadepth.settings.overrides import format_override
+from tests.advice_support import next_commands
 from tests.cli.support import Result
 from tests.training.support import stopped_early
 
@@ -44,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         given = [*TINY, format_override("output_dir", ODD)]
         patch.setattr(sys, "argv", ["adadepth/run.py", *given])
         said: list[str] = []
-        streams.setattr("adadepth.tasks.session.say", said.append)
+        streams.setattr("adadepth.tasks.report.say", said.append)
         program.main()
     return folder, "\n".join(said)
 
@@ -69,7 +70,9 @@ def test_an_override_is_read_back(text: str) -> None:
 
 
 def test_the_evaluation_that_a_run_names(here: Path, trained: tuple[Path, str], command: Callable[..., Result]) -> None:
-    result = command(*words_after("evaluate", trained[1]))
+    words = next(words for words in next_commands(trained[1]) if "mode=evaluate" in words)
+    assert words[:2] == ["python", "adadepth/run.py"]
+    result = command(*words[2:])
     assert result.status == 0, result.err
     assert list(here.glob("*/ponder_tiny/*/evaluations/*/report.html"))
 

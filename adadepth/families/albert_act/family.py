@@ -200,7 +200,8 @@ FAMILY = Family(
     ),
     advice="budget.target=DEPTH model.act_penalty=0 holds a mean depth; model.halt_bias_init=-2 starts deeper; "
     "model.state_rule=graves model.recall=true is what tasks that need depth need",
-    sections=("adadepth.families.albert_act.report:published",),
+    sections=("adadepth.families.albert_act.report:PUBLISHED_SECTION",),
+    reference_depth="adadepth.families.albert_act.report:reference_depth",
     weights_from="adadepth.families.shared.albert.convert:from_albert",
     config_from="adadepth.families.albert_act.convert:read_config",
 )

@@ -1,26 +1,89 @@
-"""The section of the report that only ACT-ALBERT has: the published depths beside those of the run."""
+"""Published depths of ACT-ALBERT beside those of a run: a section of its report, and a column of its last screen.
+
+Source: Simoulin & Crabbé 2021, "How many layers and why? An analysis of the model depth in transformers", ACL-IJCNLP
+Student Research Workshop, 2021.acl-srw.23; the figures are those of the table of mean updates in the README of their
+repository (adaptive-depth-transformers), which are given with one decimal.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from adadepth.measure.names import CLASS_DEFINITIONS
+from adadepth.report.last_screen import ReferenceDepth
 from adadepth.report.run_files import RunFiles, max_updates
-from adadepth.report.section import Section
+from adadepth.report.section import Placed, Section
 from adadepth.report.table import Column, Table, as_html, rounded, text
 
-# Mean updates of the published models, tiny, small and base, by class: the table of Simoulin & Crabbé's repository
-# (adaptive-depth-transformers, README). Their row [MASK/random] selects [MASK], too.
-MODELS = {"tiny": 6, "small": 12, "base": 24}  # most updates
-PUBLISHED = {
-    "all": (3.8, 7.1, 10.0),
-    "unmasked": (3.5, 6.5, 9.2),
-    "mask/mask": (5.8, 10.9, 16.0),
-    "mask/random_reference": (5.8, 10.9, 16.0),
-    "mask/original": (4.0, 7.4, 10.5),
-    "cls": (6.0, 12.0, 22.5),
-    "sep": (2.5, 7.6, 8.4),
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A published model.
+
+    Attributes:
+        most: Most updates, its `num_hidden_layers`.
+        penalty: Weight of the ponder cost.
+        means: Mean updates by class; the row [MASK/random] of the source selects [MASK], too (`_BLEND`).
+    """
+
+    most: int
+    penalty: float
+    means: Mapping[str, float]
+
+
+_BLEND = "mask/random_reference"
+_CLASSES = ("all", "unmasked", "mask/mask", _BLEND, "mask/original", "cls", "sep")
+MODELS: Mapping[str, PublishedModel] = {
+    name: PublishedModel(most, penalty, dict(zip(_CLASSES, means, strict=True)))
+    for name, most, penalty, means in (
+        ("tiny", 6, 1e-3, (3.8, 3.5, 5.8, 5.8, 4.0, 6.0, 2.5)),
+        ("small", 12, 5e-4, (7.1, 6.5, 10.9, 10.9, 7.4, 12.0, 7.6)),
+        ("base", 24, 2.5e-4, (10.0, 9.2, 16.0, 16.0, 10.5, 22.5, 8.4)),
+    )
 }
+_WIDTH, _STEPS, _BATCH = 768, 125_000, 4096  # of all three; 112,500 updates at length 128, then 12,500 at 512
+_CORPUS = "wikipedia_bookcorpus"  # as the group `dataset` calls it
+
+
+def reference_depth(files: RunFiles) -> ReferenceDepth | None:
+    """Return the published depths of as deep a model as a run pretrained on masked words, and how the two differ."""
+    name = _model_of(files)
+    if name is None:
+        return None
+    differences = ", ".join(_differences(files.config, MODELS[name])) or "trained alike"
+    means = {of: mean for of, mean in MODELS[name].means.items() if of != _BLEND}
+    return ReferenceDepth(means, f"paper: Simoulin & Crabbé 2021, {name}; here {differences}")
+
+
+def _model_of(files: RunFiles) -> str | None:
+    """Return which of the published models a run compares with; None: none."""
+    if files.config.get("task") != "pretrain" or not files.halting.get("classes", {}).get("mask/mask", {}).get("n"):
+        return None
+    return next((name for name, model in MODELS.items() if model.most == max_updates(files)), None)
+
+
+def _differences(config: Mapping[str, Any], model: PublishedModel) -> Iterator[str]:
+    """Yield what of a configuration is not as in the paper."""
+    settings, data, trainer = (config.get(name) or {} for name in ("model", "dataset", "trainer"))
+    if (width := settings.get("hidden_size", _WIDTH)) != _WIDTH:
+        yield f"width {width} for {_WIDTH}"
+    if (corpus := data.get("name", _CORPUS)) != _CORPUS:
+        yield f"{corpus} for Wikipedia and BookCorpus"
+    batch = trainer.get("per_device_train_batch_size", _BATCH) * trainer.get("gradient_accumulation_steps", 1)
+    if (steps := trainer.get("max_steps", _STEPS)) < _STEPS:
+        how = f"{steps:,}" if steps > 0 else f"{trainer.get('num_train_epochs', 0):g} epochs"
+        yield f"{how} steps of {batch} for {_STEPS:,} of {_BATCH:,}" if steps > 0 else f"{how} for {_STEPS:,} steps"
+    if not data.get("sentence_order", True):
+        yield "no sentence pairs"
+    target, penalty = (config.get("budget") or {}).get("target"), settings.get("act_penalty", model.penalty)
+    if target is not None:
+        yield f"a budget of {target:g} for a penalty"
+    elif penalty != model.penalty:
+        yield f"penalty {penalty:g} for {model.penalty:g}"
 
 
 def published(files: RunFiles) -> Section | None:
@@ -28,20 +91,32 @@ def published(files: RunFiles) -> Section | None:
     classes = files.halting.get("classes", {})
     if not classes.get("mask/mask", {}).get("n"):
         return None
+    paper, reference = _model_of(files), reference_depth(files)
     columns = [
         Column("class", "class", text, "text", remark="definition"),
-        *(Column(name, f"{name} (of {most})", rounded(1)) for name, most in MODELS.items()),
         Column("mean", f"this run (of {max_updates(files)})", rounded(2)),
+        *(
+            Column(name, f"{'paper, ' if name == paper else ''}{name} (of {model.most})", rounded(1))
+            for name, model in sorted(MODELS.items(), key=lambda item: item[0] != paper)
+        ),
         Column("n"),
     ]
     rows = [
-        {"class": name, "definition": CLASS_DEFINITIONS[name], **dict(zip(MODELS, means, strict=True)), **classes[name]}
-        for name, means in PUBLISHED.items()
+        {
+            "class": name,
+            "definition": CLASS_DEFINITIONS[name],
+            **{of: model.means[name] for of, model in MODELS.items()},
+            **classes[name],
+        }
+        for name in _CLASSES
     ]
     table = Table("published_depth", columns, rows)
     note = Markup(
         '<p class="note">Mean updates of the published models (Simoulin &amp; Crabbé 2021, README of their '
         "repository), trained on Wikipedia and BookCorpus and evaluated on text of those, beside this run's. Their "
-        "depths by part of speech and relation were published as plots, without numbers.</p>\n"
-    )
+        "depths by part of speech and relation were published as plots, without numbers.{}</p>\n"
+    ).format("" if reference is None else f" {reference.remark[:1].upper()}{reference.remark[1:]}.")
     return Section("Published depths", "published", note + as_html(table), tables=[table])
+
+
+PUBLISHED_SECTION = Placed(75, published)  # directly above depth by class

@@ -14,6 +14,7 @@ from adadepth.cli.composition import known_keys, model_schemas
 from adadepth.errors import ConfigError
 from adadepth.families import registry
 from adadepth.families.registry import families, family, load
+from adadepth.report.section import Placed
 from tests.plugins_support import package_on_path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,7 +79,8 @@ def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
     ]
     places += [*each.sections, *each.budget.checks, *filter(None, each.starts_from.values())]
     places += filter(None, (each.build, each.first_tokens, each.weights_from, each.config_from, each.tokenizer))
-    assert all(callable(load(place)) for place in places)
+    places += filter(None, [each.reference_depth])
+    assert all(callable(load(place)) or isinstance(load(place), Placed) for place in places)
     assert load(each.config).model_type == ("" if each.config == ANY_TYPE else name)
 
 

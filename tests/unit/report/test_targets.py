@@ -11,10 +11,10 @@ import pytest
 
 from adadepth.measure.layers import describe_layers
 from adadepth.report.groups import compare
+from adadepth.report.last_screen import verdict_lines
 from adadepth.report.pages import write_comparison, write_report
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.verdict import verdict
-from adadepth.report.worth import as_lines
 from tests.pages_support import sections_of_page, told
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
@@ -49,7 +49,9 @@ def test_the_first_line_says_whether_the_target_was_reached(
     assert found["target"].answer == answer
     assert found["target"].sentences[0].startswith(first)
     assert len(found["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
-    assert as_lines(found).startswith("Was the depth that you set reached? ")
+    assert verdict_lines(found)[0] == (
+        f"Was the depth that you set reached? {answer.capitalize()}: {depth:.3g}, set to 3 updates a token."
+    )
 
 
 def test_advice_names_what_went_wrong(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from adadepth.measure.layers import describe_layers
 from adadepth.report.pages import sections_of
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, read_run
 from adadepth.report.verdict import strength, verdict
-from adadepth.report.worth import as_json, as_lines, at_depth, score_noise
+from adadepth.report.worth import as_json, at_depth, score_noise
 from tests.unit.report.synthetic import make_run
 
 
@@ -37,7 +37,11 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
     assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
     assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in found["cost"].sentences[1]
-    json.dumps(as_json(found), allow_nan=False)
+    assert json.loads(json.dumps(as_json(found), allow_nan=False))["adapts"].keys() == {
+        "answer",
+        "sentences",
+        "figures",
+    }
 
 
 def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
@@ -139,7 +143,9 @@ def test_depth_against_difficulty_is_no_plain_yes(run: Path, value: float, high:
     correlation = {"value": value, "low": value - 0.03, "high": high, "n": 8192}
     found = verdict(with_files(files, halting={**files.halting, "difficulty": {"rows": [], "spearman": correlation}}))
     assert found["adapts"].answer == answer
-    assert ("The harder a token is, the less depth it gets" in as_lines(found)) == (answer == "against")
+    assert ("The harder a token is, the less depth it gets" in " ".join(found["adapts"].sentences)) == (
+        answer == "against"
+    )
 
 
 def test_a_difference_is_of_what_the_run_was_to_be_good_at(run: Path) -> None:
@@ -214,9 +220,3 @@ def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Pa
 
 def test_without_statistics_nothing_is_said(tmp_path: Path) -> None:
     assert verdict(read_run(tmp_path)) == {}
-
-
-def test_lines_for_the_console(run: Path) -> None:
-    lines = as_lines(verdict(read_run(run))).splitlines()
-    assert lines[0] == "Does depth adapt? Yes."
-    assert "What did it cost?" in lines

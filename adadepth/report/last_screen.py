@@ -1,0 +1,185 @@
+"""The last screen of a run: its verdict in brief, its table, its report and what to do next, in 24 lines of 80 columns.
+
+All sentences of the verdict, with intervals and n, and all rows of the table stand in the report.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adadepth.measure.architectures import is_fixed
+from adadepth.report.architectures import evaluation_table, gate_lines
+from adadepth.report.classes import class_table
+from adadepth.report.layers import weight_lines
+from adadepth.report.run_files import RunFiles, halts
+from adadepth.report.table import Column, Table, as_text, plain, rounded
+from adadepth.report.worth import ANSWERS, QUESTIONS, Finding, Verdict
+
+WIDTH, HEIGHT = 80, 24
+VERDICT_LINES, MOST_ROWS = 8, 10
+_FEWEST_ROWS = 3
+_REMARK_LINES = 2
+_LONGEST_NAME = 30
+# Columns of the table of classes that give way, in this order, where it is wider than the screen.
+_OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
+
+
+@dataclass(frozen=True)
+class ReferenceDepth:
+    """Mean updates that others published, by class.
+
+    Attributes:
+        means: By name of the class.
+        remark: What they are of, and how the run differs, in one sentence.
+    """
+
+    means: Mapping[str, float]
+    remark: str
+
+
+def format_screen(
+    files: RunFiles,
+    verdict: Verdict,
+    *,
+    report: Path,
+    commands: Sequence[Sequence[str]] = (),
+    reference: ReferenceDepth | None = None,
+) -> str:
+    """Return the last screen of a run.
+
+    Args:
+        files: Of the run.
+        verdict: Of the same files.
+        report: Path of the page.
+        commands: What can be run next, as words.
+        reference: Published depths, for a column beside the run's own.
+    """
+    answers = verdict_lines(verdict)
+    remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
+    end = [f"report: {report}"]
+    if commands:
+        end += ["next:", *(line for words in commands for line in command_lines(words))]
+    room = HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
+    table = table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
+    blocks = [answers, [*table, *remark] if table else [], end]
+    return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
+
+
+# ---- the verdict
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """Return a question with its answer and decisive figures a line, or two; at most eight lines in all."""
+    most = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
+    lines = [line for name, finding in verdict.items() for line in _wrap(_answer_in_brief(name, finding), most)]
+    return lines[:VERDICT_LINES]
+
+
+def _answer_in_brief(name: str, finding: Finding) -> str:
+    parts = [] if finding.answer is None else [ANSWERS[finding.answer]]
+    told = ": ".join(filter(None, [*parts, finding.brief]))
+    return f"{QUESTIONS[name]} {told[:1].upper()}{told[1:]}."
+
+
+def _wrap(text: str, most: int) -> list[str]:
+    return textwrap.wrap(plain(text), WIDTH, subsequent_indent="  ", max_lines=most, placeholder=" ...")
+
+
+# ---- the table
+
+
+class _Row(NamedTuple):
+    """A row of a table as a line.
+
+    Attributes:
+        line: Its text.
+        priority: Rows of the greatest are shown where not all fit.
+    """
+
+    line: str
+    priority: tuple[float, ...]
+
+
+def table_lines(files: RunFiles, most: int, reference: ReferenceDepth | None = None) -> list[str]:
+    """Return the heading and the most important rows of the table that says how deep a run goes; empty without one."""
+    halting = files.halting
+    if "layers" in halting:
+        weights = halting["layers"]["weights"]
+        return _select(weight_lines(weights), [(weight,) for weight in weights], most)
+    if "architecture" in halting:
+        return _architecture_lines(halting, most)
+    if not halts(files) or "mean" not in halting.get("classes", {}).get("all", {}):
+        return []
+    return _class_lines(halting, most, reference)
+
+
+def _architecture_lines(halting: Mapping[str, Any], most: int) -> list[str]:
+    described = halting["architecture"]
+    if not is_fixed(described):
+        return _select(gate_lines(described), [(entropy,) for entropy in described["entropy"]], most)
+    evaluations = halting.get("evaluations")
+    if not evaluations:
+        return []
+    lines = as_text(evaluation_table(evaluations)).splitlines()
+    return _select(lines, [(0.0,)] * len(evaluations), most)
+
+
+def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], most: int) -> list[str]:
+    """Return a heading and the rows of the highest priorities, in their order; no line is wider than the screen."""
+    head, _, *texts = lines
+    rows = [_Row(line, priority) for line, priority in zip(texts, priorities, strict=True)]
+    chosen = set(sorted(range(len(rows)), key=lambda number: rows[number].priority, reverse=True)[:most])
+    shown = [head, *(row.line for number, row in enumerate(rows) if number in chosen)]
+    return [line[:WIDTH].rstrip() for line in shown]
+
+
+def _class_lines(halting: Mapping[str, Any], most: int, reference: ReferenceDepth | None) -> list[str]:
+    table = class_table(halting)
+    means = {} if reference is None else reference.means
+    priorities = [_class_priority(row, means) for row in table.rows]
+    count = "" if len(table.rows) <= most else f" ({most} of {len(table.rows)})"
+    name, *others = table.columns
+    columns = [replace(name, title=f"{name.title}{count}"), *others]
+    if reference is not None:
+        after = next(index for index, column in enumerate(columns) if column.key == "mean") + 1
+        columns.insert(after, Column("paper", "paper", rounded(1)))
+    rows = [{**row, "class": _shorten(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
+    return _select(as_text(_narrow(Table(table.name, columns, rows))).splitlines(), priorities, most)
+
+
+def _class_priority(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what ranks a class: all units, those with a published depth, difficulties, then the largest."""
+    name = row["class"]
+    return (name == "all", name in means, name.startswith("difficulty"), row["n"])
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def _narrow(table: Table) -> Table:
+    """Return a table without as many optional columns as make it fit the width of the screen."""
+    for key in _OPTIONAL:
+        if max(map(len, as_text(table).splitlines())) <= WIDTH:
+            break
+        table = replace(table, columns=[column for column in table.columns if column.key != key])
+    return table
+
+
+# ---- what to do next
+
+
+def command_lines(words: Sequence[str]) -> list[str]:
+    """Return a command that a shell reads, in lines that end with a backslash where it goes on."""
+    lines, line = [], " "
+    for word in map(shlex.quote, words):
+        if line.strip() and len(line) + 1 + len(word) + 2 > WIDTH:
+            lines.append(f"{line} \\")
+            line = "   "
+        line = f"{line} {word}"
+    return [*lines, line]

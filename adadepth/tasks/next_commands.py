@@ -1,0 +1,117 @@
+"""Commands that are worth running after a training, each as a person can copy it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from adadepth.errors import CheckpointError
+from adadepth.families.registry import Family, family
+from adadepth.report.run_files import RIVALS, RunFiles, read_run
+from adadepth.runs.directory import MODEL, resolve_run
+from adadepth.runs.program import checkpoint_command, has_preset, is_given, training_command
+from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task
+from adadepth.settings.data import LabelledConfig, TextConfig
+from adadepth.settings.kinds import PREDICTED, kind_of, problem_of
+
+_COUNT = 3
+_PAPER = "paper"  # of the group `preset`
+_TEXT = "Not worth the popcorn, let alone two hours."
+
+Command = list[str]
+
+
+def commands_after(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
+    """Return three commands, as words, that fit a finished training: those that answer an open question first.
+
+    A training that left no model has none.
+
+    Args:
+        config: Of the training.
+        directory: Of its run.
+        model: That was trained; None: no exit rules are studied.
+    """
+    if not (directory / MODEL).is_dir():
+        return []
+    files, about = read_run(directory), family(config.model.name)
+    run = _name_run(config, directory)
+
+    def candidates() -> Iterator[Command | None]:
+        yield _train_otherwise(config, files)
+        yield _train_fixed_depth(config, about, files, run)
+        if _has_exit_rules(config, model):
+            yield checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
+        if targets := _other_depths(config, about, files):
+            yield checkpoint_command(config, run, Mode.evaluate, *targets)
+        if _reads_one_text(config):
+            yield checkpoint_command(config, run, Mode.predict, f'text="{_TEXT}"')
+        yield checkpoint_command(config, run, Mode.evaluate)
+        yield _train_seeds(config)
+
+    return list(islice((command for command in candidates() if command is not None), _COUNT))
+
+
+def _name_run(config: ExperimentConfig, directory: Path) -> str:
+    """Return `latest` where that is the run, and its folder otherwise."""
+    try:
+        is_latest = not is_given("name") and resolve_run("latest", config, needs=MODEL) == directory
+    except CheckpointError:
+        is_latest = False
+    return "latest" if is_latest else str(directory)
+
+
+def _train_otherwise(config: ExperimentConfig, files: RunFiles) -> Command | None:
+    """Return the paper's setting where there is one; else, where depth does not adapt, what may help first."""
+    if config.seeds > 1:
+        return None
+    if has_preset(_PAPER) and not is_given("preset"):
+        return training_command(f"preset={_PAPER}")
+    if config.budget.target is not None:  # what may help there is more updates
+        return None
+    advice = str(files.halting.get("adaptation", {}).get("advice", ""))
+    overrides = [word for word in advice.partition("; ")[0].split() if "=" in word]
+    return training_command(*overrides) if overrides else None
+
+
+def _train_fixed_depth(config: ExperimentConfig, about: Family, files: RunFiles, run: str) -> Command | None:
+    """Return what trains a fixed depth of as much work beside the run, where that was not done yet."""
+    has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
+    if about.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
+        return None
+    if getattr(config.model, about.fixed_depth) is not None:
+        return None
+    return training_command(f"rival_of={run}")
+
+
+def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:
+    kind, problem = kind_of(config.dataset), problem_of(config.dataset)
+    is_studied = config.task is Task.finetune or kind.reading == "blocks"
+    is_predicted = problem is None or PREDICTED[problem].studies_exits
+    return is_studied and is_predicted and bool(getattr(model, "exit_signals", None))
+
+
+def _other_depths(config: ExperimentConfig, about: Family, files: RunFiles) -> list[str]:
+    """Return the overrides that set the trained model to two other depths; none where it cannot be set."""
+    layers = files.halting.get("layers")
+    most = len(layers["weights"]) - 1 if layers else files.halting.get("max_depth")
+    if BudgetUnit.updates not in about.budget.fitted or not most:
+        return []
+    depths = sorted({max(about.budget.least, math.ceil(most * share)) for share in (1 / 3, 2 / 3)})
+    unit = [] if config.budget.unit is BudgetUnit.updates else [f"budget.unit={BudgetUnit.updates}"]
+    return [f"budget.targets=[{','.join(map(str, depths))}]", *unit]
+
+
+def _reads_one_text(config: ExperimentConfig) -> bool:
+    """Return whether an example is a text of natural language, and no pair of them."""
+    data = config.dataset
+    if isinstance(data, LabelledConfig):
+        return len(data.text_columns or ("sentence",)) == 1
+    return isinstance(data, TextConfig)
+
+
+def _train_seeds(config: ExperimentConfig) -> Command | None:
+    """Return what trains with three seeds."""
+    return None if config.seeds > 1 else training_command("seeds=3")

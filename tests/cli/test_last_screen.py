@@ -1,0 +1,58 @@
+"""The last screen of a training of every family: 24 lines of 80 columns, and commands that run as they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from tests.advice_support import next_commands
+from tests.cli.support import Result
+from tests.marks_support import mostly_slow
+
+ROOTS = ("act_tiny", "act_hops", "ponder_tiny", "adalayers_tiny", "loop_hops", "loop_tiny", "trm_tiny", "par_tiny")
+QUESTIONS = ("Was the depth that you set reached? ", "Does depth adapt? ", "Is it worth it? ", "What did it cost? ")
+
+
+def last_screen(out: str) -> list[str]:
+    """Return the lines from the first answer on; parts of a run, such as stages of a search, have answers before."""
+    lines = out.splitlines()
+    pairs = enumerate(pairwise(lines), start=1)
+    begin = max(index for index, (line, after) in pairs if not line and after.startswith(QUESTIONS))
+    return lines[begin:]
+
+
+@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root == "ponder_tiny"))
+def test_it_fits_a_terminal(root: str, command: Callable[..., Result]) -> None:
+    result = command("--config-name", root, "debug=default")
+    assert result.status == 0, result.err
+    screen = last_screen(result.out)
+    assert len(screen) <= 24, screen
+    assert max(map(len, screen)) <= 80, screen
+    assert screen.index("") <= 8, "the verdict"
+    assert sum(line.startswith("report: ") for line in screen) == 1
+    assert len(next_commands(result.out)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_next_command_runs_as_it_is_printed(root: str, command: Callable[..., Result]) -> None:
+    out = command("--config-name", root, "debug=default").out
+    for words in next_commands(out):
+        assert words[:2] == ["python", "adadepth/run.py"]
+        result = command(*words[2:])
+        assert result.status == 0, (words, result.err)
+
+
+@pytest.mark.slow
+def test_a_network_of_fixed_depth_has_no_last_word(command: Callable[..., Result]) -> None:
+    """The run that it is compared with has: what is next is not the same comparison again."""
+    command("--config-name", "act_hops", "debug=default")
+    result = command("--config-name", "act_hops", "debug=default", "rival_of=latest")
+    assert result.status == 0, result.err
+    commands = next_commands(result.out)
+    assert len(commands) == 3
+    assert not any("rival_of" in word for words in commands for word in words)
+    for words in commands:
+        assert command(*words[2:]).status == 0, words

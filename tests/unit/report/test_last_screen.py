@@ -1,0 +1,148 @@
+"""The last screen of a run fits a terminal of 24 lines and 80 columns, whatever the run has to say."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.families.albert_act.report import reference_depth
+from adadepth.report.last_screen import command_lines, format_screen, table_lines, verdict_lines
+from adadepth.report.run_files import RIVALS, RunFiles, read_run
+from adadepth.report.verdict import verdict
+from adadepth.report.worth import Finding
+from tests.unit.report.recorded import record
+from tests.unit.report.synthetic import make_run
+from tests.unit.report.synthetic_architectures import make_fixed_run, make_search_run
+from tests.unit.report.synthetic_layers import make_layer_run
+
+COMMAND = ["python", "adadepth/run.py", "--config-name", "act_tiny", "mode=evaluate", "checkpoint=latest", "a=[b,c]"]
+REPORT = Path("outputs/act_tiny/2026-11-25_17-15-21_b1c414c3-78b7/report.html")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"), max_updates=6, evaluations=2)
+
+
+def screen_of(files: RunFiles, **shown: Any) -> list[str]:
+    screen = format_screen(files, verdict(files), report=REPORT, commands=[COMMAND] * 3, **shown).splitlines()
+    assert len(screen) <= 24
+    assert max(map(len, screen)) <= 80
+    return screen
+
+
+def with_rivals(files: RunFiles, *accuracies: float) -> RunFiles:
+    """Return files of a run that was right in 60 % of 10,000 cases, beside networks of one depth."""
+    everyone = {**files.halting["classes"]["all"], "accuracy_n": 10_000}
+    halting = {**files.halting, "classes": {**files.halting["classes"], "all": everyone}}
+    rows = [{"metrics": {"eval/score": accuracy}, "max_depth": 3} for accuracy in (0.6, *accuracies)]
+    return dataclasses.replace(files, halting=halting, others={RIVALS: {"rows": rows}})
+
+
+def test_verdict_table_report_and_commands_stand_in_this_order(run: Path) -> None:
+    files = read_run(run)
+    screen = screen_of(files)
+    everyone = files.halting["classes"]["all"]
+    assert screen[0].startswith(f"Does depth adapt? Yes: {everyone['mean']:.2f} +- {everyone['std']:.2f} of 6 updates")
+    heading = next(index for index, line in enumerate(screen) if line.startswith("class "))
+    cells = screen[heading + 1].split()
+    assert screen[heading].endswith("depths 1...6")
+    assert cells[:3] == ["all", f"{everyone['n']:,}", f"{everyone['mean']:.2f}"]
+    assert screen[-8:-6] == [f"report: {REPORT}", "next:"]
+
+
+@pytest.mark.parametrize("make", [make_layer_run, make_search_run, make_fixed_run, lambda path: make_run(path, 24, 2)])
+def test_every_kind_of_table_fits(make: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    files = read_run(make(directory) or directory)
+    assert len(screen_of(files)) > 12
+    assert 2 <= len(table_lines(files, 10)) <= 11
+
+
+def test_of_many_classes_the_hard_and_the_large_are_shown(tmp_path: Path) -> None:
+    depths = {f"difficulty {level}": 2.0 for level in range(4)} | {f"label: {'long ' * 9}{at}": 1.0 for at in range(20)}
+    files = read_run(record(tmp_path / "run", classes=depths))
+    lines = table_lines(files, 6)
+    assert lines[0].startswith("class (6 of 25)")
+    assert [line.split("  ")[0] for line in lines[1:6]] == ["all", *(f"difficulty {level}" for level in range(4))]
+    assert len(lines) == 7
+    screen_of(files)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 8, 12])
+def test_the_verdict_has_at_most_eight_lines(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = {f"question{number}": "How long is a sentence that says nothing at all?" for number in range(count)}
+    monkeypatch.setattr("adadepth.report.last_screen.QUESTIONS", questions)
+    answers: Mapping[str, Finding] = {name: Finding("yes", [], {}, "many words " * 40) for name in questions}
+    lines = verdict_lines(answers)
+    assert min(count, 8) <= len(lines) <= 8
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("accuracies", "answer", "said"), [
+    ((0.5,), "yes", "score 0.600 against 0.500 of a network of the fixed depth 3, trained with as much work"),
+    ((0.7, 0.5), "partly", "score 0.600 against 0.500 of a network of the fixed depth 3, trained with as much work; "
+     "better than 1 of 2"),
+    ((0.7,) * 30, "no", "score 0.600 against 0.700 of a network of the fixed depth 3, trained with as much work; "
+     "better than 0 of 30"),
+])  # fmt: skip
+def test_the_deciding_comparison_is_told(run: Path, accuracies: tuple[float, ...], answer: str, said: str) -> None:
+    files = with_rivals(read_run(run), *accuracies)
+    finding = verdict(files)["worth"]
+    assert (finding.answer, finding.brief) == (answer, said)
+    screen_of(files)
+
+
+@pytest.mark.parametrize("words", [
+    COMMAND,
+    ["python", "text=\"it's $HOME, let alone * 'two'\"", *["model.a_long_key=1"] * 9, "output_dir=" + 90 * "x"],
+])  # fmt: skip
+def test_a_shell_reads_the_words_of_a_command(words: list[str]) -> None:
+    lines = command_lines(words)
+    assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
+    arguments = "\n".join([lines[0].replace(" python", "printf '%s\\n' python", 1), *lines[1:]])
+    assert subprocess.run(["bash", "-c", arguments], capture_output=True, text=True).stdout.splitlines() == words
+
+
+# README of the source: [all, unmasked, MASK/MASK, MASK/original, CLS, SEP] of tiny, small, base.
+PUBLISHED = {
+    6: [3.8, 3.5, 5.8, 4.0, 6.0, 2.5],
+    12: [7.1, 6.5, 10.9, 7.4, 12.0, 7.6],
+    24: [10.0, 9.2, 16.0, 10.5, 22.5, 8.4],
+}
+
+
+@pytest.mark.parametrize("most", PUBLISHED)
+def test_published_depths_stand_beside_those_of_a_run(most: int, tmp_path: Path) -> None:
+    files = read_run(make_run(tmp_path, most, 2))
+    config = {
+        "task": "pretrain",
+        "model": {"hidden_size": 128, "act_penalty": 0.0},
+        "dataset": {"name": "python_docs", "sentence_order": False},
+        "trainer": {"max_steps": 1600, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
+        "budget": {"target": 3.8},
+    }
+    files = dataclasses.replace(files, config=config)
+    reference = reference_depth(files)
+    assert reference is not None
+    screen = screen_of(files, reference=reference)
+    begin = next(index for index, line in enumerate(screen) if line.startswith("class "))
+    rows = screen[begin + 1 : screen.index("", begin)]
+    at = screen[begin].index("paper")
+    names = ("all", "unmasked", "mask/mask", "mask/original", "cls", "sep")
+    column = {line.split()[0]: line[at : at + 5].strip() for line in rows}
+    assert [float(column[name]) for name in names] == PUBLISHED[most]
+    for said in ("width 128 for 768", "python_docs for", "1,600 steps of 32", "no sentence pairs", "a budget of 3.8"):
+        assert said in reference.remark
+    assert reference_depth(dataclasses.replace(files, config={**config, "task": "finetune"})) is None
+
+
+def test_of_another_depth_nothing_was_published(tmp_path: Path) -> None:
+    files = dataclasses.replace(read_run(make_run(tmp_path, 8, 2)), config={"task": "pretrain"})
+    assert reference_depth(files) is None
