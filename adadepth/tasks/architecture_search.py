@@ -21,6 +21,8 @@ from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import Family, Searching, family, load
 from adadepth.report.architectures import comparison_text
 from adadepth.report.run_files import write_architectures
+from adadepth.report.table import plain
+from adadepth.report.worth import as_json, as_lines
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
 from adadepth.settings.experiment import Costs, RetrainFrom, Stage
@@ -30,7 +32,7 @@ from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.identity import check_resumed_data, training_tokenizer
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
-from adadepth.tasks.report import write_run_report
+from adadepth.tasks.report import judge, write_run_report
 from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
 from adadepth.training.arguments import training_arguments
@@ -159,6 +161,10 @@ def train(config: ExperimentConfig) -> Trained:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # in the other processes, too
         metrics = _later_stages(search, run)
         run.update(final_metrics=metrics)
+        if search.is_main:  # of the networks that were compared, of which the search itself knew nothing
+            judged = judge(search.directory)
+            run.update(verdict=as_json(judged))
+            say(f"\n{plain(as_lines(judged))}\n")
     if search.is_main:
         say(f"report: {write_run_report(search.directory)}")
     return Trained(metrics, search.directory)
