@@ -3,8 +3,8 @@
     python benchmarks/first_minutes.py [--folder FOLDER] [--only NAME ...] [--seeds 0 1 2] [--jobs 1|2] [--threads 1]
         [--page docs/first_minutes.md]
 
-A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. What is done is kept in the folder, so that the
-same command goes on after an interruption and tries again what failed. The table is printed and written to
+A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. What is done is kept in the folder, so
+that the same command goes on after an interruption and tries again what failed. The table is printed and written to
 first_minutes.md in the folder, and with --page also into a page, between its two marks.
 """
 
@@ -150,7 +150,8 @@ def _quality(run: RunFiles) -> str:
 def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the Markdown table."""
     lines = [
-        "| `--config-name` | minutes (range) | does depth adapt? | is it worth it? | mean depth | quality | compared with |",
+        "| `--config-name` | minutes (range) | does depth adapt? | is it worth it? | mean depth | quality "
+        "| compared with |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:

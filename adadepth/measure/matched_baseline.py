@@ -21,7 +21,7 @@ from adadepth.measure.exit_study import random_exits
 from adadepth.settings.kinds import Problem
 
 DRAWS = 3
-Metrics = Mapping[str, float]
+_Metrics = Mapping[str, float]
 
 
 def neighbouring_depths(mean: float) -> list[int]:
@@ -52,14 +52,14 @@ def compare_recorded(
 
 
 def describe_comparison(
-    depths: Tensor, predictions: int, own: Metrics, fixed: Mapping[int, Metrics], dealt: Sequence[Metrics]
+    depths: Tensor, predictions: int, own: _Metrics, fixed: Mapping[int, _Metrics], dealt: Sequence[_Metrics]
 ) -> dict[str, Any]:
     """Return the comparison as JSON values.
 
     Args:
         depths: Updates of every unit, (M,).
         predictions: Number of predictions that the metrics are of.
-        own: Metrics of the model.
+        own: _Metrics of the model.
         fixed: Metrics by the depth that all units had.
         dealt: Metrics of each draw in which the depths were dealt at random.
 

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from adadepth.measure.architectures import OPERATION_NAMES, is_fixed
 from adadepth.measure.names import is_loss
-from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, MATCHED_BASELINE, RIVALS, RunFiles, halts
+from adadepth.report.run_files import (
+    ARCHITECTURES,
+    EXIT_RULES,
+    EXITS,
+    MATCHED_BASELINE,
+    RIVALS,
+    RunFiles,
+    halts,
+    run_unit,
+)
 
 Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
 # What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
@@ -214,7 +223,8 @@ _QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No other way to spend the depth was tried on the same task"
-_TRIED = ": no matched baseline (baseline=none), no fixed depth (rival_of), no exit_rules"  # what units that halt one by one can be compared with
+# What units that halt one by one can be compared with.
+_TRIED = ": no matched baseline (baseline=none), no fixed depth (rival_of), no exit_rules"
 _ONE_STEP = "All examples exit at one step, so there is no depth to compare with one step for all."
 _NOT_RETRAINED = "not retrained"
 
@@ -248,8 +258,11 @@ def has_one_depth(files: RunFiles) -> bool:
 
 def _of_one_depth(files: RunFiles, found: Sequence[QualityPair]) -> Finding:
     """No: where all units have the same depth, a fixed depth is the same network."""
-    mean = next(one["mean"] for one in files.of(MATCHED_BASELINE)["sets"].values() if one["std"] == 0)
-    first = f"All units stop at update {mean:g}: the same network at one depth does the same."
+    one = next(one for one in files.of(MATCHED_BASELINE)["sets"].values() if one["std"] == 0)
+    rule = "" if one.get("rule") is None else f" by {one['rule']}"
+    first = (
+        f"Every {run_unit(files)} stops{rule} at update {one['mean']:g}: the same network at one depth does the same."
+    )
     others = [one.sentence for one in found if not one.is_about_depth]
     return Finding("no", [first, *others], {f"gain_over_{one.key}": one.gain for one in found})
 

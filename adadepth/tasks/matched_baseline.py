@@ -123,7 +123,9 @@ def _compare(session: Session, model: Any, build_parts: BuildParts | None) -> di
         return None
     elif isinstance(dataset, TextBlocks):
         examples = Subset(dataset, range(_count_examples(session, dataset, passes=1)))
-        compared = _replay_exits(model, _record_text(trainer, model, dataset, len(examples)), "language_model", ["loss"])
+        compared = _replay_exits(
+            model, _record_text(trainer, model, dataset, len(examples)), "language_model", ["loss"]
+        )
     else:
         examples = _choose_examples(session, dataset, passes=1)
         compared = _replay_labelled(trainer, model, examples)
@@ -310,9 +312,7 @@ def _train_network(
         patience, threshold = config.trainer.early_stopping_patience, config.trainer.early_stopping_threshold
         callbacks.append(EarlyStoppingCallback(patience, threshold))
     sets, start = parts.evaluation_sets, parts.start_evaluation
-    trainer = DepthTrainer(
-        parts.model, args, parts.data, sets, start, config.trainer, callbacks, parts.extensions
-    )
+    trainer = DepthTrainer(parts.model, args, parts.data, sets, start, config.trainer, callbacks, parts.extensions)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     epochs.trainer = trainer

@@ -39,7 +39,9 @@ def train(config: ExperimentConfig) -> Trained:
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
     correct = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
-    return train_parts(config, args, pretraining_parts(config, args, data, model), compare_with_matched_baseline, correct)
+    return train_parts(
+        config, args, pretraining_parts(config, args, data, model), compare_with_matched_baseline, correct
+    )
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A trained ACT-ALBERT beside itself at one depth: what halts by its own masses is the model, and what is fixed is fixed."""
+"""ACT-ALBERT beside itself at one depth: what halts by its own masses is the model, and what is fixed is fixed."""
 
 from __future__ import annotations
 

@@ -15,9 +15,7 @@ from adadepth.measure.matched_baseline import (
 from tests.unit.report.synthetic_exits import make_records
 
 
-@pytest.mark.parametrize(
-    ("mean", "depths"), [(3.0, [3]), (3.2, [3, 4]), (1.0, [1]), (0.4, [1]), (5.999, [5, 6])]
-)
+@pytest.mark.parametrize(("mean", "depths"), [(3.0, [3]), (3.2, [3, 4]), (1.0, [1]), (0.4, [1]), (5.999, [5, 6])])
 def test_the_whole_depths_next_to_a_mean(mean: float, depths: list[int]) -> None:
     assert neighbouring_depths(mean) == depths
 
@@ -62,7 +60,11 @@ def test_masses_are_dealt_among_the_real_tokens_of_all_batches() -> None:
     dealt = deal_masses(masses, valid, generator)
 
     def rows(parts: list[torch.Tensor]) -> list[list[float]]:
-        return [part[row, column].tolist() for part, mask in zip(parts, valid, strict=True) for row, column in mask.nonzero()]
+        return [
+            part[row, column].tolist()
+            for part, mask in zip(parts, valid, strict=True)
+            for row, column in mask.nonzero()
+        ]
 
     assert sorted(rows(dealt)) == sorted(rows(masses))
     assert rows(dealt) != rows(masses)

@@ -132,7 +132,7 @@ def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, 4.0, std=0.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
     assert found.answer == "no"
-    assert found.sentences == ["All units stop at update 3.25: the same network at one depth does the same."]
+    assert found.sentences == ["Every token stops at update 3.25: the same network at one depth does the same."]
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no")])
