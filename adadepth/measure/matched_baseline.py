@@ -17,10 +17,9 @@ from torch import Tensor
 
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_scores import StepScores
-from adadepth.measure.exit_study import random_exits
+from adadepth.measure.exit_study import DRAWS, random_exits
 from adadepth.settings.kinds import Problem
 
-DRAWS = 3
 _Metrics = Mapping[str, float]
 
 
@@ -59,7 +58,7 @@ def describe_comparison(
     Args:
         depths: Updates of every unit, (M,).
         predictions: Number of predictions that the metrics are of.
-        own: _Metrics of the model.
+        own: Metrics of the model.
         fixed: Metrics by the depth that all units had.
         dealt: Metrics of each draw in which the depths were dealt at random.
 

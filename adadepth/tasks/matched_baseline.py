@@ -34,8 +34,8 @@ from adadepth.families.registry import family
 from adadepth.families.shared.steps import ExitRuleKnob
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
 from adadepth.measure.exit_records import POSITIONS, StepRecords
+from adadepth.measure.exit_study import DRAWS
 from adadepth.measure.matched_baseline import (
-    DRAWS,
     compare_recorded,
     deal_masses,
     describe_comparison,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from adadepth.measure.exit_study import DRAWS
 from adadepth.measure.matched_baseline import (
-    DRAWS,
     compare_recorded,
     deal_masses,
     masses_of_depth,
