@@ -440,6 +440,7 @@ class TrainedBaselineFields(TypedDict):
 
     about: str
     steps: Count
+    predictions: Count
     metrics: _Metrics
 
 

@@ -277,7 +277,7 @@ def _matched(files: RunFiles) -> Iterator[QualityPair]:
         known = compared_metric(own, network["metrics"], [f"/{quality}" for quality in qualities(files)])
         if known is not None:
             values = own[known], network["metrics"][known]
-            noise, remark = noise_of(known, *values, _predictions(files))
+            noise, remark = noise_of(known, *values, network["predictions"])
             against = f"{network['about']}, trained the same way in this run"
             yield QualityPair("matched_baseline", against, _short(known), *values, noise, f"one seed each; {remark}")
 

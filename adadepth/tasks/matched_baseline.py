@@ -292,7 +292,8 @@ def _train_network(
     Raises:
         LeftOut: If that is not enough, or nothing was kept.
     """
-    elapsed = time.monotonic() - session.stop.started
+    begun = time.monotonic()
+    limit = (begun - session.stop.started) / 2
     if not session.config.features.cache:
         raise LeftOut(f"{about} would take as long as the run, which keeps no states")
     config = dataclasses.replace(
@@ -306,7 +307,7 @@ def _train_network(
     folder = Path(session.run.directory) / _FOLDER
     args.output_dir = str(folder)
     parts = equipped(config, args, build_parts(config, args))
-    epochs, stop = EpochCallback(), StopCallback(elapsed / 2 / 60)
+    epochs, stop = EpochCallback(), StopCallback(max(limit - (time.monotonic() - begun), 0.0) / 60)
     callbacks = [epochs, stop, StepCallback()]
     if config.trainer.early_stopping_patience is not None:
         patience, threshold = config.trainer.early_stopping_patience, config.trainer.early_stopping_threshold
@@ -316,7 +317,7 @@ def _train_network(
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     epochs.trainer = trainer
-    say(f"matched baseline: training {about}, for at most {elapsed / 2:.0f} s")
+    say(f"matched baseline: training {about}, in at most {limit:.0f} s")
     try:
         trainer.train()
         if stop.reason is not None:
@@ -327,4 +328,6 @@ def _train_network(
         if trainer.is_world_process_zero():
             shutil.rmtree(folder, ignore_errors=True)
     evaluated = {name: value for name, value in metrics.items() if name.startswith("eval")}
-    return {"about": about, "steps": trainer.state.global_step, "metrics": evaluated}
+    batches = trainer.get_eval_dataloader(next(iter(parts.evaluation_sets.values())))
+    predictions = sum(map(_count_predictions, batches))
+    return {"about": about, "steps": trainer.state.global_step, "predictions": predictions, "metrics": evaluated}

@@ -137,12 +137,11 @@ def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no")])
 def test_against_the_last_layer_that_was_trained(run: Path, other: float, answer: str) -> None:
-    network = {"about": "the last layer alone", "steps": 100, "metrics": {"eval/score": other, "eval/loss": 1.0}}
+    network = {"about": "the last layer alone", "steps": 100, "predictions": 1000}
+    network |= {"metrics": {"eval/score": other, "eval/loss": 1.0}}
     record = {"final_metrics": {"eval/loss": 1.0, "eval/score": 0.9}}
     others = {MATCHED_BASELINE: {"networks": [network]}}
-    files = read_run(run)
-    files.halting["classes"]["all"]["accuracy_n"] = 1000
-    found = verdict(with_files(files, run=record, others=others))["worth"]
+    found = verdict(with_files(read_run(run), run=record, others=others))["worth"]
     assert found.answer == answer
     assert f"the last layer alone, trained the same way in this run: score 0.900 to {other:.3f}" in found.sentences[0]
 
