@@ -5,8 +5,9 @@ dealt to the units at random. A model with one distribution for a whole task is 
 which is trained on the states that the run has kept. A network of one depth that is trained with as much work is a run
 of its own, see `adadepth.tasks.rivals`.
 
-All of it takes at most a third of the run's time. A pass over an example takes at most a third of what training on it
-took, so that as many passes are made as sequences were trained on; a training of its own is stopped at its share.
+All of it takes at most a third of the run's time. Training on an example takes about three times as long as a pass over
+it, so that half as many passes as sequences that were trained on are a sixth of the training, and with all statistics
+less than a third of it; a training of its own is stopped at its share.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
     """
     args, steps = session.trainer.args, session.trainer.state.global_step
     trained = steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    count = min(len(dataset), _MOST_EXAMPLES, trained // passes)
+    count = min(len(dataset), _MOST_EXAMPLES, trained // (2 * passes))
     if count < min(_FEWEST_EXAMPLES, len(dataset)):
         raise LeftOut(f"training was too short for it: {trained:,} sequences, and it reads each example {passes} times")
     return count
@@ -184,6 +185,8 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
     exits, rule = records.exit_steps, None
     if getattr(model.config, "exit_rule", "") is None and isinstance(model, ExitRuleKnob):
         exits, rule = _exit_at_half(model, records)
+    elif parse_rule(getattr(model.config, "exit_rule", "fixed:1")).mixes:
+        raise LeftOut("its predictions are mixtures of all steps")
     if exits is None or not records.ran_every_step or (records.ran is not None):
         raise LeftOut("its depth is not decided by exits")
     return {"rule": rule, **compare_recorded(records, exits, problem, metrics)}

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from adadepth.report.run_files import MATCHED_BASELINE, read_run
+from adadepth.report.run_files import EXITS, MATCHED_BASELINE, read_run
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
+from tests.runs_support import folder_of_run
 from tests.training.support import tiny_config, tiny_trainer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels", "sentence_order_label")
@@ -80,6 +81,37 @@ def test_a_pretraining_is_compared_by_the_metrics_of_its_evaluation(
     low, high = (row["depth"] for row in one["fixed"])
     assert low <= one["mean"] <= high
     assert f"({one['examples']} of {one['of_examples']} examples of held_out)" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # a run each
+@pytest.mark.parametrize("name", ["ponder_tiny", "ponder_parity", "trm_tiny", "loop_hops", "loop_tiny", "act_hops"])
+def test_runs_of_every_kind_compare_their_own_depth(name: str, tmp_path: Path) -> None:
+    lengths = [f"trainer.{key}=40" for key in ("max_steps", "eval_steps", "save_steps")]
+    run = folder_of_run(tmp_path, "--config-name", name, "debug=default", "matched_baseline=true", *lengths)
+    files = read_run(run)
+    ((evaluated, one),) = files.of(MATCHED_BASELINE)["sets"].items()
+    assert files.run["verdict"]["worth"]["answer"] != "unknown"
+    assert one["examples"] == one["of_examples"]
+    exits = files.of(EXITS).get("sets", {}).get(evaluated)
+    if exits is None or one["rule"] is not None:  # a text whose exits a rule decides that is not the model's
+        return
+    assert one["mean"] == pytest.approx(exits["exit"]["mean"])
+    assert one["own"] == pytest.approx(exits["exit"]["quality"])
+    by_step = {row["step"]: row["quality"] for row in exits["steps"]}
+    for row in one["fixed"]:
+        assert row["quality"] == pytest.approx(by_step[row["depth"]])
+
+
+@pytest.mark.slow  # a run
+def test_adalayers_trains_the_last_layer_and_leaves_no_checkpoint(tmp_path: Path) -> None:
+    lengths = [f"trainer.{key}=60" for key in ("max_steps", "eval_steps", "save_steps")]
+    run = folder_of_run(tmp_path, "--config-name", "adalayers_tiny", "debug=default", "matched_baseline=true", *lengths)
+    found = read_run(run).of(MATCHED_BASELINE)
+    if "left_out" not in found:  # the setting up alone may take longer than half of so short a training
+        (network,) = found["networks"]
+        assert (network["about"], network["steps"], network["predictions"]) == ("the last layer alone", 60, 8)
+        assert {"eval/score", "eval/task_loss"} <= network["metrics"].keys()
+    assert not (run / "matched_baseline").exists()
 
 
 def test_a_short_training_leaves_it_out_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
