@@ -27,7 +27,10 @@ def shrunk(config: ExperimentConfig, given: Set[str]) -> ExperimentConfig:
         groups.append("tokenizer")
     if config.task is Task.architecture_search:
         groups.append("search")
-    return dataclasses.replace(config, **{name: _small(name, getattr(config, name), given) for name in groups})
+    root = {
+        name: about.debug for name, about in declared(ExperimentConfig).items() if about.shrinks and name not in given
+    }
+    return dataclasses.replace(config, **root, **{name: _small(name, getattr(config, name), given) for name in groups})
 
 
 def _small(group: str, settings: Any, given: Set[str]) -> Any:

@@ -1,4 +1,4 @@
-"""What the rest of the project asks of a model: one base class that every head extends, and six mixins beside it.
+"""What the rest of the project asks of a model: one base class that every head extends, and seven mixins beside it.
 
 Training, evaluation, statistics, pricing and budgets know models by these classes alone. What every family has to have
 is marked `required`; what only some have is a member with a default, or, where it is several methods, a mixin, which is
@@ -241,6 +241,24 @@ class HoldsBudget(DepthModel):
 
     def force_depth(self, depth: int | None) -> None:
         """Give every unit this many updates from now on; None: let them halt."""
+        raise NotImplementedError
+
+
+class ReplaysHalting(DepthModel):
+    """A model of tokens that can halt by given masses; outputs have `halting_probabilities`, those that it halted by.
+
+    Attributes:
+        halts_by_sequence: Whether all tokens of a sequence halt together.
+    """
+
+    halts_by_sequence: bool = False
+
+    @required
+    def replay_halting(self, masses: Tensor | None) -> None:
+        """Let tokens halt by these masses from now on, (B, T, N), whatever their states say; None: by their states.
+
+        A token halts at the update at which its masses sum to its threshold, or at the last of N.
+        """
         raise NotImplementedError
 
 

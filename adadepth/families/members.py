@@ -52,6 +52,7 @@ _VALUES = {
     "refills": _FLAG,
     "shows_states": _FLAG,
     "trains_in_slots": _FLAG,
+    "halts_by_sequence": _FLAG,
     "depth_knob": _Value("a string", lambda value: isinstance(value, str)),
 }
 _NO_MODEL = f"must extend {_PLACE}.DepthModel, and then transformers.PreTrainedModel"

@@ -109,6 +109,8 @@ class Family:
         budget: What its depth can be set to.
         depth: The setting that says the greatest number of updates; None: a pretrained model decides.
         fixed_depth: The setting that gives every unit one depth, which a rival of equal work needs.
+        matched_baseline: Settings of the network of one depth that is trained at the end of a run on the states that
+            the run has kept, and what that network is, in words; None: a run reads its own network at one depth.
         search: How its architectures are searched for; None: it has but one.
         reads: Which of the `OPTIONAL_GROUPS` of a configuration it can read, besides `budget`.
         starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
@@ -152,6 +154,7 @@ class Family:
     budget: Budgeting = field(default_factory=Budgeting)
     depth: str | None = None
     fixed_depth: str | None = None
+    matched_baseline: tuple[Mapping[str, Any], str] | None = None
     search: Searching | None = None
     reads: frozenset[str] = frozenset()
     starts_from: Mapping[str, str | None] = field(default_factory=dict)

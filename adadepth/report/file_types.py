@@ -412,6 +412,47 @@ class ExitRulesFields(TypedDict, total=False):
     sets: Required[dict[str, StudyFields]]
 
 
+class FixedDepthFields(TypedDict):
+    """A network that was read at one depth."""
+
+    depth: Count
+    quality: _Metrics
+
+
+class MatchedSetFields(TypedDict, total=False):
+    """A set of which a trained model was read at one depth, and with its depths dealt at random."""
+
+    examples: Required[Count]
+    of_examples: Required[Count]
+    n: Count
+    predictions: Required[Count]
+    max_depth: DepthCount
+    mean: Required[float]
+    std: Required[float]
+    rule: str | None
+    own: Required[_Metrics]
+    fixed: Required[list[FixedDepthFields]]
+    permuted: Required[RuleControlFields]
+
+
+class TrainedBaselineFields(TypedDict):
+    """A network of one layer that was trained at the end of a run."""
+
+    about: str
+    steps: Count
+    predictions: Count
+    metrics: _Metrics
+
+
+class MatchedBaselineFields(TypedDict, total=False):
+    """`matched_baseline.json`; `left_out` says why there is nothing else."""
+
+    seconds: float
+    sets: dict[str, MatchedSetFields]
+    networks: list[TrainedBaselineFields]
+    left_out: str
+
+
 class BudgetRowFields(TypedDict, total=False):
     """A network that was set to one depth without training."""
 
@@ -565,4 +606,5 @@ FILE_TYPES: Mapping[str, Any] = {
     "exit_rules.json": ExitRulesFields, "budgets.json": BudgetsFields, "rivals.json": RivalsFields,
     "grids.json": GridsFields, "architectures.json": ArchitecturesFields, "seeds.json": SeedsFields,
     "texts.json": ReadTextsFields, "words.json": WordsFields, "probes.json": ProbesFields,
+    "matched_baseline.json": MatchedBaselineFields,
 }  # fmt: skip

@@ -25,6 +25,7 @@ from adadepth.system.plain_yaml import from_yaml
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
+MATCHED_BASELINE = "matched_baseline.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 PROBES, TEXTS_FILE = "probes.json", "texts.json"
@@ -79,6 +80,11 @@ def write_texts(directory: Path, found: Mapping[str, Any]) -> None:
 def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
     """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
     write_json(directory / RIVALS, found)
+
+
+def write_matched_baseline(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write matched_baseline.json: a trained model beside the same network at one depth, or beside one layer."""
+    write_json(directory / MATCHED_BASELINE, found)
 
 
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from adadepth.measure.architectures import OPERATION_NAMES, is_fixed
 from adadepth.measure.names import is_loss
-from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, halts
+from adadepth.report.run_files import (
+    ARCHITECTURES,
+    EXIT_RULES,
+    EXITS,
+    MATCHED_BASELINE,
+    RIVALS,
+    RunFiles,
+    halts,
+    run_unit,
+)
 
 Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
 # What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
@@ -206,20 +215,24 @@ def _third(name: str, counts: Mapping[str, int]) -> str:
 
 
 # The first that two runs have is compared, after what the run was told to optimise and to choose its model by.
-_QUALITIES = ("score", "mlm_loss", "task_loss")
+_QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No other way to spend the depth was tried on the same task"
 _NO_COMPARISON = "no other way to spend the depth was tried"
-_TRIED = ": no fixed depth (rival_of), no exit_rules"  # what units that halt one by one can be compared with
+# What units that halt one by one can be compared with.
+_TRIED = ": no matched baseline (baseline=none), no fixed depth (rival_of), no exit_rules"
 _ONE_STEP = "All examples exit at one step, so there is no depth to compare with one step for all."
 _NOT_RETRAINED = "not retrained"
 
 
 def worth(files: RunFiles) -> Finding:
     """Every comparison that the files of a run allow."""
-    found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files), *_networks(files)]
-    nothing = _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
+    compared = [*_baselines(files), *_rivals(files), *_matched(files), *_steps(files), *_rules(files)]
+    found = [*{one.key: one for one in compared}.values(), *_networks(files)]
+    if has_one_depth(files):
+        return _of_one_depth(files, found)
+    nothing = _nothing(files)
     if not found:
         return Finding("unknown", [nothing], brief=_NO_COMPARISON)
     sentences = [comparison.sentence for comparison in sorted(found, key=lambda one: not one.is_about_depth)]
@@ -243,6 +256,69 @@ def _brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
     if len(about_depth) == 1:
         return figures
     return f"{figures}; better than {sum(pair.result > 0 for pair in about_depth)} of {len(about_depth)}"
+
+
+def _nothing(files: RunFiles) -> str:
+    """Why depth was compared with nothing."""
+    if (reason := files.of(MATCHED_BASELINE).get("left_out")) is not None:
+        return f"{_NOTHING}: the matched baseline was left out, {reason}."
+    return _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
+
+
+def has_one_depth(files: RunFiles) -> bool:
+    """Whether the units of a model that learned where to halt all got the same depth on the set that was compared."""
+    return any(one["std"] == 0 for one in files.of(MATCHED_BASELINE).get("sets", {}).values())
+
+
+def _of_one_depth(files: RunFiles, found: Sequence[QualityPair]) -> Finding:
+    """No: where all units have the same depth, a fixed depth is the same network."""
+    one = next(one for one in files.of(MATCHED_BASELINE)["sets"].values() if one["std"] == 0)
+    rule = "" if one.get("rule") is None else f" by {one['rule']}"
+    first = (
+        f"Every {run_unit(files)} stops{rule} at update {one['mean']:g}: the same network at one depth does the same."
+    )
+    others = [one.sentence for one in found if not one.is_about_depth]
+    figures = {f"gain_over_{one.key}": one.gain for one in found}
+    return Finding("no", [first, *others], figures, f"one depth for all, {one['mean']:g}")
+
+
+def _matched(files: RunFiles) -> Iterator[QualityPair]:
+    """The trained network read at one depth and with its depths dealt at random; or one layer, trained as it was."""
+    for name, one in files.of(MATCHED_BASELINE).get("sets", {}).items():
+        if (measure := _measure(files, one["own"])) is not None and one["std"] > 0:
+            yield from _readings(name, measure, one)
+    own = files.run.get("final_metrics") or {}
+    for network in files.of(MATCHED_BASELINE).get("networks", []):
+        known = compared_metric(own, network["metrics"], [f"/{quality}" for quality in qualities(files)])
+        if known is not None:
+            values = own[known], network["metrics"][known]
+            noise, remark = noise_of(known, *values, network["predictions"])
+            against = f"{network['about']}, trained the same way in this run"
+            yield QualityPair("matched_baseline", against, _short(known), *values, noise, f"one seed each; {remark}")
+
+
+def _measure(files: RunFiles, measured: Mapping[str, float]) -> str | None:
+    """Which metric of a comparison says most of quality."""
+    return next((name for name in [*qualities(files), "loss"] if name in measured), None)
+
+
+def _readings(name: str, measure: str, one: Mapping[str, Any]) -> Iterator[QualityPair]:
+    """Both readings of the trained network on a set."""
+    own, permuted = one["own"][measure], one["permuted"]
+    rule = "" if one.get("rule") is None else f", by {one['rule']}"
+    of = f"{one['examples']:,} of {one['of_examples']:,} examples"
+    points = [(row["depth"], row["quality"][measure]) for row in one["fixed"]]
+    other = points[0][1] if len(points) == 1 else at_depth(points, one["mean"])
+    if other is not None:
+        noise, remark = noise_of(measure, own, other, one["predictions"])
+        against = f"itself read at one depth for all, {one['mean']:.2f} updates as in the mean{rule}"
+        yield QualityPair(f"fixed_step/{name}", against, f"{name}/{measure}", own, other, noise, f"{remark}; {of}")
+    dealt, deviation = permuted["quality"][measure], 2 * permuted["quality_std"][measure]
+    noise, remark = noise_of(measure, own, dealt, one["predictions"])
+    if deviation > noise:
+        noise, remark = deviation, f"differences up to {deviation:.3f} are two deviations of {permuted['draws']} draws"
+    against = f"its own depths dealt to the units at random{rule}"
+    yield QualityPair(f"random_depths/{name}", against, f"{name}/{measure}", own, dealt, noise, f"{remark}; {of}")
 
 
 def _answer(found: Sequence[QualityPair]) -> Answer:

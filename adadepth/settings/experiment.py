@@ -421,6 +421,12 @@ class ExperimentConfig:
     )
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
     runs: list[str] = setting([], "mode=report: compare these runs, and those in these folders, on one page")
+    matched_baseline: bool = setting(
+        True,
+        "compare a trained model with a fixed depth at its end, in at most a third of the run's time",
+        neutral=True,
+        debug=False,
+    )
     rival_of: str | None = setting(
         None, "train the network of one depth and as much work as that run: a directory, or `latest`"
     )

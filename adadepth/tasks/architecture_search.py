@@ -21,6 +21,7 @@ from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import Family, Searching, family, load
 from adadepth.report.architectures import comparison_text
 from adadepth.report.run_files import write_architectures
+from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
 from adadepth.settings.experiment import Costs, RetrainFrom, Stage
@@ -31,7 +32,7 @@ from adadepth.tasks.identity import check_resumed_data, training_tokenizer
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
 from adadepth.tasks.next_commands import commands_after
-from adadepth.tasks.report import show_last_screen, write_run_report
+from adadepth.tasks.report import judge, show_last_screen, write_run_report
 from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
 from adadepth.training.arguments import training_arguments
@@ -160,6 +161,8 @@ def train(config: ExperimentConfig) -> Trained:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # in the other processes, too
         metrics = _later_stages(search, run)
         run.update(final_metrics=metrics)
+        if search.is_main:  # of the networks that were compared, of which the search itself knew nothing
+            run.update(verdict=as_json(judge(search.directory)))
     if search.is_main:
         report = write_run_report(search.directory)
         show_last_screen(search.directory, report, commands_after(config, search.directory))

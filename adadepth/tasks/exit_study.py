@@ -151,7 +151,7 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
         studies[name] = _study(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
-            exits[name] = step_summary(records, labels=data.labels, truncation="leftover", **_measured(data))
+            exits[name] = step_summary(records, labels=data.labels, truncation="leftover", **scored_metrics(data))
     if exits and trainer.is_world_process_zero():
         write_exits(session.run.directory, exits, trainer.state.global_step)
     _conclude(studies, session)
@@ -196,7 +196,7 @@ def _adopt(advice: Mapping[str, Any], session: Session) -> None:
         say(f"model that stops by {advice['rule']['rule']}: {folder}")
 
 
-def _measured(data: LabelledData) -> dict[str, Any]:
+def scored_metrics(data: LabelledData) -> dict[str, Any]:
     """What is measured of units: the task's metrics, or the accuracy of labelled tokens."""
     if data.problem == "tagging":
         return {"problem": "classification", "metrics": ("accuracy",)}
@@ -210,12 +210,12 @@ def _study(
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     by_token = data.problem == "tagging"
     priced = partial(price_of, model, by_token=by_token)
-    found = study(records, rules, price=priced(records), **_measured(data))
+    found = study(records, rules, price=priced(records), **scored_metrics(data))
     sequences = sequences_of(records.index) if by_token else records.index
-    found |= _advised(records, sequences, rules, priced, _measured(data))
+    found |= _advised(records, sequences, rules, priced, scored_metrics(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
         really = _run_really(rules, dataset, session)
-        found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
+        found = add_online(found, {label: online_figures(run, **scored_metrics(data)) for label, run in really.items()})
     conditions = _conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "examples take freed places"

@@ -34,6 +34,7 @@ from adadepth.tasks.identity import (
     training_classes,
     training_tokenizer,
 )
+from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -74,12 +75,7 @@ def train(config: ExperimentConfig) -> Trained:
     data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": classes}))
     if (reordered := reordered_classes(config, data.labels)) is not None:
         data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": reordered}))
-    set_seed(config.seed)
-    vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
-    if data.tokenizer is not None:
-        model.take_padding(data.tokenizer.pad_token_id)
-    _set_class_weights(config, data, model)
+    model = _fresh_model(config, data)
     check_positions(config, model)
     check_depth(config, model)
     if config.halting.alone:
@@ -87,7 +83,26 @@ def train(config: ExperimentConfig) -> Trained:
     parts = finetuning_parts(config, args, data, model)
     settle = budgets.settle if met(config) == "fitted" else budgets.correct_depth if met(config) == "held" else None
     last = None if settle is None else partial(settle, config.budget)
-    return train_parts(config, args, parts, lambda session: _write_tests(config, data, session), last)
+
+    def build_parts(config: ExperimentConfig, args: TrainingArguments) -> Parts:
+        return finetuning_parts(config, args, data, _fresh_model(config, data))
+
+    def further(session: Session) -> None:
+        _write_tests(config, data, session)
+        compare_with_matched_baseline(session, build_parts)
+
+    return train_parts(config, args, parts, further, last)
+
+
+def _fresh_model(config: ExperimentConfig, data: LabelledData) -> Any:
+    """A new classifier for the data, or one that starts from `model.pretrained`."""
+    set_seed(config.seed)
+    vocab_size = None if data.tokenizer is None else len(data.tokenizer)
+    model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
+    if data.tokenizer is not None:
+        model.take_padding(data.tokenizer.pad_token_id)
+    _set_class_weights(config, data, model)
+    return model
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

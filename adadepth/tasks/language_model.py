@@ -22,6 +22,7 @@ from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
+from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Parts, Session, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.tasks.stored import check_vocabulary
 from adadepth.training.arguments import training_arguments
@@ -35,7 +36,8 @@ def train(config: ExperimentConfig) -> Trained:
     config = settled(config, args, data)
     model = fresh_model(config, data)
     settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
-    return train_parts(config, args, language_parts(config, args, data, model), settle=settle)
+    parts = language_parts(config, args, data, model)
+    return train_parts(config, args, parts, compare_with_matched_baseline, settle)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -17,6 +17,7 @@ from adadepth.settings.kinds import loaded_data
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets
 from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
+from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import (
     Parts,
     Trained,
@@ -38,7 +39,9 @@ def train(config: ExperimentConfig) -> Trained:
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
     correct = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
-    return train_parts(config, args, pretraining_parts(config, args, data, model), settle=correct)
+    return train_parts(
+        config, args, pretraining_parts(config, args, data, model), compare_with_matched_baseline, correct
+    )
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

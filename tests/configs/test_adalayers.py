@@ -26,7 +26,9 @@ NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
 def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> None:
     found = configured(root, f"baseline={baseline}", *NO_TABLE.get(root, []))
     written: Any = OmegaConf.load(CONFIGS / "baseline" / f"{baseline}.yaml")
-    model = written.get("model", {} if "features" in written else written)
+    assert found.matched_baseline is written.get("matched_baseline", True)
+    is_global = not {"features", "matched_baseline"}.isdisjoint(written)
+    model = written.get("model", {} if is_global else written)
     for name, value in model.items():
         assert getattr(found.model, str(name)) == value
     for name, value in written.get("trainer", {}).items():

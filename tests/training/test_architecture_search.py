@@ -73,6 +73,9 @@ def test_one_run_searches_derives_retrains_and_compares(finished):
     comparison = json.loads((run / "architectures.json").read_text())
     assert [row["name"] for row in comparison["rows"]] == ["derived", "derived", *BASELINES]
     assert all(row["seconds"]["T=8, M=8, batch=2"]["median"] > 0 for row in comparison["rows"])
+    compared = {name for name in record["verdict"]["worth"]["figures"] if name.startswith("gain_over_architecture")}
+    assert compared == {f"gain_over_architecture/{name}" for name in BASELINES}
+    assert record["verdict"]["worth"]["answer"] in ("yes", "partly", "no")
 
 
 def test_the_derived_network_is_the_argmax_of_the_supernet(finished):

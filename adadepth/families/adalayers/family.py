@@ -153,6 +153,7 @@ FAMILY = Family(
         whole=True,
         checks=("adadepth.families.adalayers.family:check_budget",),
     ),
+    matched_baseline=({"pick_one_layer_only": -1}, "the last layer alone"),
     reads=frozenset({"features"}),
     build="adadepth.families.adalayers.base:build_on_base",
     first_tokens="adadepth.families.adalayers.family:first_tokens",

@@ -34,7 +34,7 @@ from adadepth.families.albert_act.recurrence import (
     StateRecord,
     refuse_ragged,
 )
-from adadepth.families.contract import DepthKnob, HoldsBudget
+from adadepth.families.contract import DepthKnob, HoldsBudget, ReplaysHalting
 from adadepth.families.shared.albert.block import (
     AlbertAttention,
     AlbertEmbeddings,
@@ -125,7 +125,7 @@ class HaltingOutput(TracedOutput):
         return cls(**passed_on, **own)
 
 
-class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, SharedBlockModel):
+class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlockModel):
     """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
 
     config: AlbertActConfig
@@ -199,6 +199,15 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, SharedBlockModel):
     def force_depth(self, depth: int | None) -> None:
         """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
         self._encoder.forced_depth = depth
+
+    @property
+    def halts_by_sequence(self) -> bool:
+        """Whether all tokens of a sequence halt together."""
+        return self.config.halting_scope == "sequence"
+
+    def replay_halting(self, masses: Tensor | None) -> None:
+        """Let tokens halt by these masses, (B, T, N), instead of their halting unit's; None: by their unit."""
+        self._encoder.replayed_masses = masses
 
     @property
     def one_depth(self) -> int | None:

@@ -295,6 +295,7 @@ class AlbertActTransformer(nn.Module):
 
     Attributes:
         forced_depth: Updates that every token gets instead of what the configuration says; None: as it says.
+        replayed_masses: Halting masses (B, T, N) that take the place of the halting unit's; None: the unit's count.
     """
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -305,6 +306,7 @@ class AlbertActTransformer(nn.Module):
         self.state_record = StateRecord()
         self.halting_rule = halting_rule(config.halting_rule)
         self.forced_depth: int | None = None
+        self.replayed_masses: Tensor | None = None
 
     def forward(self, state: Tensor, places: Places, readouts: ReadoutStates | None) -> Finished:
         """Update every position until the last token has halted.
@@ -340,7 +342,10 @@ class AlbertActTransformer(nn.Module):
         """Iteration `step`, counted from 1: the tokens after it, and the halting mass of those that ran, (...)."""
         rule, running = recipe.rule, tokens.halting.running
         output, probability = self.propose(tokens.stream, places)
-        if recipe.adapts:
+        if self.replayed_masses is not None:
+            masses = self.replayed_masses[..., step - 1]
+            probability = masses if places.slots is None else take(masses.flatten(), places.slots)
+        elif recipe.adapts:
             probability = self.halting_rule.mass(probability, tokens.halting.accumulated, step)
         halting, weight = act_step(
             tokens.halting,

@@ -13,7 +13,15 @@ import pytest
 from adadepth.measure.architectures import describe_architecture
 from adadepth.measure.layers import describe_layers
 from adadepth.report.pages import sections_of
-from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, read_run
+from adadepth.report.run_files import (
+    ARCHITECTURES,
+    EXIT_RULES,
+    EXITS,
+    MATCHED_BASELINE,
+    RIVALS,
+    RunFiles,
+    read_run,
+)
 from adadepth.report.verdict import strength, verdict
 from adadepth.report.worth import as_json, at_depth, score_noise
 from tests.unit.report.synthetic import make_run
@@ -96,6 +104,57 @@ def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
     found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
     assert found.answer == answer
     assert f"score 0.900 to {other:.3f}" in found.sentences[0]
+
+
+def matched_set(own: float, low: float, high: float, dealt: float, *, std: float = 1.0) -> dict[str, Any]:
+    """A set that was read at one depth, with a mean of 3.25 between 3 and 4."""
+    permuted = {"draws": 3, "quality": {"mlm_loss": dealt}, "quality_std": {"mlm_loss": 0.001}}
+    fixed = [{"depth": 3, "quality": {"mlm_loss": low}}, {"depth": 4, "quality": {"mlm_loss": high}}]
+    about = {"examples": 64, "of_examples": 100, "predictions": 500, "mean": 3.25, "std": std, "rule": None}
+    return {**about, "own": {"mlm_loss": own}, "fixed": fixed, "permuted": permuted}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dealt", "answer"),
+    [(4.2, 4.2, 4.3, "yes"), (4.2, 4.2, 4.01, "partly"), (4.01, 3.9, 3.9, "no"), (3.0, 3.0, 4.02, "no")],
+)
+def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
+    run: Path, low: float, high: float, dealt: float, answer: str
+) -> None:
+    compared = {"sets": {"held_out": matched_set(4.0, low, high, dealt)}}
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert found.answer == answer
+    assert found.figures == {
+        "gain_over_fixed_step/held_out": pytest.approx(low + 0.25 * (high - low) - 4.0),
+        "gain_over_random_depths/held_out": pytest.approx(dealt - 4.0),
+    }
+    assert "itself read at one depth for all, 3.25 updates as in the mean" in found.sentences[0]
+    assert "64 of 100 examples" in found.sentences[1]
+
+
+def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
+    compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, 4.0, std=0.0)}}
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert found.answer == "no"
+    assert found.sentences == ["Every token stops at update 3.25: the same network at one depth does the same."]
+
+
+@pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no")])
+def test_against_the_last_layer_that_was_trained(run: Path, other: float, answer: str) -> None:
+    network = {"about": "the last layer alone", "steps": 100, "predictions": 1000}
+    network |= {"metrics": {"eval/score": other, "eval/loss": 1.0}}
+    record = {"final_metrics": {"eval/loss": 1.0, "eval/score": 0.9}}
+    others = {MATCHED_BASELINE: {"networks": [network]}}
+    found = verdict(with_files(read_run(run), run=record, others=others))["worth"]
+    assert found.answer == answer
+    assert f"the last layer alone, trained the same way in this run: score 0.900 to {other:.3f}" in found.sentences[0]
+
+
+def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
+    others = {MATCHED_BASELINE: {"left_out": "training was too short for it"}}
+    found = verdict(with_files(read_run(run), others=others))["worth"]
+    assert found.answer == "unknown"
+    assert "the matched baseline was left out, training was too short for it" in found.sentences[-1]
 
 
 def test_exits_against_those_dealt_at_random_and_one_step_for_all(run: Path) -> None:

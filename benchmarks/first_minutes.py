@@ -1,0 +1,179 @@
+"""Every configuration that needs no download, as its command stands: how long it takes and what its verdict answers.
+
+    python benchmarks/first_minutes.py [--folder FOLDER] [--only NAME ...] [--seeds 0 1 2] [--jobs 1|2] [--threads 1]
+        [--page docs/first_minutes.md]
+
+A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. What is done is kept in the folder, so
+that the same command goes on after an interruption and tries again what failed. The table is printed and written to
+first_minutes.md in the folder, and with --page also into a page, between its two marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from adadepth.report.run_files import HALTING, RunFiles, read_run, write_json
+from adadepth.report.worth import ANSWERS, qualities
+from adadepth.system.files import write_atomic
+
+ROOT = Path(__file__).resolve().parents[1]
+# The quickest first.
+CONFIGURATIONS = (
+    "adalayers_tiny", "ponder_tiny", "ponder_parity", "act_hops", "act_addition", "act_maze", "loop_hops", "loop_trace",
+    "loop_mano", "ponder_hops", "loop_tiny", "par_tiny", "trm_tiny", "act_tiny", "act_small", "act_base",
+)  # fmt: skip
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+UNKNOWN = ANSWERS["unknown"]
+# What a comparison of the verdict is called in the table, by how its figure's name begins.
+_COMPARED = {
+    "fixed_step": "itself at one depth",
+    "random_depths": "its depths at random",
+    "matched_baseline": "the last layer, trained",
+    "architecture": "networks of equal work, trained",
+}
+_GAIN = "gain_over_"
+
+
+def main() -> None:
+    """Run what is not done yet, and write the table; fails where a run failed."""
+    options = parse_options()
+    folder = options.folder.resolve()
+    cells = [(name, seed) for seed in options.seeds for name in options.only]
+    missing = [cell for cell in cells if not result_file(folder, *cell).exists()]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        errors = list(filter(None, pool.map(lambda cell: run_cell(folder, *cell, options.threads), missing)))
+    table = format_table(summarise(folder, options.only, options.seeds))
+    write_atomic(folder / "first_minutes.md", table)
+    print(table, flush=True)
+    if options.page is not None:
+        write_page(options.page, table)
+    if errors:
+        raise SystemExit("\n".join(errors))
+
+
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=ROOT / "outputs" / "first_minutes")
+    parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs beside each other")
+    parser.add_argument("--threads", type=int, default=1, help="of each run")
+    parser.add_argument("--page", type=Path, help="a page that has the table between its marks")
+    return parser.parse_args()
+
+
+def result_file(folder: Path, name: str, seed: int) -> Path:
+    """Return where the result of a run is kept."""
+    return folder / f"{name}.{seed}.json"
+
+
+def run_cell(folder: Path, name: str, seed: int, threads: int) -> str | None:
+    """Run a configuration with a seed and keep where it is and how long the whole command took; returns an error."""
+    output, log = folder / "outputs" / f"{name}.{seed}", folder / f"{name}.{seed}.log"
+    output.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "adadepth/run.py", "--config-name", name, f"seed={seed}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
+    print(f"{name} seed {seed}: {log}", flush=True)
+    begun = time.monotonic()
+    with log.open("wb") as file:
+        status = subprocess.call(
+            [*command, f"output_dir={output}"], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=environment
+        )
+    seconds = time.monotonic() - begun
+    if status:
+        return f"{name} seed {seed}: failed with status {status}, {log}"
+    run = max(output.glob(f"{name}/*/run.json"), key=lambda path: path.stat().st_mtime).parent
+    write_json(result_file(folder, name, seed), {"seconds": seconds, "run": str(run.relative_to(folder))})
+    print(f"{name} seed {seed}: {seconds / 60:.1f} minutes", flush=True)
+    return None
+
+
+def summarise(folder: Path, names: Iterable[str], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield a row of the table for every configuration of which a run is done."""
+    for name in names:
+        files = [path for seed in seeds if (path := result_file(folder, name, seed)).exists()]
+        if results := [json.loads(path.read_text(encoding="utf-8")) for path in files]:
+            yield {"name": name, **describe_runs(results, [read_run(folder / one["run"]) for one in results])}
+
+
+def describe_runs(results: Sequence[Mapping[str, Any]], runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """Return minutes, answers, depths, qualities and comparisons of the runs of a configuration."""
+    verdicts = [run.run.get("verdict") or {} for run in runs]
+    figures = [figure for verdict in verdicts for figure in verdict.get("worth", {}).get("figures", {})]
+    compared = dict.fromkeys(
+        words for figure in figures for key, words in _COMPARED.items() if figure.startswith(_GAIN + key)
+    )
+    return {
+        "minutes": [one["seconds"] / 60 for one in results],
+        "adapts": [_answer(verdict, "adapts") for verdict in verdicts],
+        "worth": [_answer(verdict, "worth") for verdict in verdicts],
+        "depths": [_depth(run) for run in runs],
+        "qualities": [_quality(run) for run in runs],
+        "compared": list(compared),
+    }
+
+
+def _answer(verdict: Mapping[str, Any], question: str) -> str:
+    return ANSWERS.get(verdict.get(question, {}).get("answer"), UNKNOWN)
+
+
+def _depth(run: RunFiles) -> str:
+    """The mean depth of a run, of the most."""
+    halting = {} if HALTING in run.missing else run.halting
+    if "layers" in halting:
+        return f"layer {halting['layers']['expected_depth']:.1f}"
+    if "architecture" in halting:
+        return f"{halting['architecture']['expected_blocks']:.0f} of {halting['max_depth']} blocks"
+    mean = halting.get("classes", {}).get("all", {}).get("mean")
+    return "-" if mean is None else f"{mean:.2f} of {halting['max_depth']}"
+
+
+def _quality(run: RunFiles) -> str:
+    """The metric that says most of a run's quality."""
+    metrics = run.run.get("final_metrics") or {}
+    known = [f"eval/{name}" for name in [*qualities(run), "loss"]]
+    name = next((name for name in known if isinstance(metrics.get(name), int | float)), None)
+    return "-" if name is None else f"{name.removeprefix('eval/')} {metrics[name]:.3f}"
+
+
+def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the Markdown table."""
+    lines = [
+        "| `--config-name` | minutes (range) | does depth adapt? | is it worth it? | mean depth | quality "
+        "| compared with |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        spent = row["minutes"]
+        cells = [
+            f"`{row['name']}`",
+            f"{median(spent):.1f} ({min(spent):.1f} to {max(spent):.1f})",
+            *(", ".join(row[key]) for key in ("adapts", "worth", "depths", "qualities")),
+            "; ".join(row["compared"]) or "nothing",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_page(page: Path, table: str) -> None:
+    """Put the table between the marks of a page."""
+    text = page.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"--page {page}: has no {BEGIN} and {END}")
+    before, _, rest = text.partition(BEGIN)
+    write_atomic(page, f"{before}{BEGIN}\n\n{table}\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""ACT-ALBERT beside itself at one depth: what halts by its own masses is the model, and what is fixed is fixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from adadepth.report.run_files import EXITS, MATCHED_BASELINE, read_run
+from adadepth.tasks.matched_baseline import compare_with_matched_baseline
+from tests.runs_support import folder_of_run
+from tests.training.support import tiny_config, tiny_trainer
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels", "sentence_order_label")
+RULES = {
+    "single": (),
+    "graves": ("model.state_rule=graves", "model.recall=true"),
+    "sequences": ("model.halting_scope=sequence",),
+}
+
+
+def halting_trainer(folder: Path, *overrides: str) -> Any:
+    """A trainer whose tokens halt at various updates."""
+    trainer = tiny_trainer(folder, "model.num_hidden_layers=6", "model.cap_remainder=forced", *overrides)
+    unit = trainer.model.albert.encoder.albert_layer.act.dense
+    torch.nn.init.normal_(unit.weight, std=1.0, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.constant_(unit.bias, -1.0)
+    return trainer
+
+
+def session_of(trainer: Any, folder: Path, *, steps: int = 1000) -> Any:
+    trainer.state.global_step = steps
+    config = tiny_config("matched_baseline=true")
+    return SimpleNamespace(trainer=trainer, config=config, run=SimpleNamespace(directory=folder))
+
+
+def first_batch(trainer: Any) -> dict[str, torch.Tensor]:
+    (dataset,) = trainer.evaluation_sets.values()
+    batch = trainer.data_collator([dataset[index] for index in range(4)])
+    return {name: batch[name] for name in INPUTS if name in batch}
+
+
+@pytest.mark.parametrize("execution", ["dense", "ragged"])
+@pytest.mark.parametrize("rule", RULES)
+def test_replayed_masses_are_the_model_and_one_depth_is_one_depth(rule: str, execution: str, tmp_path: Path) -> None:
+    trainer = halting_trainer(tmp_path, *RULES[rule], f"model.execution={execution}")
+    model, batch = trainer.model.eval(), first_batch(trainer)
+    with torch.no_grad():
+        own = model(**batch)
+        assert own.trace.updates[own.trace.valid].unique().numel() > 1
+        padded = torch.nn.functional.pad(own.halting_probabilities, (0, 6 - own.halting_probabilities.shape[-1]))
+        model.replay_halting(padded)
+        again = model(**batch)
+        model.replay_halting(torch.tensor([0.2, 0.3, 1.0, 1.0, 1.0, 1.0]).expand(padded.shape))
+        fixed = model(**batch)
+        model.replay_halting(None)
+        free = model(**batch)
+    assert torch.equal(again.trace.updates, own.trace.updates)
+    torch.testing.assert_close(again.prediction_logits, own.prediction_logits, rtol=0, atol=1e-5)
+    assert (fixed.trace.updates[fixed.trace.valid] == 3).all()
+    assert torch.equal(free.prediction_logits, own.prediction_logits)
+
+
+def test_a_pretraining_is_compared_by_the_metrics_of_its_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = halting_trainer(tmp_path)
+    compare_with_matched_baseline(session_of(trainer, tmp_path))
+    found = read_run(tmp_path).of(MATCHED_BASELINE)
+    (one,) = found["sets"].values()
+    assert one["examples"] == one["of_examples"], "training was long enough for all of them"
+    evaluated = trainer.evaluate()
+    for name in ("mlm_loss", "mlm_accuracy"):
+        assert one["own"][name] == pytest.approx(evaluated[f"eval_{name}"], rel=1e-4)
+    everyone = next(iter(trainer.last_reports.values())).statistics["classes"]["all"]
+    assert one["mean"] == pytest.approx(everyone["mean"])
+    assert one["std"] == pytest.approx(everyone["std"], rel=1e-3)
+    low, high = (row["depth"] for row in one["fixed"])
+    assert low <= one["mean"] <= high
+    assert f"({one['examples']} of {one['of_examples']} examples of held_out)" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # a run each
+@pytest.mark.parametrize("name", ["ponder_tiny", "ponder_parity", "trm_tiny", "loop_hops", "loop_tiny", "act_hops"])
+def test_runs_of_every_kind_compare_their_own_depth(name: str, tmp_path: Path) -> None:
+    lengths = [f"trainer.{key}=40" for key in ("max_steps", "eval_steps", "save_steps")]
+    run = folder_of_run(tmp_path, "--config-name", name, "debug=default", "matched_baseline=true", *lengths)
+    files = read_run(run)
+    ((evaluated, one),) = files.of(MATCHED_BASELINE)["sets"].items()
+    assert files.run["verdict"]["worth"]["answer"] != "unknown"
+    assert one["examples"] == one["of_examples"]
+    exits = files.of(EXITS).get("sets", {}).get(evaluated)
+    if exits is None or one["rule"] is not None:  # a text whose exits a rule decides that is not the model's
+        return
+    assert one["mean"] == pytest.approx(exits["exit"]["mean"])
+    assert one["own"] == pytest.approx(exits["exit"]["quality"])
+    by_step = {row["step"]: row["quality"] for row in exits["steps"]}
+    for row in one["fixed"]:
+        assert row["quality"] == pytest.approx(by_step[row["depth"]])
+
+
+@pytest.mark.slow  # a run
+def test_adalayers_trains_the_last_layer_and_leaves_no_checkpoint(tmp_path: Path) -> None:
+    lengths = [f"trainer.{key}=60" for key in ("max_steps", "eval_steps", "save_steps")]
+    run = folder_of_run(tmp_path, "--config-name", "adalayers_tiny", "debug=default", "matched_baseline=true", *lengths)
+    found = read_run(run).of(MATCHED_BASELINE)
+    if "left_out" not in found:  # the setting up alone may take longer than half of so short a training
+        (network,) = found["networks"]
+        assert (network["about"], network["steps"], network["predictions"]) == ("the last layer alone", 60, 8)
+        assert {"eval/score", "eval/task_loss"} <= network["metrics"].keys()
+    assert not (run / "matched_baseline").exists()
+
+
+def test_a_short_training_leaves_it_out_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = halting_trainer(tmp_path)
+    compare_with_matched_baseline(session_of(trainer, tmp_path, steps=1))
+    assert read_run(tmp_path).of(MATCHED_BASELINE)["left_out"].startswith("training was too short for it")
+    assert "matched baseline: left out, training was too short" in capsys.readouterr().out
+
+
+def test_a_network_of_one_depth_has_none(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, "model.fixed_depth=2")
+    compare_with_matched_baseline(session_of(trainer, tmp_path))
+    assert not (tmp_path / MATCHED_BASELINE).exists()

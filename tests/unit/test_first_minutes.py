@@ -1,0 +1,103 @@
+"""The table of the first minutes: which commands it runs, what it reads of them, and what it does not run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.configs.support import CONFIGS, configured
+from tests.marks_support import mostly_slow
+from tests.scripts_support import ROOT, load_script
+
+# Quick: one of each defaults list that others inherit from.
+EXTENDED = ("act_tiny", "act_hops", "adalayers_tiny", "par_tiny", "loop_tiny")
+NAMES = (
+    "act_tiny", "act_small", "act_base", "act_hops", "act_addition", "act_maze", "ponder_tiny", "ponder_hops",
+    "ponder_parity", "adalayers_tiny", "par_tiny", "trm_tiny", "loop_tiny", "loop_hops", "loop_mano", "loop_trace",
+)  # fmt: skip
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return load_script("benchmarks/first_minutes.py", monkeypatch)
+
+
+def test_it_runs_every_configuration_without_a_download(script: ModuleType) -> None:
+    assert sorted(script.CONFIGURATIONS) == sorted(NAMES)
+    assert all((CONFIGS / f"{name}.yaml").is_file() for name in NAMES)
+
+
+@pytest.mark.parametrize("name", mostly_slow(NAMES, lambda name: name in EXTENDED))
+def test_every_configuration_has_a_matched_baseline_that_can_be_left_out(name: str) -> None:
+    assert configured(name).matched_baseline
+    assert not configured(name, "baseline=none").matched_baseline
+    assert not configured(name, "debug=default").matched_baseline
+
+
+def write_run(output: Path, name: str, *, worth: str, score: float) -> None:
+    """Leave what a run of a tagger leaves."""
+    folder = output / name / "2026-01-01"
+    folder.mkdir(parents=True)
+    figures = {"gain_over_fixed_step/inside": 0.1, "gain_over_random_depths/inside": 0.2, "gain_over_unigram": 1.0}
+    verdict: dict[str, Any] = {
+        "adapts": {"answer": "yes", "sentences": [], "figures": {}},
+        "worth": {"answer": worth, "sentences": [], "figures": figures},
+    }
+    record = {"status": "finished", "verdict": verdict, "final_metrics": {"eval/score": score, "eval/loss": 1.0}}
+    halting = {"unit": "token", "max_depth": 8, "classes": {"all": {"n": 9, "mean": 3.126, "std": 1.0}}}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "halting.json").write_text(json.dumps(halting))
+
+
+def test_finished_runs_are_not_repeated_and_the_table_is_theirs(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+
+    def call(command: list[str], **options: Any) -> int:
+        commands.append(command)
+        if command[-2] == "seed=1" and len(commands) == 2:
+            return 1  # fails the first time
+        assert options["env"]["OMP_NUM_THREADS"] == "1"
+        output = Path(command[-1].removeprefix("output_dir="))
+        write_run(output, command[3], worth="yes" if command[-2] == "seed=0" else "partly", score=0.75)
+        return 0
+
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n")
+    arguments = ["first_minutes.py", "--folder", str(tmp_path), "--only", "act_hops", "--seeds", "0", "1"]
+    monkeypatch.setattr(script.subprocess, "call", call)
+    monkeypatch.setattr("sys.argv", [*arguments, "--page", str(page)])
+    with pytest.raises(SystemExit, match="act_hops seed 1: failed with status 1"):
+        script.main()
+    script.main()
+    assert [command[1:5] for command in commands] == [
+        ["adadepth/run.py", "--config-name", "act_hops", f"seed={seed}"] for seed in (0, 1, 1)
+    ]
+    written = (tmp_path / "first_minutes.md").read_text()
+    (row,) = [line for line in written.splitlines() if line.startswith("| `act_hops`")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2:] == [
+        "yes, yes", "yes, in part", "3.13 of 8, 3.13 of 8", "score 0.750, score 0.750",
+        "itself at one depth; its depths at random",
+    ]  # fmt: skip
+    assert written in capsys.readouterr().out
+    assert page.read_text() == f"before\n{script.BEGIN}\n\n{written}\n{script.END}\nafter\n"
+
+
+@pytest.mark.slow  # the whole commands of the quickest configurations
+@pytest.mark.parametrize("name", ["adalayers_tiny", "ponder_tiny", "ponder_parity"])
+def test_the_quickest_commands_answer_both_questions(script: ModuleType, name: str, tmp_path: Path) -> None:
+    assert script.run_cell(tmp_path, name, 0, 1) is None, (tmp_path / f"{name}.0.log").read_text()
+    (row,) = script.summarise(tmp_path, [name], [0])
+    assert script.UNKNOWN not in [*row["adapts"], *row["worth"]]
+    assert row["compared"]
+
+
+def test_the_page_has_the_marks_of_the_table(script: ModuleType) -> None:
+    text = (ROOT / "docs" / "first_minutes.md").read_text(encoding="utf-8")
+    assert text.index(script.BEGIN) < text.index(script.END)
