@@ -152,7 +152,7 @@ def open_splits(
     elif (own := kind_of(dataset).tables) is not None:
         found = load(own)(dataset)
     else:
-        found = file_splits(dataset.path, wanted)
+        found = file_splits(dataset.path, wanted, dataset.train_split)
     for split in required:
         if split not in found:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
@@ -169,14 +169,33 @@ def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
     return agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
 
 
-def file_splits(path: Any, wanted: list[str]) -> dict[str, DataTable]:
+def file_splits(path: Any, wanted: list[str], single: str | None = None) -> dict[str, DataTable]:
     """Return those of the wanted splits that a folder, or a mapping of splits to files, has.
+
+    Args:
+        path: The folder, the mapping, or one file.
+        wanted: Splits.
+        single: The split that one file is, also the only table of a folder; None: it must be called like its split.
 
     Raises:
         DataError: There is no such folder or file, or it is no table.
     """
+    if single is not None and (file := _single_table(path)) is not None:
+        return {single: open_table(file)}
     files = _named_files(path, wanted) if isinstance(path, Mapping) else _folder(path, wanted)
     return {split: joined([open_table(file) for file in files[split]]) for split in wanted if split in files}
+
+
+def _single_table(path: Any) -> Path | None:
+    """Return the table that a path names alone, as a file or as the only one of a folder; None: it names none so."""
+    if not isinstance(path, str):
+        return None
+    if (place := as_path("dataset.path", path)).is_file():
+        return place
+    if not place.is_dir() or is_saved(place) or saved_splits(place):
+        return None
+    tables = [file for file in place.iterdir() if file.is_file() and file.name.endswith(_SUFFIXES)]
+    return tables[0] if len(tables) == 1 else None
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
