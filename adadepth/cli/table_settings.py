@@ -43,6 +43,8 @@ _ROWS_MEASURED = 5000  # whose lengths are looked at
 _LONGEST = {True: 256, False: 512}  # tokens of a text, by whether a model begins from scratch
 _FEW_ROWS, _SHARE_OF_MANY, _SHARE_OF_FEW = 1000, 0.1, 0.2  # what is held out
 _EPOCHS, _LEAST_UPDATES = 20, 100  # from scratch
+_SMALL_TOKENS_A_SECOND, _SECONDS = 4000, 180  # of one thread that trains the small model, and what it is given
+_POSITIONS = 128  # of the small models
 _BATCH = 32  # `trainer=finetune`
 _TOKENS_A_SECOND = 100  # of one CPU core that trains ALBERT's base model
 _PATIENCE_MINUTES = 15  # for the training of pretrained weights
@@ -229,7 +231,9 @@ def _text_of(value: Any) -> str | None:
 
 def _choose_problem(given: _Given, table: DataTable, column: str, values: Sequence[Any]) -> Iterator[Choice]:
     """Yield whether there are classes, several labels or values, and the metric of these."""
-    problem = str(given.dataset.problem) if given.has("dataset.problem") else _find_problem(given, table, column, values)
+    problem = (
+        str(given.dataset.problem) if given.has("dataset.problem") else _find_problem(given, table, column, values)
+    )
     chosen = [] if given.has("dataset.problem") or problem == "classification" else [f"dataset.problem={problem}"]
     if problem == "regression":
         numbers = np.array([float(text) for text in map(_text_of, values) if text is not None and is_number(text)])
@@ -300,7 +304,9 @@ def _metrics_of_classes(counts: Counter[str]) -> tuple[list[str], str]:
         return ["accuracy"], "the share of right classes"
     name, most = counts.most_common(1)[0]
     if most > _UNBALANCED * (counts.total() - most) / (len(counts) - 1):
-        return ["f1_macro"], f"every class counts alike: accuracy would be {most / counts.total():.2f} for always {name}"
+        return [
+            "f1_macro"
+        ], f"every class counts alike: accuracy would be {most / counts.total():.2f} for always {name}"
     return ["accuracy"], "no class is much more frequent than the others"
 
 
@@ -326,10 +332,15 @@ def _choose_model(given: _Given, table: DataTable, texts: list[str], rows: int) 
         told = f", {models.width} wide, from scratch: {reason}" if reason else f", from the weights {models.weights}"
         yield Choice(f"model: {option}{told}", (f"model={option}",))
     is_scratch = str(option).endswith(_FROM_SCRATCH) and not given.has("model.pretrained")
-    if (is_scratch or option == models.pretrained) and not given.has("tokenizer", "tokenizer.path"):
-        yield from _choose_length(given, table, texts, str(option))
+    has_known_tokenizer = (is_scratch or option == models.pretrained) and not given.has("tokenizer", "tokenizer.path")
+    lengths = np.empty(0)
+    if has_known_tokenizer:
+        lengths = _count_tokens(given, table, texts, None if is_scratch else models.weights)
+        lengths = lengths + len(texts) + (2 if str(option).startswith("ponder") else 1)  # [SEP] and [CLS]
+    if len(lengths) and not given.has("dataset.sequence_length"):
+        yield _choose_length(given, lengths, is_scratch)
     if is_scratch and not given.has("trainer"):
-        yield from _choose_training(given, rows)
+        yield _choose_training(given, rows, float(lengths.mean()) if len(lengths) else given.dataset.sequence_length)
 
 
 def _why_from_scratch(given: _Given, rows: int) -> str | None:
@@ -362,22 +373,14 @@ def _can_load(given: _Given, weights: str) -> bool:
     return True
 
 
-def _choose_length(given: _Given, table: DataTable, texts: list[str], option: str) -> Iterator[Choice]:
-    """Yield the length that covers nearly all texts, by the tokenizer that the run will have."""
-    is_scratch = option.endswith(_FROM_SCRATCH)
-    if given.has("dataset.sequence_length"):
-        return
-    lengths = _count_tokens(given, table, texts, None if is_scratch else given.models.weights)
-    if not len(lengths):
-        return
-    specials = len(texts) + (2 if option.startswith("ponder") else 1)  # [SEP] and [CLS]
-    needed = float(np.quantile(lengths, _COVERED)) + specials
-    length = min(max(8 * int(np.ceil(needed / 8)), 16), _LONGEST[is_scratch])
-    share = float((lengths + specials <= length).mean())
+def _choose_length(given: _Given, lengths: np.ndarray, is_scratch: bool) -> Choice:
+    """Return the length that covers nearly all texts, by the tokens of each, (rows,)."""
+    length = min(max(8 * int(np.ceil(np.quantile(lengths, _COVERED) / 8)), 16), _LONGEST[is_scratch])
     overrides = [f"dataset.sequence_length={length}"]
-    if is_scratch and length > 128 and not given.has("model.max_position_embeddings"):
+    if is_scratch and length > _POSITIONS and not given.has("model.max_position_embeddings"):
         overrides.append(f"model.max_position_embeddings={length}")
-    yield _told(f"length: {length} tokens cover {share:.0%} of the texts", *overrides)
+    share = float((lengths <= length).mean())
+    return _told(f"length: {length} tokens cover {share:.0%} of the texts", *overrides)
 
 
 def _count_tokens(given: _Given, table: DataTable, columns: list[str], path: str | None) -> np.ndarray:
@@ -402,16 +405,27 @@ def _texts_of_rows(table: DataTable, columns: list[str]) -> Iterator[str]:
             yield " ".join(parts)
 
 
-def _choose_training(given: _Given, rows: int) -> Iterator[Choice]:
-    """Yield the trainer of a small model from scratch, as many updates as the rows need, and how often to evaluate."""
+def _choose_training(given: _Given, rows: int, tokens: float) -> Choice:
+    """Return the trainer of a small model from scratch, with as many updates as the rows need and minutes allow.
+
+    Args:
+        given: What the command line says.
+        rows: Training rows.
+        tokens: Mean tokens of a row.
+    """
     models, overrides = given.models, [f"trainer={given.models.trainer}"]
     if given.has("trainer.max_steps", "trainer.num_train_epochs", "debug", "small"):
-        yield _told("training: from scratch", *overrides)
-        return
+        return _told("training: from scratch", *overrides)
     batch = int(given.values.get("trainer.per_device_train_batch_size", _BATCH))
-    updates = min(max(_EPOCHS * rows // batch, _LEAST_UPDATES), models.most_updates)
+    wanted = min(max(_EPOCHS * rows // batch, _LEAST_UPDATES), models.most_updates)
+    updates, why = wanted, ""
+    if not torch.cuda.is_available() or given.values.get("trainer.use_cpu"):
+        threads = int(given.values.get("runtime.threads") or torch.get_num_threads())
+        possible = int(_SMALL_TOKENS_A_SECOND * threads * _SECONDS / (batch * tokens))
+        updates = max(min(wanted, possible), _LEAST_UPDATES)
+        why = f", as many as {threads} CPU threads do in some minutes" if updates < wanted else ""
     overrides.append(f"trainer.max_steps={updates}")
     if not given.has("trainer.eval_steps", "trainer.eval_strategy"):
         overrides.append(f"trainer.eval_steps={max(updates // 6, 1)}")
     epochs = updates * batch / max(rows, 1)
-    yield _told(f"training: {updates:,} updates of {batch} texts, every text about {epochs:.0f} times", *overrides)
+    return _told(f"training: {updates:,} updates of {batch} texts, each text about {epochs:.0f} times{why}", *overrides)

@@ -27,7 +27,9 @@ USUAL_TEXTS = (
     "passage",
     "question",
 )
-USUAL_LABELS = ("label", "labels", "class", "target", "category", "sentiment", "stars", "rating", "score", "topic", "intent")
+USUAL_LABELS = (
+    "label", "labels", "class", "target", "category", "sentiment", "stars", "rating", "score", "topic", "intent",
+)  # fmt: skip
 USUAL_TAGS = ("ner_tags", "tags", "labels", "pos_tags", "upos", "pos", "tag", "label")
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
