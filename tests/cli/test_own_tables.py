@@ -89,7 +89,7 @@ def test_what_is_given_stays(command: Command, jobs: list[ExperimentConfig], tmp
     config: Any = jobs[-1]
     assert list(config.dataset.metrics) == ["matthews"]
     assert (config.dataset.sequence_length, config.dataset.held_out) == (24, 0.3)
-    assert config.model.name == "pabee"
+    assert config.model.name == "multi_exit_albert"
     assert config.trainer.max_steps == 7
     assert config.trainer.learning_rate == 1e-3  # of a small model from scratch
 
