@@ -32,6 +32,7 @@ from adadepth.cli.hints import explain
 from adadepth.cli.hydra_keys import close_hydra_keys
 from adadepth.cli.validation import checked
 from adadepth.runs.inheritance import inheritance, resumption
+from adadepth.runs.program import noted_choices
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.interpolations import told_within
 from adadepth.system.console import patient_streams, say
@@ -61,8 +62,9 @@ def run_job(composed: DictConfig) -> float | None:
             config = checked(composed)
         given = given_keys(composed)
         line = inheritance(composed, given) or resumption(config, composed, given)
-        if line and is_first_process():
-            say(line)
+        if is_first_process():
+            for told in filter(None, [line, *noted_choices()]):
+                say(told)
         _apply_runtime(config)
         with activity(f"{_ACTIVITIES[config.mode]} {config.name}", Path(config.output_dir)), let_through():
             from adadepth import tasks  # torch and transformers are imported only once the configuration is right
@@ -111,6 +113,11 @@ def _run(given: list[str]) -> None:
         print(text, end="")
         return
     sys.argv[1:] = arguments(given)
+    if any(word.startswith("dataset.path=") for word in given):
+        with activity("reading the table"):
+            from adadepth.cli.table_settings import add_table_settings  # reads rows and tokenizers, so it needs torch
+
+            sys.argv[1:] = add_table_settings(sys.argv[1:])
     with activity("running the sweep" if {"-m", "--multirun"} & set(given) else "composing the configuration"):
         run_job()
 

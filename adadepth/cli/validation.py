@@ -81,12 +81,19 @@ def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
             yield from _unknown_keys(node[key], f"{prefix}{key}.")
 
 
+_ROOTS = {Task.pretrain: "act_tiny", Task.language_model: "par_tiny"}  # that train on running text
+
+
 def _task(config: ExperimentConfig) -> Iterator[str]:
     """Which models and data a task takes, and what only some tasks and modes read."""
     dataset, about, regime = config.dataset, family(config.model.name), REGIMES[config.task]
     kind = kind_of(dataset)
     if config.task not in kind.tasks:
-        yield f"dataset={dataset.name}: task={config.task} reads {regime.describe_data(about.text)}"
+        roots = [_ROOTS[task] for task in kind.tasks if task in _ROOTS]
+        instead = (
+            f"; train on running text with --config-name {roots[0]}" if roots and config.task is Task.finetune else ""
+        )
+        yield f"dataset={dataset.name}: task={config.task} reads {regime.describe_data(about.text)}{instead}"
     if regime.head is not None:
         if regime.head not in about.heads:
             yield f"model={about.name}: task={config.task} trains {one_of(with_head(regime.head))}"
@@ -213,8 +220,9 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
         yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
-    if kind_of(config.dataset).evaluate is not None:
-        return  # only measured: the metric of training has no part in it
+    kind_of_data = kind_of(config.dataset)
+    if kind_of_data.evaluate is not None or config.task not in kind_of_data.tasks:
+        return  # only measured: the metric of training has no part in it; or of another task, which is refused
     kind, _, metric = config.optimise.partition("/")
     known = evaluation_metrics(config)
     yield from check_optimised(config)

@@ -60,6 +60,7 @@ class RunRecordFields(TypedDict, total=False):
     dataset_schema: str
     settings: dict[str, dict[str, Any]]
     command: str
+    chosen: list[str]
     launches: list[str]
     started: str
     resumed: str | None

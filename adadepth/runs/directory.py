@@ -30,7 +30,7 @@ from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
 from adadepth.report.file_types import RunRecordFields
 from adadepth.runs.lock import locked
-from adadepth.runs.program import own_command
+from adadepth.runs.program import noted_choices, own_command
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import Schedule
@@ -391,6 +391,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
         "settings": _settings_told(config),
         "command": own_command(),
+        "chosen": noted_choices() or earlier.get("chosen", []),
         "launches": launches(),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,

@@ -47,9 +47,9 @@ def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
         return composed
     stored = read_settings(run)
     inheriting = copy.deepcopy(composed)
-    for group in _inherited_groups(given):
+    for group in _inherited_groups(given, run):
         values = stored.get(group) or {}
-        schema = data_schema(run, set(values)) if group == "dataset" else _SCHEMAS[group]
+        schema = _schema_of_group(group, run, values)
         settings = OmegaConf.merge(OmegaConf.structured(schema), values)
         if group == "tokenizer" and (own := _own_tokenizer(composed)) is not None:
             settings.path = own
@@ -63,8 +63,7 @@ def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
 
 def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
     """Say in a line what `with_inherited` takes from a run; None: nothing."""
-    groups, run = list(_inherited_groups(given)), _run_of(composed)
-    if run is None or not groups:
+    if (run := _run_of(composed)) is None or not (groups := list(_inherited_groups(given, run))):
         return None
     but = [f"{group}.{key}" for group in groups for key in _given_keys(group, given)]
     return f"{', '.join(groups)} as in {run}" + (f", but for {', '.join(but)}" if but else "")
@@ -85,8 +84,16 @@ def _run_of(composed: Any) -> Path | None:
     return run_of_checkpoint(composed)
 
 
-def _inherited_groups(given: Set[str]) -> Iterator[str]:
-    return (group for group in ("dataset", "tokenizer", "context") if group not in given)
+def _inherited_groups(given: Set[str], run: Path) -> Iterator[str]:
+    """Yield the groups that a run says; the model where the run's data chose it, and no command line."""
+    groups = ("dataset", "tokenizer", "context", *(("model",) if read_record(run).get("chosen") else ()))
+    return (group for group in groups if group not in given)
+
+
+def _schema_of_group(group: str, run: Path, values: Any) -> type:
+    if group == "dataset":
+        return data_schema(run, set(values))
+    return families()[values["name"]].settings if group == "model" else _SCHEMAS[group]
 
 
 def _given_keys(group: str, given: Set[str]) -> list[str]:

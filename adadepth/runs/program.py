@@ -21,6 +21,19 @@ _OF_FILES = ("optimise", "predictions", "output_dir")
 _KEPT = ("model", "task", "trainer", *_OF_TRAINER, "runtime", *_OF_FILES, "debug", "small")
 
 
+_CHOICES: list[str] = []
+
+
+def note_choices(lines: Iterable[str]) -> None:
+    """Note what was chosen for the command line of this process, a line each, in place of what was noted before."""
+    _CHOICES[:] = lines
+
+
+def noted_choices() -> list[str]:
+    """Return what `note_choices` noted."""
+    return list(_CHOICES)
+
+
 def program() -> list[str]:
     """The words that start this program as it was started: `adadepth`, `python -m adadepth` or that with run.py."""
     given = Path(sys.argv[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.sequences import sequence_classes
@@ -18,10 +21,10 @@ from adadepth.families.build import build_classifier, classifier_class, load_mod
 from adadepth.families.folder import read_config
 from adadepth.families.registry import met
 from adadepth.measure.classes import SequenceClasses
-from adadepth.measure.quality import check_metrics, check_tags, load_metrics
+from adadepth.measure.quality import SCORE, check_metrics, check_tags, load_metrics
 from adadepth.measure.scoring import predictions
 from adadepth.report.run_files import write_prediction_rows
-from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings import ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.settings.class_names import number_classes
 from adadepth.settings.kinds import PREDICTED, called, kind_of, problem_of
 from adadepth.system.console import say
@@ -80,7 +83,7 @@ def train(config: ExperimentConfig) -> Trained:
     check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
-    parts = finetuning_parts(config, args, data, model)
+    parts = replace(finetuning_parts(config, args, data, model), baselines=_baselines(config, args, data))
     settle = budgets.settle if met(config) == "fitted" else budgets.correct_depth if met(config) == "held" else None
     last = None if settle is None else partial(settle, config.budget)
 
@@ -90,6 +93,7 @@ def train(config: ExperimentConfig) -> Trained:
     def further(session: Session) -> None:
         _write_tests(config, data, session)
         compare_with_matched_baseline(session, build_parts)
+        _say_baselines(session, parts.baselines)
 
     return train_parts(config, args, parts, further, last)
 
@@ -103,6 +107,28 @@ def _fresh_model(config: ExperimentConfig, data: LabelledData) -> Any:
         model.take_padding(data.tokenizer.pad_token_id)
     _set_class_weights(config, data, model)
     return model
+
+
+def _baselines(config: ExperimentConfig, args: TrainingArguments, data: LabelledData) -> dict[str, Any]:
+    """Return what a bag of words achieves on the evaluation sets of a table of one's own."""
+    if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
+        return {}
+    if (scored := score_bag_of_words(data)) is None:
+        return {}
+    return {"bag_of_words": {"model": scored[0], "sets": scored[1]}}
+
+
+def _say_baselines(session: Session, baselines: Mapping[str, Any]) -> None:
+    """Say what a bag of words achieves, and what the trained model does."""
+    if (scored := baselines.get("bag_of_words")) is None:
+        return
+    metrics = session.tracking.last_metrics
+    for name, scores in scored["sets"].items():
+        prefix = "eval/" if name == next(iter(scored["sets"])) else f"eval/{name}/"
+        both = {key: prefix + key for key in scores if key != SCORE and prefix + key in metrics}
+        pairs = [f"{key} {scores[key]:.3f} to the model's {metrics[long]:.3f}" for key, long in both.items()]
+        if pairs:
+            say(f"baseline on {name}, {scored['model']}: {', '.join(pairs)}")
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -10,7 +10,7 @@ from adadepth.data.text.data_table import DataTable
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig
+    from adadepth.settings import LabelledConfig, TaggingConfig
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,10 @@ USUAL_TEXTS = (
     "passage",
     "question",
 )
-USUAL_LABELS = ("label", "labels", "class", "target", "category")
+USUAL_LABELS = (
+    "label", "labels", "class", "target", "category", "sentiment", "stars", "rating", "score", "topic", "intent",
+)  # fmt: skip
+USUAL_TAGS = ("ner_tags", "tags", "labels", "pos_tags", "upos", "pos", "tag", "label")
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
     ("question", "passage"), ("question", "sentence"), ("question", "context"), ("query", "passage"),
@@ -56,6 +59,13 @@ def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
         raise _undecided("label_column", USUAL_LABELS[0], table, "name the one with the labels")
     _say_choice(dataset, table, TextColumns(texts, label))
     return TextColumns(texts, label)
+
+
+def choose_tag_column(dataset: TaggingConfig, table: DataTable) -> str:
+    """Return the configured column of tags or, where a table lacks it, the first with a usual name."""
+    if dataset.tag_column in table.columns:
+        return dataset.tag_column
+    return next((name for name in USUAL_TAGS if name in table.columns), dataset.tag_column)
 
 
 def _say_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns) -> None:

@@ -95,14 +95,7 @@ def load_sentences(
     train = tables[dataset.train_split]
     numbering, readers = _read_classes(dataset, columns.label, tables, root, classes)
     with parallel_encoding():
-        words = load_or_train(
-            tokenizer,
-            root,
-            lambda: digest(CACHE_FORMAT, train.fingerprint(), columns.texts),
-            lambda: first_texts(train, dict.fromkeys(columns.texts, "text_columns"), tokenizer.train_documents),
-            needed_tokens(cls_tokens),
-            train.sources,
-        )
+        words = tokenizer_of_texts(tokenizer, root, train, columns.texts, cls_tokens)
         stores = {
             split: _store(dataset, columns, split, table, readers.get(split), words, root)
             for split, table in tables.items()
@@ -119,6 +112,28 @@ def load_sentences(
     )
     summary = {**data.summary, "text_columns": columns.texts, "label_column": columns.label}
     return replace(data, summary=summary, has_difficulty=dataset.difficulty_column is not None)
+
+
+def tokenizer_of_texts(
+    tokenizer: TokenizerConfig, root: Path, train: DataTable, columns: Sequence[str], cls_tokens: int
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a table's texts: an existing one, or one trained on the training rows and cached.
+
+    Args:
+        tokenizer: Which of the two.
+        root: Cache folder.
+        train: Training rows.
+        columns: Columns of texts.
+        cls_tokens: How many [CLS] a sequence begins with.
+    """
+    return load_or_train(
+        tokenizer,
+        root,
+        lambda: digest(CACHE_FORMAT, train.fingerprint(), list(columns)),
+        lambda: first_texts(train, dict.fromkeys(columns, "text_columns"), tokenizer.train_documents),
+        needed_tokens(cls_tokens),
+        train.sources,
+    )
 
 
 def _difficulty(dataset: LabelledConfig) -> list[str]:

@@ -152,7 +152,7 @@ def open_splits(
     elif (own := kind_of(dataset).tables) is not None:
         found = load(own)(dataset)
     else:
-        found = file_splits(dataset.path, wanted)
+        found = file_splits(dataset.path, wanted, dataset.train_split)
     for split in required:
         if split not in found:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
@@ -169,14 +169,33 @@ def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
     return agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
 
 
-def file_splits(path: Any, wanted: list[str]) -> dict[str, DataTable]:
+def file_splits(path: Any, wanted: list[str], single: str | None = None) -> dict[str, DataTable]:
     """Return those of the wanted splits that a folder, or a mapping of splits to files, has.
+
+    Args:
+        path: The folder, the mapping, or one file.
+        wanted: Splits.
+        single: The split that one file is, also the only table of a folder; None: it must be called like its split.
 
     Raises:
         DataError: There is no such folder or file, or it is no table.
     """
-    files = _named_files(path, wanted) if isinstance(path, Mapping) else _folder(path, wanted)
+    if isinstance(path, Mapping):
+        files = _named_files(path, wanted)
+    elif single is not None and (place := as_path("dataset.path", str(path))).is_file():
+        files = {single: [place]}
+    else:
+        files = _folder(path, wanted)
+        if not files and single is not None and (table := _only_table(path)) is not None:
+            files = {single: [table]}
     return {split: joined([open_table(file) for file in files[split]]) for split in wanted if split in files}
+
+
+def _only_table(path: Any) -> Path | None:
+    """Return the only table of a folder; None: there are none or several."""
+    files = as_path("dataset.path", str(path)).iterdir()
+    tables = [file for file in files if file.is_file() and file.name.endswith(_SUFFIXES)]
+    return tables[0] if len(tables) == 1 else None
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
@@ -201,7 +220,10 @@ def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
     if isinstance(dataset.path, Mapping):
         known = list(map(str, dataset.path))
         return f"dataset.path names files for {', '.join(known)} only{nearest(split, known)}"
-    names = sorted(entry.name for entry in Path(dataset.path).expanduser().iterdir())
+    if (place := Path(dataset.path).expanduser()).is_file():
+        aside = f"dataset.held_out=0.1 'dataset.evaluation_splits=[{HELD_OUT}]'"
+        return f"dataset.path={dataset.path} is one table, the split {dataset.train_split}; hold some rows out: {aside}"
+    names = sorted(entry.name for entry in place.iterdir())
     there = f"there is {', '.join(names[:10]) or 'nothing'}{nearest(split, [name.split('.')[0] for name in names])}"
     return f"no file {split} with one of {', '.join(_SUFFIXES)} in dataset.path={dataset.path}; {there}"
 

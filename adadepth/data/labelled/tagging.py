@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
@@ -107,14 +109,7 @@ def load_tagging(
     readers = class_readers(names, "tag_column", dataset.tag_column, tables, root, has_order=has_order)
     train = tables[dataset.train_split]
     with parallel_encoding():
-        words = load_or_train(
-            tokenizer,
-            root,
-            lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
-            lambda: _sentences(train, dataset.token_column, tokenizer.train_documents),
-            needed_tokens(cls_tokens),
-            train.sources,
-        )
+        words = tokenizer_of_words(tokenizer, root, train, dataset.token_column, cls_tokens)
         columns = (dataset.token_column, dataset.tag_column)
 
         def store(split: str, table: DataTable) -> TaggedStore:
@@ -135,6 +130,28 @@ def load_tagging(
     describe = partial(_describe, names=tags)
     words = as_fed(words, layout, splits_words=True)
     return data_of_tables(dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, "tagging", tags)
+
+
+def tokenizer_of_words(
+    tokenizer: TokenizerConfig, root: Path, train: DataTable, column: str, cls_tokens: int
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a table's words: an existing one, or one trained on the training rows and cached.
+
+    Args:
+        tokenizer: Which of the two.
+        root: Cache folder.
+        train: Training rows.
+        column: Lists of words.
+        cls_tokens: How many [CLS] a sequence begins with.
+    """
+    return load_or_train(
+        tokenizer,
+        root,
+        lambda: digest(CACHE_FORMAT, train.fingerprint(), column),
+        lambda: _sentences(train, column, tokenizer.train_documents),
+        needed_tokens(cls_tokens),
+        train.sources,
+    )
 
 
 def later_labels(names: Sequence[str]) -> np.ndarray:

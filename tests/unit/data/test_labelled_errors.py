@@ -54,8 +54,9 @@ def test_a_wrong_name_or_value(folder: Path, tmp_path: Path, changes: dict[str, 
 
 def test_a_wrong_path(folder: Path, tmp_path: Path) -> None:
     text = message(folder / "train.tsv", tmp_path)
-    assert (
-        text == f"dataset.path={folder}/train.tsv: is a file; give a folder of splits, or a mapping of splits to files"
+    assert text == (
+        f"dataset.evaluation_splits=validation: dataset.path={folder}/train.tsv is one table, the split train; hold "
+        "some rows out: dataset.held_out=0.1 'dataset.evaluation_splits=[held_out]'"
     )
     other = tmp_path / "tables"
     other.mkdir()

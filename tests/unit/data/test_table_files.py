@@ -195,6 +195,19 @@ def test_a_saved_selection_is_what_was_selected(tmp_path: Path) -> None:
     assert read(open_table(tmp_path / "saved")) == {"text": ["d", "b"], "label": ["y", "y"]}
 
 
+@pytest.mark.parametrize("is_folder", [False, True], ids=["a file", "the only one of a folder"])
+def test_one_table_is_the_training_split(tmp_path: Path, is_folder: bool) -> None:
+    file = write(tmp_path, "mine.csv", "text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(20)))
+    tables = file_splits(str(tmp_path if is_folder else file), ["train", "test"], "train")
+    assert list(tables) == ["train"]
+    assert read(tables["train"])["text"] == pd.read_csv(file)["text"].tolist()
+
+
+def test_the_only_table_of_a_folder_keeps_the_split_it_is_called_after(tmp_path: Path) -> None:
+    write(tmp_path, "test.csv", "text,label\na,b\n")
+    assert list(file_splits(str(tmp_path), ["train", "test"], "train")) == ["test"]
+
+
 # --- columns by their usual names
 
 

@@ -1,0 +1,118 @@
+"""Baselines that know no order: a linear model of the pieces in a text, and the commonest tag of every word.
+
+They train in seconds on the tokens that a run reads anyway, and tell what reading in context adds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from adadepth.data.labelled.contract import LabelledData, spread_rows
+from adadepth.data.labelled.sentences import LabelledExamples
+from adadepth.data.labelled.tagging import TaggingExamples
+from adadepth.measure.quality import quality, tagging_quality
+
+_MOST_ROWS = 20_000  # that a baseline is trained on, evenly spread
+_PAIRS = 2**18  # columns that pairs of neighbouring pieces share
+
+Scores = dict[str, dict[str, float]]
+
+
+def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
+    """Return what the baseline is, and its metrics on every evaluation set; None: there is none for such data.
+
+    Args:
+        data: What a run reads. Of sentences and pairs the baseline is a logistic regression, or of values a ridge
+            regression, on TF-IDF weights of pieces and of pairs of neighbours; of tagged words it is the commonest tag.
+    """
+    train = data.train
+    if isinstance(train, LabelledExamples):
+        kind = "ridge" if data.problem == "regression" else "logistic"
+        return f"{kind} regression on pieces of words and pairs of them", _score_sentences(train, data)
+    if isinstance(train, TaggingExamples):
+        return "always the commonest tag of a word", _score_tags(train, data)
+    return None
+
+
+def _score_sentences(train: LabelledExamples, data: LabelledData) -> Scores:
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    rows = train.rows[spread_rows(len(train.rows), _MOST_ROWS)]
+    weigh, model = TfidfTransformer(sublinear_tf=True), _linear_model(data.problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes that no row or every row has
+        inputs = weigh.fit_transform(_count_pieces(train, rows, data))
+        model.fit(inputs, _labels(train, rows))
+    scores: Scores = {}
+    for name, examples in data.evaluation.items():
+        assert isinstance(examples, LabelledExamples)
+        predicted = model.predict(weigh.transform(_count_pieces(examples, examples.rows, data)))
+        labels = _labels(examples, examples.rows)
+        scores[name] = quality(data.metrics, predicted.astype(labels.dtype), labels)
+    return scores
+
+
+def _linear_model(problem: str) -> Any:
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    if problem == "regression":
+        return Ridge(solver="lsqr")
+    return OneVsRestClassifier(LogisticRegression(solver="liblinear", C=10.0))
+
+
+def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
+    """Return values (rows,) float64, class numbers (rows,) int64, or 1 and 0 for every label, (rows, C) int64."""
+    labels: np.ndarray = np.asarray(examples.store.classes()[rows])
+    return labels if examples.problem == "regression" else labels.astype(np.int64)
+
+
+def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledData) -> Any:
+    """Return how often each row has each piece and each pair of neighbours, a sparse (rows, columns) matrix.
+
+    The two texts of a pair have columns of their own; pairs of neighbours share theirs by a hash.
+    """
+    from scipy.sparse import csr_matrix
+
+    size = 0 if data.tokenizer is None else len(data.tokenizer)
+    columns, ends = [], [0]
+    for row in rows:
+        for number, text in enumerate(examples.store.row(int(row))):
+            pieces, first = text.astype(np.int64), number * (size + _PAIRS)
+            columns += [first + pieces, first + size + (pieces[:-1] * size + pieces[1:]) % _PAIRS]
+        ends.append(ends[-1] + sum(len(part) for part in columns[-2 * examples.store.texts :]))
+    places = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
+    shape = (len(rows), examples.store.texts * (size + _PAIRS))
+    matrix = csr_matrix((np.ones(len(places)), places, ends), shape=shape)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _score_tags(train: TaggingExamples, data: LabelledData) -> Scores:
+    counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    for index in spread_rows(len(train), _MOST_ROWS).tolist():
+        for word, tag in zip(_words(train, index), train.gold(index), strict=True):
+            counts[word][tag] += 1
+    total: Counter[int] = Counter()
+    for of_word in counts.values():
+        total.update(of_word)
+    usual = total.most_common(1)[0][0]
+    best = {word: of_word.most_common(1)[0][0] for word, of_word in counts.items()}
+    scores: Scores = {}
+    for name, examples in data.evaluation.items():
+        assert isinstance(examples, TaggingExamples)
+        numbers = range(len(examples))
+        predicted = [[data.labels[best.get(word, usual)] for word in _words(examples, index)] for index in numbers]
+        labels = [[data.labels[tag] for tag in examples.gold(index)] for index in numbers]
+        scores[name] = tagging_quality(data.metrics, predicted, labels)
+    return scores
+
+
+def _words(examples: TaggingExamples, index: int) -> list[tuple[int, ...]]:
+    """Return the words of a sentence, each as the ids of its pieces."""
+    pieces, starts = examples.store.pieces(int(examples.rows[index]))
+    return [tuple(part.tolist()) for part in np.split(pieces, starts[1:])]

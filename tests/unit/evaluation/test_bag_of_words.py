@@ -1,0 +1,92 @@
+"""The baselines without order: what words decide they learn, and a word's commonest tag is that of a plain count."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.data import load_labelled_data
+from adadepth.evaluation.bag_of_words import score_bag_of_words
+from adadepth.settings import LabelledConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.settings.data import SequenceProblem
+
+FILLERS = ("tree", "river", "stone", "cloud", "house")
+
+
+def load(folder: Path, schema: Any, rows: dict[str, list[dict[str, Any]]], **changes: Any) -> Any:
+    for split, lines in rows.items():
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = schema(
+        name="t", source=Source.local, path=str(folder), cache_dir=str(folder / "cache"), sequence_length=32, **changes
+    )
+    return load_labelled_data(config, TokenizerConfig(vocab_size=60), 0)
+
+
+def texts(first: int, count: int) -> list[str]:
+    """Return texts in which each combination of a mood, an intensity and fillers occurs."""
+    numbers = range(first, first + count)
+    return [f"{FILLERS[n // 3 % 5]} {('good', 'bad', 'ugly')[n % 3]} {FILLERS[n % 5]}" for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("changes", "label_of"),
+    [
+        ({"metrics": ["accuracy"]}, lambda text: text.split()[1]),
+        ({"metrics": ["accuracy"]}, lambda text: "yes" if "good" in text else "no"),
+        (
+            {"metrics": ["pearson"], "problem": SequenceProblem.regression},
+            lambda text: {"good": 4.5, "bad": 1.0, "ugly": 0.5}[text.split()[1]],
+        ),
+        (
+            {"metrics": ["micro_f1"], "problem": SequenceProblem.multi_label},
+            lambda text: [word for word in ("good", "tree") if word in text],
+        ),
+    ],
+    ids=["three classes", "two classes", "values", "several labels"],
+)
+def test_what_single_words_decide_is_learned(tmp_path: Path, changes: dict[str, Any], label_of: Any) -> None:
+    rows = {
+        split: [{"text": text, "label": label_of(text)} for text in texts(first, count)]
+        for split, first, count in (("train", 0, 120), ("validation", 7, 30))
+    }
+    name, scores = score_bag_of_words(load(tmp_path, LabelledConfig, rows, **changes)) or ("", {})
+    assert name.startswith("ridge" if "problem" in changes and changes["metrics"] == ["pearson"] else "logistic")
+    assert scores["validation"]["score"] > 0.97
+
+
+def test_a_pair_has_columns_for_each_text(tmp_path: Path) -> None:
+    """Which of two texts has a word decides the class: one bag for both could not tell."""
+    pairs = [("good", "bad"), ("bad", "good")]
+    rows = []
+    for number in range(80):
+        first, second = pairs[number % 2]
+        texts_of_row = {"text1": f"{FILLERS[number % 5]} {first}", "text2": f"{second} {FILLERS[number // 2 % 5]}"}
+        rows.append({**texts_of_row, "label": number % 2})
+    data = load(tmp_path, LabelledConfig, {"train": rows, "validation": rows[:20]})
+    scored = score_bag_of_words(data)
+    assert scored is not None
+    assert scored[1]["validation"]["accuracy"] == 1
+
+
+def test_the_commonest_tag_of_a_word(tmp_path: Path) -> None:
+    words = [[FILLERS[(n + m) % 5] for m in range(4)] for n in range(30)]
+    tags = [["A" if (n * m + n) % 3 else "B" for m in range(4)] for n in range(30)]
+    rows = [{"tokens": row, "ner_tags": names} for row, names in zip(words, tags, strict=True)]
+    splits = {"train": rows[:20], "validation": rows[20:]}
+    data = load(tmp_path, TaggingConfig, splits, metrics=["token_accuracy"])
+    counts: dict[str, Counter[str]] = {}
+    for row in rows[:20]:
+        for word, tag in zip(row["tokens"], row["ner_tags"], strict=True):
+            counts.setdefault(word, Counter())[tag] += 1
+    right = [
+        counts[word].most_common(1)[0][0] == tag
+        for row in rows[20:]
+        for word, tag in zip(row["tokens"], row["ner_tags"], strict=True)
+    ]
+    scored = score_bag_of_words(data)
+    assert scored is not None
+    assert scored[1]["validation"]["token_accuracy"] == pytest.approx(sum(right) / len(right))
