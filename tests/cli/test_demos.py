@@ -41,9 +41,8 @@ def test_a_demo_says_its_configuration(name: str) -> None:
     assert arguments(["mode=serve", f"checkpoint=[demo:{name},outputs/a]"])[:2] == ["--config-name", ROOTS[name]]
 
 
-@pytest.mark.parametrize("root", [(), ("--config-name", "act_hops")])
-def test_exit_rules_are_compared_on_a_demo(root: tuple[str, ...], command: Command, tmp_path: Path) -> None:
-    result = command(*root, "mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW)
+def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
+    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW)
     assert result.status == 0, result.err
     assert "dataset, tokenizer, context as in demo:hops" in result.out
     (run,) = tmp_path.glob("outputs/act_hops/*")
@@ -52,17 +51,23 @@ def test_exit_rules_are_compared_on_a_demo(root: tuple[str, ...], command: Comma
     assert (run / "exit_rules.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["maze", "loop", "words"])
+def test_an_evaluation_inherits_the_data_of_the_training() -> None:
+    config = configured("act_wikitext2", "mode=evaluate", "checkpoint=demo:words")
+    assert (config.dataset.name, config.dataset.sentence_order) == ("python_docs", False)
+    assert config.tokenizer.path == str(DEMOS / "words" / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hops", "maze", "loop", "words"])
 def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp_path: Path) -> None:
-    result = command("mode=evaluate", f"checkpoint=demo:{name}", *FEW)
+    result = command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true")
     assert result.status == 0, result.err
     (run,) = tmp_path.glob("outputs/*/*")
     now, then = (
         json.loads((place / "run.json").read_text(encoding="utf-8"))["final_metrics"] for place in (run, DEMOS / name)
     )
-    for key in ("eval/score", "eval/masked_accuracy", "halting/all/mean"):
-        if key in then:
-            assert now[key] == pytest.approx(then[key], rel=0.1), key
+    for key in {"eval/score", "eval/loss", "halting/all/mean"} & set(then):
+        assert now[key] == pytest.approx(then[key], rel=0.05), key  # weights were rounded since
 
 
 def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
