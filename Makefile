@@ -22,7 +22,7 @@ SUDOKU ?=
 MAZES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow model-tests test-gpu gpu space docs lint format bench lock lock-check clean
+.PHONY: help install demo demos test test-slow model-tests test-gpu gpu space docs lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -45,6 +45,9 @@ $(READY_FOR_MORE): $(READY)
 demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs; a fixed depth of equal work beside it
 	$(BIN)/python adadepth/run.py --config-name act_hops
 	$(BIN)/python adadepth/run.py --config-name act_hops rival_of=latest
+
+demos: $(READY) ## Make the models in the package anew (adadepth/demos): about twenty minutes on one thread
+	$(BIN)/python .ci/demos.py $(ARGS)
 
 test: $(READY) ## Run the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

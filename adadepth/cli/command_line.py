@@ -15,6 +15,7 @@ from adadepth.cli.python_values import from_python
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
 from adadepth.runs.directory import read_record
+from adadepth.system.demos import DEMO_PREFIX, resolve_demo
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "configs"  # where a wheel puts those of the repository
@@ -142,17 +143,33 @@ def _is_dashed_override(item: str) -> bool:
 
 
 def _root_of_run(overrides: list[str]) -> str | None:
-    """The configuration of the run whose folder is to be continued or reported; None where none is named.
+    """Return the configuration of the run to be continued or reported, or of the first demo; None: none is named.
 
-    Its settings are the run's own, so any root will do for a run whose name is that of none.
+    A continued or reported run has its own settings, so any root will do where its name is that of no configuration.
+
+    Raises:
+        CheckpointError: There is no such demo.
     """
     for key, _, value in (override.partition("=") for override in overrides):
+        if key == "checkpoint" and (demo := _first_demo(value)) is not None:
+            return str(read_record(demo)["config_name"])
         if key == "runs" and "latest" not in value:
             return "act_tiny"
         if key in ("resume", "run") and value != "latest":
             name = read_record(Path(_unquoted(value))).get("config_name")
             return name if name in known_configs(folders()) else "act_tiny"
     return None
+
+
+def _first_demo(value: str) -> Path | None:
+    """Return the run directory of the first demo that a checkpoint or a list of them names."""
+    names = (name for name in _split_list(value) if name.startswith(DEMO_PREFIX))
+    return next((resolve_demo("checkpoint", name) for name in names), None)
+
+
+def _split_list(value: str) -> list[str]:
+    """Return the items of a list as the command line has it, or a single value."""
+    return re.split(r"[][,'\" ]+", value)
 
 
 def _unquoted(value: str) -> str:
@@ -170,7 +187,7 @@ def _is_unicode(text: str) -> bool:
 
 def _names_latest(override: str) -> bool:
     key, _, value = override.partition("=")
-    return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in re.split(r"[][,'\" ]+", value)
+    return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in _split_list(value)
 
 
 def verbatim(override: str) -> str:

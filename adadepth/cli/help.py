@@ -24,6 +24,7 @@ _WIDTH = 112
 _USAGE = """\
 adadepth: transformers whose depth is not fixed.
 
+  adadepth mode=evaluate checkpoint=demo:hops             evaluate a model of the package; nothing to train
   adadepth --config-name act_tiny                         train, evaluate, write a report
   adadepth --config-name act_tiny model=albert_act_mini trainer.max_steps=50
   adadepth --config-name act_tiny mode=evaluate checkpoint=latest

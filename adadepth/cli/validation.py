@@ -125,7 +125,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
             yield f"{key}={shown(value)}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
-        what = "a run directory, one of its checkpoints, `latest`, or a hub id"
+        what = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a model of the package"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
     if isinstance(config.checkpoint, list) and (config.mode is not Mode.serve or not config.checkpoint):
         yield f"checkpoint={shown(config.checkpoint)}: must be one; a list is read only with mode=serve"

@@ -44,7 +44,7 @@ def what_is_predicted(model: object) -> str | None:
 
 
 def load_parts(path: Any) -> tuple[Any, Any]:
-    """Model and tokenizer of a folder, a hub id or `package:NAME/FOLDER`.
+    """Model and tokenizer of a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
     Raises:
         CheckpointError: If there is no whole model there that can predict, or no tokenizer; one line.
@@ -125,7 +125,7 @@ def _vocabulary(model: Any) -> int:
 
 
 def layout_of(
-    model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained_length: int | None = None
+    model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
     """How the model was trained to read texts.
 
@@ -134,13 +134,15 @@ def layout_of(
         tokenizer: Its own.
         predicts: See `what_is_predicted`.
         max_length: Most tokens of a text; None: as many as in training.
-        trained_length: Most tokens of a text in training, which cuts all but texts that a language model continues;
-            None: not known, so as many as the model has positions for.
+        trained: Data of the training. Their sequence length cuts all but texts that a language model continues; where
+            it is not known, there are as many tokens as the model has positions for. Drawn tokens with tags, whose
+            number the task fixes, have no special tokens around them. None: nothing is known.
 
     Raises:
         ConfigError: If it cannot read sequences of `max_length`.
     """
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
+    trained_length = None if trained is None else trained.sequence_length
     usual = longest if trained_length is None or predicts == "next" else min(trained_length, longest)
     length = usual if max_length is None else max_length
     if predicts == "masks":
@@ -148,12 +150,18 @@ def layout_of(
     elif predicts == "next":
         layout = Layout.plain(length)
     else:
-        first = {"cls_tokens": 0} if predicts in _WITHOUT_MARKS else first_tokens(model)
+        has_no_marks = is_drawn(predicts, trained) or predicts in _WITHOUT_MARKS
+        first = {"cls_tokens": 0} if has_no_marks else first_tokens(model)
         layout = Layout.of(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
     if not shortest <= length <= longest:
         raise ConfigError(f"max_length={max_length}: must be from {shortest} to {longest}")
     return layout
+
+
+def is_drawn(predicts: str, trained: DataIdentity | None) -> bool:
+    """Return whether a model tags drawn symbols, as many as the task says, without special tokens around them."""
+    return predicts == "tags" and trained is not None and trained.sequence_length is None
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

@@ -24,6 +24,7 @@ from adadepth.measure.pictures import NO_SYMBOL
 from adadepth.prediction.models import (
     cannot,
     end_tokens,
+    is_drawn,
     layout_of,
     load_parts,
     refuse_other_tokenizer,
@@ -104,7 +105,8 @@ class Pipeline:
         if trained is not None and not allow_changed_data:
             refuse_other_tokenizer(tokenizer, trained)
         self.trained_length = None if trained is None else trained.sequence_length
-        self.layout = layout_of(model, tokenizer, predicts, max_length, self.trained_length)
+        self.is_drawn = is_drawn(predicts, trained)
+        self.layout = layout_of(model, tokenizer, predicts, max_length, trained)
         self.segment_length = _checked_segment_length(segment_length, model)
         self.new_tokens = _checked_new_tokens(new_tokens, model, predicts)
         self.generation = dict(generation or {})
@@ -113,7 +115,7 @@ class Pipeline:
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
-        """Load model and tokenizer from a run's `model` folder, a hub id or `package:NAME/FOLDER`.
+        """Load model and tokenizer from a run's `model` folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
         Args:
             path: Where they lie.
@@ -263,6 +265,11 @@ class Pipeline:
                 raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: holds no token")
         if count := sum(text.is_cut for text in encoded):
             length = self.layout.sequence_length
+            if self.is_drawn:  # a part of a drawing is another drawing, and a maze is no row of tokens
+                raise DataError(
+                    f"texts: {count} of {len(encoded)} have more than the {length} tokens in a row that the model "
+                    "reads; mode=serve asks it about whole examples"
+                )
             logger.warning("%d of %d texts have more than %d tokens and were cut", count, len(encoded), length)
         self._warn_of_long_texts(encoded)
         return encoded

@@ -37,6 +37,7 @@ from adadepth.settings.experiment import Schedule
 from adadepth.settings.fingerprint import result_hash, result_settings
 from adadepth.settings.interpolations import as_written, told_within, unresolved
 from adadepth.settings.kinds import dataset_schemas
+from adadepth.system.demos import is_demo, resolve_demo
 from adadepth.system.failures import note_run
 from adadepth.system.files import DiskFullError, refuse_links, remove_leftovers, write_atomic, writing
 from adadepth.system.json_files import parse_json, read_regular
@@ -187,12 +188,14 @@ def _runs_and_evaluations(parent: Path) -> list[Path]:
 
 
 def model_path(config: ExperimentConfig) -> str:
-    """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id.
+    """What `checkpoint` names: a run or a demo (its best model), a checkpoint, any model folder, or a hub id.
 
     Raises:
-        CheckpointError: There is no such run, or what is nearly the name of one is asked for, and no folder.
+        CheckpointError: There is no such run or demo, or what is nearly the name of a run is asked for, and no folder.
     """
     value = str(config.checkpoint)
+    if (demo := resolve_demo("checkpoint", value)) is not None:
+        return str(demo / MODEL)
     if value == "latest" or os.path.isfile(Path(value) / RECORD):
         return str(resolve_run(value, config, needs=MODEL) / MODEL)
     if not os.path.exists(value):
@@ -289,10 +292,11 @@ def _new_directory(config: ExperimentConfig) -> Path:
 def _parent(config: ExperimentConfig) -> Path:
     """Where the folder of a new run is made: in ``<output_dir>/<name>``, or, of an evaluation, in the run evaluated.
 
-    A run outside ``output_dir`` may be somebody else's, so nothing is written there.
+    A run outside ``output_dir`` may be somebody else's, and a demo is the package's: nothing is written there.
     """
     run = run_of_checkpoint(config)
-    if run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve()):
+    is_within = run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve())
+    if run is not None and is_within and not is_demo(run):
         refuse_links(run)
         return run / _EVALUATIONS
     return Path(config.output_dir) / config.name

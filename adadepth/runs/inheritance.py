@@ -28,6 +28,7 @@ from adadepth.settings import ContextConfig, ExperimentConfig, Mode, Source, Tok
 from adadepth.settings.interpolations import note_environment, restore_references
 from adadepth.settings.kinds import dataset_schemas
 from adadepth.settings.overrides import format_override
+from adadepth.system.demos import format_run
 from adadepth.system.plain_yaml import from_yaml
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
@@ -66,7 +67,7 @@ def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
     if (run := _run_of(composed)) is None or not (groups := list(_inherited_groups(given, run))):
         return None
     but = [f"{group}.{key}" for group in groups for key in _given_keys(group, given)]
-    return f"{', '.join(groups)} as in {run}" + (f", but for {', '.join(but)}" if but else "")
+    return f"{', '.join(groups)} as in {format_run(run)}" + (f", but for {', '.join(but)}" if but else "")
 
 
 def _run_of(composed: Any) -> Path | None:

@@ -405,8 +405,8 @@ class ExperimentConfig:
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: Any = setting(
         None,
-        "mode=evaluate, predict, probe or serve: a run directory, one of its checkpoints, `latest`, or a hub id; "
-        "mode=serve takes a list of them, too",
+        "mode=evaluate, predict, probe or serve: a run directory, one of its checkpoints, `latest`, a hub id, or a "
+        "model of the package: demo:hops, demo:loop, demo:maze, demo:words; mode=serve takes a list of them, too",
         TEXTS,
     )
     text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")

@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from adadepth.errors import CheckpointError, DataError
+from adadepth.system.demos import resolve_demo
 
 PACKAGE_PREFIX = "package:"
 
 
 def resolve_place(key: str, path: str) -> str:
-    """Turn ``package:NAME/FOLDER`` into the folder on this machine; any other path is returned as it is.
+    """Turn ``package:NAME/FOLDER`` and ``demo:NAME`` into a folder on this machine; return other paths as they are.
 
     Packages of the registry can carry models, which then need neither a network at run time nor a copy by hand.
 
     Args:
         key: The setting the path comes from, for the message.
-        path: A folder, a hub id, or ``package:NAME/FOLDER``.
+        path: A folder, a hub id, ``package:NAME/FOLDER``, or ``demo:NAME``.
 
     Raises:
-        CheckpointError: The package is not installed, or has no such folder.
+        CheckpointError: The package is not installed, or has no such folder, or there is no such demo.
     """
+    if (demo := resolve_demo(key, path)) is not None:
+        return str(demo / "model")
     if not path.startswith(PACKAGE_PREFIX):
         return path
     name, _, folder = path.removeprefix(PACKAGE_PREFIX).partition("/")

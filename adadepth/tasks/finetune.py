@@ -69,7 +69,6 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
     model.train_halting_alone(config.halting.slope, config.halting.threshold)
 
 
-# What transformers calls the problems of sequences with classes.
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config)

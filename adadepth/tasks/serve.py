@@ -30,6 +30,7 @@ from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import columns_of, kind_of, problem_of
 from adadepth.settings.overrides import format_override
 from adadepth.system.console import say
+from adadepth.system.demos import format_run, is_demo
 from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
 from adadepth.tasks.identity import class_names_of
 from adadepth.tasks.predict import load_pipeline, trained_columns
@@ -111,14 +112,14 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     columns = trained_columns(pipeline.model) if columns is None else columns
     reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns) == 2
     found = Served(
-        name=path if run is None else f"{config.name}/{run.name}",
+        name=path if run is None else _name_run(config, run),
         pipeline=pipeline,
         knobs=knobs if budget is None else [*knobs[:1], budget, *knobs[1:]],
         command=[
             *program(),
             "--config-name",
             _root(config),
-            format_override("checkpoint", path if run is None else run),
+            format_override("checkpoint", path if run is None else format_run(run)),
         ],
         pairs=reads_pairs,
         drawn=drawn,
@@ -130,6 +131,11 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     whose = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
     say(f"{found.name}: {whose}; what can be turned: {turned}")
     return found
+
+
+def _name_run(config: ExperimentConfig, run: Path) -> str:
+    """Return the title of a run's column on the page."""
+    return format_run(run) if is_demo(run) else f"{config.name}/{run.name}"
 
 
 def copy_weights(model: torch.nn.Module) -> None:

@@ -96,10 +96,11 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         assert ("learning_rate" if "--config-name" in arguments else "albert_act_mini") in capsys.readouterr().out
         return
     named = (name for name in NOT_HERE if name in " ".join(arguments))
-    online = next(named, ELSEWHERE.get(arguments[1], HUB_DATA))
+    root = arguments[1] if "--config-name" in arguments else ""
+    online = next(named, ELSEWHERE.get(root, HUB_DATA))
     if "preset=paper" in arguments and "mode=estimate" not in arguments:
         online = BOOKS
-    if online != HUB_DATA or arguments[1].split("_")[1] in GLUE:
+    if online != HUB_DATA or set(root.split("_")[1:2]) & set(GLUE):
         invoke(monkeypatch, *arguments, "--cfg", "job")
         assert online in capsys.readouterr().out
         return

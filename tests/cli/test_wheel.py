@@ -93,6 +93,20 @@ def test_the_wheel_has_all_configurations_and_is_typed(environment: Path, tmp_pa
     assert "  ponder_tiny  " in listed.stdout
 
 
+def test_the_wheel_has_demos_that_work_without_training(environment: Path, tmp_path: Path) -> None:
+    code = "from adadepth.system.demos import resolve_demo; print(resolve_demo('checkpoint', 'demo:hops').parent)"
+    shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
+    installed, here = Path(shown.stdout.strip()), ROOT / "adadepth" / "demos"
+    assert installed.is_relative_to(environment)
+    stored = {path.relative_to(here): path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    assert {path.relative_to(installed): path.read_bytes() for path in installed.rglob("*") if path.is_file()} == stored
+    done = command(
+        environment / "bin" / "adadepth", "mode=predict", "checkpoint=demo:hops", "text=>2 blue >1", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("outputs/act_hops/*/texts.json"))) == 1
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with what its owner wrote, and no clone of adadepth."""

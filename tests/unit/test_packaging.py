@@ -162,6 +162,15 @@ def project_files() -> list[Path]:
     return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
 
 
+def test_a_wheel_has_the_demos() -> None:
+    """Poetry takes what lies in a package and git does not ignore."""
+    files = {path for path in (ROOT / "adadepth" / "demos").rglob("*") if path.is_file()}
+    assert len([path for path in files if path.suffix == ".safetensors"]) == 4
+    assert files <= set(project_files())
+    assert {"include": "adadepth"} in PYPROJECT["tool"]["poetry"]["packages"]
+    assert "exclude" not in PYPROJECT["tool"]["poetry"]
+
+
 def test_no_file_names_this_machine() -> None:
     places = {str(ROOT), str(Path.home())} - {"/"}
     patterns = [rf"(?<![\w./-]){re.escape(place)}(?![\w-])" for place in places]

@@ -1,0 +1,122 @@
+"""Commands on the models that come with the package, which need no training before them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from adadepth.cli.command_line import arguments
+from adadepth.runs.directory import run_directory
+from adadepth.system.files import describe_files
+from adadepth.tasks.serve import served_checkpoint
+from tests.cli.support import Result
+from tests.configs.support import configured
+from tests.scripts_support import ROOT, load_script
+
+DEMOS = ROOT / "adadepth" / "demos"
+FEW = ("debug=default", "dataset.max_evaluation_examples=32", "trainer.use_cpu=true")
+ROOTS = {"hops": "act_hops", "loop": "loop_hops", "maze": "act_maze", "words": "act_wikitext2"}
+Command = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _unchanged() -> Iterator[None]:
+    """Nothing that asks a demo writes to it."""
+    before = describe_files(DEMOS)
+    yield
+    assert describe_files(DEMOS) == before
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_a_demo_says_its_configuration(name: str) -> None:
+    given = ["mode=evaluate", f"checkpoint=demo:{name}"]
+    assert arguments(given)[:2] == ["--config-name", ROOTS[name]]
+    assert arguments(["--config-name", "act_tiny", *given])[:2] == ["--config-name", "act_tiny"]
+    assert arguments(["mode=serve", f"checkpoint=[demo:{name},outputs/a]"])[:2] == ["--config-name", ROOTS[name]]
+
+
+def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
+    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW)
+    assert result.status == 0, result.err
+    assert "dataset, tokenizer, context as in demo:hops" in result.out
+    (run,) = tmp_path.glob("outputs/act_hops/*")
+    metrics = json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]
+    assert metrics["eval/score"] > 0.97
+    assert (run / "exit_rules.json").is_file()
+
+
+def test_an_evaluation_inherits_the_data_of_the_training() -> None:
+    config = configured("act_wikitext2", "mode=evaluate", "checkpoint=demo:words")
+    assert (config.dataset.name, config.dataset.sentence_order) == ("python_docs", False)
+    assert config.tokenizer.path == str(DEMOS / "words" / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hops", "maze", "loop", "words"])
+def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp_path: Path) -> None:
+    result = command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true")
+    assert result.status == 0, result.err
+    (run,) = tmp_path.glob("outputs/*/*")
+    now, then = (
+        json.loads((place / "run.json").read_text(encoding="utf-8"))["final_metrics"] for place in (run, DEMOS / name)
+    )
+    for key in {"eval/score", "eval/loss", "halting/all/mean"} & set(then):
+        assert now[key] == pytest.approx(then[key], rel=0.05), key  # weights were rounded since
+
+
+def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
+    symbols = "red >0 >1 >2 blue >4 >5 >6 green >8 >9 yellow >11 >12 >3 >7"
+    result = command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true")
+    assert result.status == 0, result.err
+    (run,) = tmp_path.glob("outputs/act_hops/*")
+    (prediction,) = json.loads((run / "texts.json").read_text(encoding="utf-8"))["texts"]
+    assert [token["label"] for token in prediction["tokens"]][:4] == ["red"] * 4
+
+
+def test_a_demo_below_output_dir_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation lies in the directory of its run; one of a demo does not, even for `output_dir=.` in a clone."""
+    shutil.copytree(DEMOS, tmp_path / "package" / "demos")
+    monkeypatch.setattr("adadepth.system.demos._DEMOS", tmp_path / "package" / "demos")
+    config = configured("act_hops", "mode=evaluate", "checkpoint=demo:hops", f"output_dir={tmp_path}")
+    assert run_directory(config).parent == tmp_path / "act_hops"
+
+
+def test_the_page_calls_it_by_its_name() -> None:
+    config = configured("act_hops", "mode=serve", "checkpoint=demo:hops", "trainer.use_cpu=true")
+    served = served_checkpoint(config)
+    assert served.name == "demo:hops"
+    assert served.command[-1] == "checkpoint=demo:hops"
+    assert served.drawn is not None
+    assert list(served.drawn.sets) == ["inside", "beyond"]
+
+
+@pytest.mark.parametrize(
+    "given", [("mode=serve",), ("--config-name", "act_hops", "mode=evaluate"), ("mode=predict", "text=a")]
+)
+def test_an_unknown_demo_is_one_line(given: tuple[str, ...], command: Command, tmp_path: Path) -> None:
+    result = command(*given, "checkpoint=demo:hopps")
+    assert (result.status, result.out) == (2, "")
+    known = "demo:hops, demo:loop, demo:maze, demo:words"
+    assert result.err == f"error: checkpoint=demo:hopps: must be one of {known} (did you mean 'demo:hops'?)\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_quickest_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same machine and libraries make the same bits; others round otherwise, and make a model as good."""
+    script = load_script(".ci/demos.py", monkeypatch)
+    script.export_demo(script.train_demo("hops", tmp_path / "runs"), tmp_path / "hops")
+    before, after = (
+        json.loads((run / "run.json").read_text(encoding="utf-8")) for run in (DEMOS / "hops", tmp_path / "hops")
+    )
+    stored, made = (load_file(run / "model" / "model.safetensors") for run in (DEMOS / "hops", tmp_path / "hops"))
+    assert {key: value.shape for key, value in stored.items()} == {key: value.shape for key, value in made.items()}
+    if not all(torch.equal(stored[key], made[key]) for key in stored):
+        for key, most in (("eval/score", 0.02), ("eval_beyond/score", 0.05), ("halting/all/mean", 0.3)):
+            assert abs(before["final_metrics"][key] - after["final_metrics"][key]) < most, key

@@ -1,0 +1,109 @@
+"""What the models that come with the package predict, compared with what a plain loop finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from adadepth import Pipeline
+from adadepth.errors import DataError
+from adadepth.prediction.models import load_parts
+from adadepth.system.demos import list_demos
+from adadepth.system.places import resolve_place
+
+
+@pytest.mark.parametrize("name", list_demos())
+def test_weights_are_stored_as_halves_and_computed_with_as_float32(name: str) -> None:
+    folder, (model, _) = Path(resolve_place("model", name)), load_parts(name)
+    stored = load_file(folder / "model.safetensors")
+    loaded = model.state_dict()
+    assert {value.dtype for value in stored.values()} == {torch.float16}
+    assert {value.dtype for value in model.parameters()} == {torch.float32}
+    assert all(torch.equal(loaded[key], value.float()) for key, value in stored.items())
+    assert "training_data" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def draw_pointers(nodes: int, generator: np.random.Generator) -> tuple[list[str], list[str]]:
+    """Return a row of symbols in which no node is more than five pointers from its colour, and the colours."""
+    colours, order = ("red", "green", "blue", "yellow"), generator.permutation(nodes)
+    symbols, answers, distances = [""] * nodes, [""] * nodes, [0] * nodes
+    for count, node in enumerate(order):
+        targets = [earlier for earlier in order[:count] if distances[earlier] < 5]
+        if count < 4 or not targets:
+            symbols[node] = answers[node] = colours[count % 4]
+            continue
+        target = generator.choice(targets)
+        symbols[node], answers[node], distances[node] = f">{target}", answers[target], distances[target] + 1
+    return symbols, answers
+
+
+def test_pointers_are_followed() -> None:
+    drawn = [draw_pointers(16, np.random.default_rng(seed)) for seed in range(16)]
+    predict = Pipeline.from_pretrained("demo:hops")
+    predictions = predict([" ".join(symbols) for symbols, _ in drawn])
+    pairs = [
+        (token.label, answer)
+        for prediction, (_, answers) in zip(predictions, drawn, strict=True)
+        for token, answer in zip(prediction.tokens, answers, strict=True)
+    ]
+    assert np.mean([label == answer for label, answer in pairs]) > 0.97
+
+
+def test_pointers_back_are_followed() -> None:
+    symbols = ["red", "green", "<1", "<3", "blue", "<2", "<1", "yellow", "<5", "<1", "<10", "<4"]
+    answers: list[str] = []
+    for place, symbol in enumerate(symbols):
+        answers.append(answers[place - int(symbol[1:])] if symbol.startswith("<") else symbol)
+    (prediction,) = Pipeline.from_pretrained("demo:loop")(" ".join(symbols))
+    # What follows a token is predicted at the token: its own colour is the likeliest answer there.
+    assert [token.label for token in prediction.tokens] == answers
+
+
+def test_a_maze_is_walked_through() -> None:
+    rows = ["S..#.#...#..", ".#.#.#.#.#.#", ".#...#.#...#", ".#####.###.#", ".......#...#", "########.###"]
+    rows += ["...#.......#", ".#.#.#####.#", ".#...#...#..", ".#####.#.##.", "...#...#....", "##...##..###"]
+    reached, front = set(), {(0, 0)}
+    while front:
+        reached |= front
+        near = {(row + y, column + x) for row, column in front for y, x in ((0, 1), (1, 0), (0, -1), (-1, 0))}
+        front = {(y, x) for y, x in near - reached if 0 <= y < 12 and 0 <= x < 12 and rows[y][x] == "."}
+    model, tokenizer = load_parts("demo:maze")
+    ids = torch.tensor([tokenizer.convert_tokens_to_ids(list("".join(rows)))])
+    cells = [(index // 12, index % 12) for index in range(144)]
+    places = {
+        key: torch.tensor([[cell[axis] for cell in cells]])
+        for axis, key in enumerate(("position_ids", "token_type_ids"))
+    }
+    model.eval()
+    with torch.no_grad():
+        answers = model(input_ids=ids, **places).logits[0].argmax(-1).tolist()
+    labels = [model.config.id2label[answer] for answer in answers]
+    right = [
+        (label == "reachable") == (cell in reached)
+        for cell, label in zip(cells, labels, strict=True)
+        if rows[cell[0]][cell[1]] == "."
+    ]
+    assert np.mean(right) > 0.8
+
+
+def test_a_maze_is_no_text() -> None:
+    with pytest.raises(DataError, match="more than the 12 tokens in a row that the model reads; mode=serve"):
+        Pipeline.from_pretrained("demo:maze")(" ".join("S" + "." * 143))
+
+
+def test_masked_words_are_thought_about_longest() -> None:
+    texts = [
+        "The function returns a [MASK] of all values that it was given.",
+        "If the [MASK] is not found, an error is raised.",
+    ]
+    depths: dict[bool, list[float]] = {True: [], False: []}
+    for prediction in Pipeline.from_pretrained("demo:words")(texts):
+        for token in prediction.tokens:
+            if token.part is not None:
+                depths[token.piece == "[MASK]"].append(token.updates)
+    assert np.mean(depths[True]) > np.mean(depths[False]) + 1
