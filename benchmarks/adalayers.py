@@ -32,6 +32,7 @@ from adadepth import AdaLayersForSequenceClassification
 from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, cached_features
 from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.text.corpora import embedded_documents
+from adadepth.system.hardware import describe_machine
 from adadepth.system.places import resolve_place
 from adadepth.system.processes import keep_freed_memory
 
@@ -276,7 +277,7 @@ def main() -> None:
         options.batch, options.length, options.batches, options.repeats = 2, 16, 1, 1
     keep_freed_memory()  # as a run does
 
-    place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    place = describe_machine(DEVICE)
     names = ("base", "batch", "length", "batches", "repeats", "project_dim")
     setting = {"device": place, **{name: getattr(options, name) for name in names}}
     print("Adalayers:", ", ".join(f"{name} {value}" for name, value in setting.items()), flush=True)

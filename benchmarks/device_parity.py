@@ -21,6 +21,8 @@ import torch
 from family_cases import case_of, moved, without_dropout
 from torch import Tensor
 
+from adadepth.system.hardware import describe_machine
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LOSS_TARGET, GRADIENT_TARGET, SAME_TARGET = 1e-4, 1e-3, 0.99
 CASES = {
@@ -125,7 +127,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU, compared with itself"
+    place = describe_machine(DEVICE) + (", compared with itself" if DEVICE.type == "cpu" else "")
     print(f"parity: {place}; largest relative difference of {options.seeds} seeds", flush=True)
     report: dict[str, Any] = {"setting": {"device": place, "itself": DEVICE.type == "cpu"}, "rows": []}
     for name in options.only:

@@ -31,6 +31,7 @@ from transformers import LlamaForCausalLM as Llama
 
 from adadepth.measure.devices import device_called, peak_of
 from adadepth.measure.rehearsal import Ledger
+from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -171,7 +172,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     cases = {name: f"{case} {ROWS}" for name, case in SMALL.items()} if options.small else CASES
-    place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    place = describe_machine(DEVICE)
     rate, peak = 2 * measure_rate(PRODUCT, DEVICE, PRECISION), sheet_peak(place)
     precision = str(PRECISION).removeprefix("torch.")
     print(f"training steps: {place}, {precision}, a product has {rate / 1e12:.3g} TFLOPS", flush=True)

@@ -40,6 +40,7 @@ from adadepth.families.looped.decoding import DecodingWork, decode_texts
 from adadepth.families.looped.heads import layer_work
 from adadepth.families.looped.speculation import self_speculation
 from adadepth.halting.exit_rules import ExitRule, StepView
+from adadepth.system.hardware import describe_machine
 from adadepth.system.processes import keep_freed_memory
 
 TARGET = 0.85
@@ -241,7 +242,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     keep_freed_memory()  # as a run does
-    print(f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, {options.repeats} repeats")
+    print(f"{describe_machine(torch.device('cpu'))}, {options.repeats} repeats")
     found = []
     with torch.inference_mode():
         for row in rows(options):

@@ -42,6 +42,7 @@ from adadepth.families.par_xl.configuration import (
 from adadepth.families.par_xl.latency import derive, draw_ids, model_latencies, operation_latencies
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.shared.layers import Product, sinusoidal_positions
+from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 
 SAMPLED_TARGET, NETWORK_TARGET, SOFTMAX_TARGET = 0.6, 0.65, 0.2
@@ -381,7 +382,7 @@ def main() -> None:
     if options.fast:
         shapes = [replace(shape, batch=2, hidden=16, heads=2, inner=32) for shape in shapes]
         repeats, tokens, options.architecture = 1, 32, paper_rule(4)
-    place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    place = describe_machine(DEVICE)
     setting = {
         "device": place,
         "precision": str(PRECISION).removeprefix("torch."),

@@ -29,6 +29,7 @@ from torch import Tensor
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification
 from adadepth.families.shared.albert.stepper import PackedRows
 from adadepth.halting.exit_rules import ExitRule, Fixed, StepView
+from adadepth.system.hardware import describe_machine
 from adadepth.system.processes import keep_freed_memory
 
 TARGET = 1.05
@@ -191,7 +192,7 @@ def main() -> None:
     keep_freed_memory()  # as a run does
 
     on_gpu = torch.cuda.is_available()
-    place = torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads"
+    place = describe_machine(torch.device("cuda" if on_gpu else "cpu"))
     setting = {
         "device": place,
         "precision": "bfloat16" if on_gpu else "float32",

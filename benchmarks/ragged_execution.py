@@ -55,6 +55,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
 from adadepth.report.plots import save_drawing
+from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 
 EXECUTIONS = ("dense", "ragged", "auto")
@@ -307,7 +308,7 @@ def main() -> None:
         rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
         save_drawing(partial(draw_speedups, rows=rows), picture)
         return
-    place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    place = describe_machine(DEVICE)
     setting = {"device": place, "precision": str(PRECISION).removeprefix("torch."), "repeats": options.repeats}
     print("ragged execution:", ", ".join(f"{name} {value}" for name, value in setting.items()))
     print(HEADER, flush=True)

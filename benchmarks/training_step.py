@@ -20,6 +20,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActForPreTraining
 from adadepth.families.shared.albert.heads import MaskedWordsHead, SentenceOrderHead
+from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 
 
@@ -98,7 +99,7 @@ def main() -> None:
 
     steps = {"ACT-ALBERT": make_step(ours, batch, precision), "ALBERT": make_step(theirs, batch, precision)}
     seconds = time_interleaved(steps, options.repeats, warmup=2, device=device)
-    place = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    place = describe_machine(device)
     name_of_precision = str(precision).removeprefix("torch.")
     print(
         f"training step: {place}, {name_of_precision}, depth {options.depth}, "

@@ -22,6 +22,7 @@ import torch
 from adadepth import TrmForPuzzles
 from adadepth.data.puzzles.generated import load_sudoku
 from adadepth.settings.data import SudokuConfig
+from adadepth.system.hardware import describe_machine
 from adadepth.system.processes import keep_freed_memory
 from adadepth.system.timing import time_interleaved
 
@@ -38,7 +39,7 @@ def main() -> None:
     data = load_sudoku(dataset, seed=0)
     held_out = data.evaluation["validation"]
     cells = data.collate([held_out[number] for number in range(options.puzzles)])["input_ids"].to(DEVICE)
-    about = f"{DEVICE}, {torch.get_num_threads()} threads, rule {options.rule}"
+    about = f"{describe_machine(DEVICE)}, rule {options.rule}"
     print(f"{about}, {options.puzzles} puzzles, N {model.max_updates}; milliseconds a puzzle, share of the ideal")
     print(f"{'batch':>5}  {'mean step':>9}  {'full':>6}  {'exits':>5} {'share':>5} {'limit':>5}", end="  ")
     print(f"{'refilled':>8} {'share':>5} {'limit':>5}")

@@ -41,6 +41,12 @@ class ActiveSet:
         return torch.div(self.slots, self.shape[1], rounding_mode="floor")
 
     @cached_property
+    def ranks(self) -> Tensor:
+        """Where each position of the batch stands among the packed ones, -1 where it is none, int64, (B T,)."""
+        nowhere = torch.full((self.capacity,), -1, dtype=torch.int64, device=self.slots.device)
+        return nowhere.index_copy_(0, self.slots, torch.arange(len(self.slots), device=self.slots.device))
+
+    @cached_property
     def counts(self) -> Tensor:
         """How many of the positions each row has, int64, (B,)."""
         zeros = torch.zeros(self.shape[0], dtype=torch.int64, device=self.slots.device)

@@ -450,7 +450,8 @@ def conditions_table(results: Results) -> Table:
 
 def _machine(hardware: Mapping[str, Any]) -> str:
     gpus = ", ".join(map(str, hardware.get("gpus") or ()))
-    return gpus or f"{hardware.get('cpus')} CPUs, {hardware.get('threads')} threads"
+    size = f"{hardware.get('cpus')} CPUs, {hardware.get('threads')} threads"
+    return gpus or ", ".join(filter(None, (hardware.get("processor"), size)))
 
 
 def as_markdown(results: Results, about: Mapping[str, str]) -> str:

@@ -43,10 +43,28 @@ class HardwareFields(TypedDict, total=False):
 
     platform: str
     machine: str
+    processor: str
     cpus: int | None
     threads: int
     gpus: list[str]
     processes: Count
+
+
+class ExecutionSpeedFields(TypedDict):
+    """How ragged execution compares with dense execution: measured, and as far as the work allows."""
+
+    speedup: float
+    allowed: float
+    sequences: Count
+
+
+class ExecutionsFields(TypedDict):
+    """The same of evaluation and training, and what it was measured on."""
+
+    machine: str
+    width: Count | None
+    evaluation: NotRequired[ExecutionSpeedFields]
+    training: NotRequired[ExecutionSpeedFields]
 
 
 class RunRecordFields(TypedDict, total=False):
@@ -70,6 +88,7 @@ class RunRecordFields(TypedDict, total=False):
     versions: _Texts
     git_commit: str | None
     hardware: HardwareFields
+    executions: ExecutionsFields
     final_metrics: dict[str, JsonNumber | None] | None
     best_checkpoint: str | None
     trackers: _Texts

@@ -17,12 +17,37 @@ def speedups(files: RunFiles) -> dict[str, float]:
     return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
 
 
+def describe_speeds(executions: Mapping[str, Any]) -> str:
+    """Return the sentence about measured times of ragged execution.
+
+    Args:
+        executions: As run.json keeps them: `machine`, `width`, and by what was timed `speedup`, `allowed`, `sequences`.
+    """
+    parts = ", ".join(
+        f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the work allows "
+        f"{speed['allowed']:.2f})"
+        for kind in SPEEDUPS
+        if (speed := executions.get(kind))
+    )
+    width = executions.get("width")
+    at_width = "" if width is None else f" at width {width}"
+    return f"Measured, without halted tokens against with them, on {executions['machine']}{at_width}: {parts}."
+
+
+def describe_measured(files: RunFiles) -> str | None:
+    """Return the same of a run; of one that has kept nothing but its metrics, these alone."""
+    executions, measured = files.run.get("executions"), speedups(files)
+    if executions and measured:
+        return describe_speeds(executions)
+    parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
+    return f"Measured, without halted tokens against with them: {parts}." if parts else None
+
+
 def wall_clock(files: RunFiles) -> Iterator[str]:
     """Sentences: the speed-ups that were measured, and which sections hold other times; or that there are none."""
-    measured, elsewhere = speedups(files), list(_timed_elsewhere(files))
+    measured, elsewhere = describe_measured(files), list(_timed_elsewhere(files))
     if measured:
-        parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
-        yield f"Measured, without halted tokens against with them: {parts}."
+        yield measured
     if elsewhere:
         yield f"Measured times stand with {' and with '.join(elsewhere)}."
     if not measured and not elsewhere:

@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -40,6 +39,7 @@ from adadepth.settings.kinds import dataset_schemas
 from adadepth.system.demos import is_demo, resolve_demo
 from adadepth.system.failures import note_run
 from adadepth.system.files import DiskFullError, refuse_links, remove_leftovers, write_atomic, writing
+from adadepth.system.hardware import collect_hardware
 from adadepth.system.json_files import parse_json, read_regular
 from adadepth.system.launchers import launches, repeated_launches
 from adadepth.system.processes import number_of_processes
@@ -415,7 +415,7 @@ def surroundings() -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **_versions()},
         "git_commit": _git_commit(),
-        "hardware": _hardware(),
+        "hardware": collect_hardware(),
     }
 
 
@@ -449,11 +449,3 @@ def _git_commit() -> str | None:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _hardware() -> dict[str, Any]:
-    hardware: dict[str, Any] = {"platform": platform.platform(), "machine": platform.machine(), "cpus": os.cpu_count()}
-    if torch := sys.modules.get("torch"):
-        hardware["threads"] = torch.get_num_threads()
-        hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return hardware | {"processes": number_of_processes()}

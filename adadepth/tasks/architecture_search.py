@@ -27,13 +27,14 @@ from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
 from adadepth.settings.experiment import Costs, RetrainFrom, Stage
 from adadepth.system.console import say
 from adadepth.system.files import damage
+from adadepth.system.hardware import name_device
 from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.identity import check_resumed_data, training_tokenizer
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
 from adadepth.tasks.next_commands import commands_after
 from adadepth.tasks.report import judge, show_last_screen, write_run_report
-from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
+from adadepth.tasks.session import Trained, equipped, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
 from adadepth.training.arguments import training_arguments
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
@@ -395,7 +396,8 @@ def _compare(
         "derived": architectures["derived"],
         "shapes": shapes,
         "conditions": {
-            "device": device_name(device),
+            "device": name_device(device),
+            "torch": torch.__version__,
             "dtype": "float32",
             "threads": torch.get_num_threads(),
             "repeats": repeats,

@@ -30,8 +30,9 @@ from adadepth.report.run_files import write_exits
 from adadepth.runs.directory import MODEL
 from adadepth.system.console import progress, say
 from adadepth.system.files import describe_files, writing
+from adadepth.system.hardware import name_device
 from adadepth.system.timing import time_interleaved
-from adadepth.tasks.session import Session, device_name
+from adadepth.tasks.session import Session
 
 
 def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Price:
@@ -251,7 +252,8 @@ def _advised(
 def _conditions(session: Session, examples: int) -> dict[str, Any]:
     """Under which times are measured."""
     return {
-        "device": device_name(session.trainer.args.device),
+        "device": name_device(session.trainer.args.device),
+        "torch": torch.__version__,
         "precision": session.run.record.get("precision"),
         "threads": torch.get_num_threads(),
         "examples": examples,

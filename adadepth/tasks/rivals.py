@@ -19,7 +19,7 @@ from adadepth.measure.pictures import grid_picture
 from adadepth.report.budgets import rivals_text
 from adadepth.report.difficulty import difficulty_sets, rival_difficulty_text
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_rivals
-from adadepth.report.work import speedups
+from adadepth.report.work import describe_measured
 from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
 from adadepth.settings import BudgetConfig, ExperimentConfig
@@ -95,8 +95,8 @@ def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
         yield grid_picture(grids[0])
     if table := rival_difficulty_text(own.halting, rival.halting):
         yield table
-    if (speed := speedups(own).get("evaluation")) is not None:
-        yield f"evaluation without the halted tokens: {speed:.2f} times as fast as with them, and the same results"
+    if speeds := describe_measured(own):
+        yield speeds
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from adadepth.families.size import check_batch, least_bytes, total_memory
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
 from adadepth.report.run_files import read_run
 from adadepth.report.sentences import sentence_table
+from adadepth.report.work import describe_speeds
 from adadepth.report.worth import as_json
 from adadepth.report.writing import REPORT
 from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
@@ -45,6 +46,7 @@ from adadepth.settings.experiment import Kept
 from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
+from adadepth.system.hardware import describe_machine
 from adadepth.system.processes import decide
 from adadepth.system.signals import pass_on
 from adadepth.tasks.estimate import advice, fitting_rows
@@ -347,14 +349,18 @@ def _time_executions(session: Session) -> None:
     """How much faster evaluation and training of the trained model are for leaving out halted tokens."""
     trainer, tracking = session.trainer, session.tracking
     seconds = 0.0 if session.config.small else _SECONDS_OF_TIMING
+    speeds = {}
     for kind, metric in (("evaluation", "cost/speedup_over_dense"), ("training", "cost/training_speedup_over_dense")):
         found = compare_executions(trainer, seconds=seconds, training=kind == "training")
         if found is None or not trainer.is_world_process_zero():
             continue
-        speedup, work = found
-        tracking.last_metrics[metric] = speedup
-        tracking.tracker.log({metric: speedup}, trainer.state.global_step)
-        say(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
+        speeds[kind] = found._asdict()
+        tracking.last_metrics[metric] = found.speedup
+        tracking.tracker.log({metric: found.speedup}, trainer.state.global_step)
+    if speeds:
+        width = getattr(trainer.unwrapped_model.config, "hidden_size", None)
+        session.run.update(executions={"machine": describe_machine(trainer.args.device), "width": width, **speeds})
+        say(describe_speeds(session.run.record["executions"]))
 
 
 def _judge(run: Run) -> None:
@@ -531,11 +537,6 @@ def check_depth(config: ExperimentConfig, model: Any) -> None:
     for key, target in targets:
         if target is not None and target > full:
             raise ConfigError(f"{key}={target:g}: must be at most {full:g}, in {budget.unit}")
-
-
-def device_name(device: torch.device) -> str:
-    """What a time was measured on."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def overridden_model_settings() -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,7 +101,21 @@ class Stopwatch:
         return tokens * processes / seconds
 
 
-def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> tuple[float, float] | None:
+class ExecutionSpeed(NamedTuple):
+    """How ragged execution compares with dense execution.
+
+    Attributes:
+        speedup: How many times as fast it is, measured.
+        allowed: How many times as fast it would be if time were multiply-accumulates.
+        sequences: The most of a batch.
+    """
+
+    speedup: float
+    allowed: float
+    sequences: int
+
+
+def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> ExecutionSpeed | None:
     """Time both executions of the trainer's model: medians over rounds in which they take turns.
 
     As many of the first batches are read as the seconds allow, and one at the least.
@@ -112,8 +126,7 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
         training: Whether it is forward and backward passes of training data, and not passes of evaluation data.
 
     Returns:
-        How many times as fast as the dense execution the ragged one is, and its work as a share of the dense one's;
-        None for a model that has one execution only.
+        The comparison; None for a model that has one execution only.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     executions = model.executions
@@ -145,5 +158,8 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
         model.config.execution = chosen
         model.train(was_training)
     prices = [model.price(trace) for trace in traces["ragged"]]
-    work = float(sum(price.executed for price in prices) / sum(price.dense for price in prices))
-    return timed["dense"]["median"] / timed["ragged"]["median"], work
+    return ExecutionSpeed(
+        speedup=timed["dense"]["median"] / timed["ragged"]["median"],
+        allowed=float(sum(price.dense for price in prices) / sum(price.executed for price in prices)),
+        sequences=max(len(trace.updates) for trace in traces["ragged"]),
+    )

@@ -184,6 +184,8 @@ def test_packing_and_splitting_lose_nothing(data):
         slot for row in range(rows) for slot in range(row * active.widest, row * active.widest + active.counts[row])
     ]
     assert active.grid.tolist() == grid
+    slots = active.slots.tolist()
+    assert active.ranks.tolist() == [slots.index(slot) if slot in slots else -1 for slot in range(chosen.numel())]
     values = torch.arange(float(rows * length)).view(rows, length)
     assert scatter(torch.zeros(rows, length), active.slots, take(values.flatten(), active.slots)).equal(values * chosen)
 

@@ -91,9 +91,10 @@ class ReadoutStates:
 
     def add_packed(self, active: ActiveSet, state: Tensor) -> None:
         """Keep the states after an iteration of packed tokens, (P, H); those left behind stay what they were."""
-        places = torch.searchsorted(active.slots, self.slots).clamp(max=len(active.slots) - 1)
-        present = (active.slots[places] == self.slots).nonzero().squeeze(1)
-        self._latest = self._latest.to(state.dtype).index_copy(0, present, take(state, places[present]))
+        places = active.ranks.index_select(0, self.slots)
+        present = (places >= 0).nonzero().squeeze(1)
+        rows = take(state, places.index_select(0, present))
+        self._latest = self._latest.to(state.dtype).index_copy(0, present, rows)
         self._steps.append(self._latest)
 
     def stack(self) -> Tensor:

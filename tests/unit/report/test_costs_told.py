@@ -66,6 +66,22 @@ def test_a_measured_speed_up_stands_in_the_section_about_work_too(tmp_path: Path
         assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
 
 
+def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path: Path) -> None:
+    executions = {
+        "machine": "AMD EPYC, torch 2.13.0, 2 threads", "width": 64,
+        "evaluation": {"speedup": 1.73, "allowed": 2.25, "sequences": 512},
+        "training": {"speedup": 1.2, "allowed": 1.5, "sequences": 64},
+    }  # fmt: skip
+    lay_over(tokens(tmp_path) / "run.json", lambda run: run.update(executions=executions))
+    check_costs(tmp_path)
+    page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for section in ("verdict", "work"):
+        assert (
+            "on AMD EPYC, torch 2.13.0, 2 threads at width 64: evaluation 1.73 times as fast (batches of 512; the work "
+            "allows 2.25), training 1.20 times as fast (batches of 64; the work allows 1.50)."
+        ) in page[section]
+
+
 def test_the_section_about_work_says_why_an_evaluation_ran_something_else(tmp_path: Path) -> None:
     check_costs(every_step(tmp_path / "steps"))
     check_costs(FAMILIES["layers from a cache"](tmp_path / "cache"))

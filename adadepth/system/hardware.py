@@ -1,0 +1,59 @@
+"""What a run or a benchmark runs on: the facts of `run.json`, and the words that stand beside a measured time."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adadepth.system.processes import number_of_processes
+
+if TYPE_CHECKING:
+    import torch
+
+_PROCESSORS = Path("/proc/cpuinfo")
+
+
+@cache
+def read_processor_name() -> str:
+    """Return the model of the processor as Linux names it; elsewhere what Python knows, at least its kind."""
+    try:
+        lines = _PROCESSORS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    fields = (line.partition(":") for line in lines)
+    names = (value.strip() for name, _, value in fields if name.strip() == "model name")
+    return next(filter(None, names), "") or platform.processor() or platform.machine() or "unknown processor"
+
+
+def collect_hardware() -> dict[str, Any]:
+    """Return the `hardware` of run.json; threads and GPUs where torch has been imported."""
+    hardware: dict[str, Any] = {
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": read_processor_name(),
+        "cpus": os.cpu_count(),
+    }
+    if torch := sys.modules.get("torch"):
+        hardware["threads"] = torch.get_num_threads()
+        hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return hardware | {"processes": number_of_processes()}
+
+
+def name_device(device: torch.device) -> str:
+    """Return the name of a GPU, or of the processor."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor_name()
+
+
+def describe_machine(device: torch.device) -> str:
+    """Return what a time on a device was measured on: its name, torch's version, and on a CPU the threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    of_processor = "" if device.type == "cuda" else f", {threads} thread{'s' * (threads != 1)}"
+    return f"{name_device(device)}, torch {torch.__version__.partition('+')[0]}{of_processor}"
