@@ -133,6 +133,20 @@ def test_a_run_says_its_configuration_whatever_its_folder_is_called(
     assert [(job.name, job.run) for job in jobs] == [("act_small", "a (ü)")]
 
 
+def test_a_published_run_is_one_word(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+    assert command(*TINY, "-m", "preset=none,paper", "seed=3").status == 0
+    assert [(job.name, job.seed) for job in jobs] == [("act_tiny", 3), ("act_tiny", 3)]
+    assert [job.dataset.name == "wikipedia_bookcorpus" for job in jobs] == [False, True]
+
+
+def test_published_fine_tuning_is_a_sweep_without_a_flag(
+    command: Callable[..., Result], jobs: list[ExperimentConfig]
+) -> None:
+    command("--config-name", "act_cola", "preset=paper")
+    grid = {(job.trainer.learning_rate, job.trainer.per_device_train_batch_size) for job in jobs}
+    assert grid == {(rate, size) for rate in (5e-5, 3e-5, 2e-5) for size in (16, 32)}
+
+
 def test_a_sweep_file_needs_no_flag(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
     assert command(*TINY, "sweep=penalty", "seed=0").status == 0
     assert [job.model.act_penalty for job in jobs] == [0.0, 2.5e-4, 5e-4, 1e-3]  # type: ignore[attr-defined]

@@ -99,6 +99,16 @@ def test_ones_own_folder_joins_in(own: Path, command: Callable[..., Result], job
     assert "(did you mean 'my_texts'?)" in command(*given, "--config-name", "my_docs", "dataset=my_text").err
 
 
+def test_ones_own_configuration_has_a_published_run(
+    own: Path, command: Callable[..., Result], jobs: list[ExperimentConfig]
+) -> None:
+    (own / "my_docs.yaml").write_text("defaults: [act_tiny, _self_]\nname: my_docs\n")
+    (own / "preset" / "paper").mkdir(parents=True)
+    (own / "preset" / "paper" / "my_docs.yaml").write_text("# @package _global_\ntrainer: {max_steps: 7}\n")
+    assert command("--config-dir", "mine", "-cn", "my_docs", "preset=paper").status == 0
+    assert [job.trainer.max_steps for job in jobs] == [7]
+
+
 def test_a_file_of_ones_own_may_not_hide_behind_ours(own: Path, command: Callable[..., Result]) -> None:
     (own / "dataset" / "cola.yaml").write_text("defaults: [labelled]\n")
     result = command("--config-dir", "mine", "--config-name", "my_docs")
