@@ -18,8 +18,8 @@ from tests.models_support import small_config
 from tests.unit.families.every_model_support import BUILD, inputs_of
 
 ACT = {
-    "DepthKnob", "HoldsBudget", "executions", "one_depth", "soft_depth", "force_depth", "shows_states",
-    "least_activations", "halting_bias",
+    "DepthKnob", "HoldsBudget", "ReplaysHalting", "executions", "one_depth", "soft_depth", "force_depth",
+    "shows_states", "least_activations", "halting_bias",
 }  # fmt: skip
 PONDER = {
     "DepthKnob",
