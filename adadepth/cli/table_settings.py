@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +24,7 @@ from adadepth.data.cache import cache_root
 from adadepth.data.labelled.classes import is_number, label_text
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
 from adadepth.data.labelled.sentences import tokenizer_of_texts
-from adadepth.data.labelled.splits import HELD_OUT, file_splits
+from adadepth.data.labelled.splits import HELD_OUT, open_splits
 from adadepth.data.labelled.tagging import tokenizer_of_words
 from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, parallel_encoding
@@ -151,9 +151,8 @@ def _is_override(word: str) -> bool:
 def _choose(given: _Given) -> Iterator[Choice]:
     """Yield what the table decides, in the order in which it is told."""
     dataset = given.dataset
-    tables = file_splits(dataset.path, [dataset.train_split, "validation", "test"], dataset.train_split)
-    if (train := tables.get(dataset.train_split)) is None:
-        return  # the loader says what is missing
+    tables = open_splits(replace(dataset, evaluation_splits=[]), {}, optional=["validation", "test"])
+    train = tables[dataset.train_split]
     if given.name == "table":
         texts, label = choose_columns(dataset, train)
         columns = {"text_columns": texts, "label_column": label}
