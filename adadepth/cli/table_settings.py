@@ -117,7 +117,7 @@ def _read_command(words: Sequence[str]) -> _Given | None:
         return None
     try:
         overrides = OverridesParser.create().parse_overrides([word for word in words if _is_override(word)])
-        values = {override.key_or_group: override.value() for override in overrides}
+        values: dict[str, Any] = {override.key_or_group: override.value() for override in overrides}
         is_swept = any(override.is_sweep_override() for override in overrides if override.key_or_group[:7] == "dataset")
     except HydraException:
         return None
@@ -385,7 +385,7 @@ def _choose_length(given: _Given, lengths: np.ndarray, is_scratch: bool) -> Choi
 def _count_tokens(given: _Given, table: DataTable, columns: list[str], path: str | None) -> np.ndarray:
     """Return the number of tokens of every one of the first rows, all its texts together, (rows,)."""
     named = {key.removeprefix("tokenizer."): value for key, value in given.values.items() if key[:10] == "tokenizer."}
-    settings = TokenizerConfig(**{"path": path, "vocab_size": 3000, **named})  # type: ignore[arg-type]
+    settings = TokenizerConfig(**{"path": path, "vocab_size": 3000, **named})
     root, cls_tokens = cache_root(given.dataset.cache_dir), 1
     with parallel_encoding():
         if given.name == "table":
