@@ -32,7 +32,7 @@ from adadepth.cli.hints import explain
 from adadepth.cli.hydra_keys import close_hydra_keys
 from adadepth.cli.validation import checked
 from adadepth.runs.inheritance import inheritance, resumption
-from adadepth.runs.program import noted_choices
+from adadepth.runs.program import note_choices, noted_choices
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.interpolations import told_within
 from adadepth.system.console import patient_streams, say
@@ -113,6 +113,7 @@ def _run(given: list[str]) -> None:
         print(text, end="")
         return
     sys.argv[1:] = arguments(given)
+    note_choices([])
     if any(word.startswith("dataset.path=") for word in given):
         with activity("reading the table"):
             from adadepth.cli.table_settings import add_table_settings  # reads rows and tokenizers, so it needs torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +24,7 @@ from adadepth.data.cache import cache_root
 from adadepth.data.labelled.classes import is_number, label_text
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
 from adadepth.data.labelled.sentences import tokenizer_of_texts
-from adadepth.data.labelled.splits import HELD_OUT, file_splits
+from adadepth.data.labelled.splits import HELD_OUT, open_splits
 from adadepth.data.labelled.tagging import tokenizer_of_words
 from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, parallel_encoding
@@ -117,7 +117,7 @@ def _read_command(words: Sequence[str]) -> _Given | None:
         return None
     try:
         overrides = OverridesParser.create().parse_overrides([word for word in words if _is_override(word)])
-        values = {override.key_or_group: override.value() for override in overrides}
+        values: dict[str, Any] = {override.key_or_group: override.value() for override in overrides}
         is_swept = any(override.is_sweep_override() for override in overrides if override.key_or_group[:7] == "dataset")
     except HydraException:
         return None
@@ -151,9 +151,8 @@ def _is_override(word: str) -> bool:
 def _choose(given: _Given) -> Iterator[Choice]:
     """Yield what the table decides, in the order in which it is told."""
     dataset = given.dataset
-    tables = file_splits(dataset.path, [dataset.train_split, "validation", "test"], dataset.train_split)
-    if (train := tables.get(dataset.train_split)) is None:
-        return  # the loader says what is missing
+    tables = open_splits(replace(dataset, evaluation_splits=[]), {}, optional=["validation", "test"])
+    train = tables[dataset.train_split]
     if given.name == "table":
         texts, label = choose_columns(dataset, train)
         columns = {"text_columns": texts, "label_column": label}
@@ -386,7 +385,7 @@ def _choose_length(given: _Given, lengths: np.ndarray, is_scratch: bool) -> Choi
 def _count_tokens(given: _Given, table: DataTable, columns: list[str], path: str | None) -> np.ndarray:
     """Return the number of tokens of every one of the first rows, all its texts together, (rows,)."""
     named = {key.removeprefix("tokenizer."): value for key, value in given.values.items() if key[:10] == "tokenizer."}
-    settings = TokenizerConfig(**{"path": path, "vocab_size": 3000, **named})  # type: ignore[arg-type]
+    settings = TokenizerConfig(**{"path": path, "vocab_size": 3000, **named})
     root, cls_tokens = cache_root(given.dataset.cache_dir), 1
     with parallel_encoding():
         if given.name == "table":

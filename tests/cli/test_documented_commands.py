@@ -14,6 +14,7 @@ from omegaconf import OmegaConf, open_dict
 import adadepth.tasks
 from adadepth.cli.command_line import arguments, folders
 from adadepth.cli.help import usage
+from adadepth.cli.table_settings import add_table_settings
 from tests.cli.support import Result
 from tests.configs.support import composed, configured
 from tests.marks_support import mostly_slow
@@ -94,6 +95,18 @@ def run_of(root: str, folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
 
+def write_table(override: str) -> None:
+    """Write the table of one's own that a command names, tagged words or sentences, whose rows choose settings."""
+    if not override:
+        return
+    folder = Path(override.partition("=")[2])
+    folder.mkdir()
+    if folder.name == "my_tags":
+        (folder / "train.conll").write_text("A\tB-X\nword\tO\n\n" * 9)
+    else:
+        (folder / "train.csv").write_text("text,label\n" + "a word,yes\nno word,no\n" * 9)
+
+
 def is_plain(words: list[str]) -> bool:
     """Return whether a command is a root and overrides: no sweep, bench, or option of Hydra."""
     hydra = any(re.match(r"-m$|sweep=|hydra|\+|~|--help|--version|mode=report", word) for word in words)
@@ -113,7 +126,8 @@ def test_a_documented_command_is_right(
     for run in RUNS:
         run_of(root, tmp_path / run)
     if is_plain(words):
-        given = arguments(words)
+        write_table(next((word for word in words if word.startswith("dataset.path=my_")), ""))
+        given = add_table_settings(arguments(words)) if root == "finetune" else arguments(words)
         assert given[0] == "--config-name"
         configured(given[1], *given[2:])
         return
