@@ -18,7 +18,7 @@ from adadepth.settings import ExperimentConfig
 from tests.cli.support import Result
 from tests.unit.report.recorded import record
 
-GRID = ["--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3"]
+GRID = ["--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3"]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_failed_job_is_named_once(
 
 def test_two_jobs_that_fail_alike_are_both_named(command: Callable[..., Result], trainings: set[float]) -> None:
     trainings |= {2e-3, 3e-3}
-    page = page_of(command("--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
+    page = page_of(command("--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
     assert re.findall(r"act_penalty=([\d.]+): failed; DataError: no data", page) == ["0.002", "0.003"]
 
 
@@ -129,7 +129,9 @@ def test_a_mistake_is_one_line(command: Callable[..., Result], arguments: list[s
 
 def test_a_sweep_s_page_begins_with_the_best_jobs(command: Callable[..., Result], trainings: set[float]) -> None:
     """In the order of what `optimise` names, each with its folder and a command that repeats it alone."""
-    result = command("--config-name", "act_tiny", "-m", "model.act_penalty=2e-3,1e-3,3e-3", "optimise=eval/mlm_loss")
+    result = command(
+        "--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=2e-3,1e-3,3e-3", "optimise=eval/mlm_loss"
+    )
     assert result.status == 0, result.err
     page = page_of(result)
     headings = re.findall(r"<h2[^>]*>([^<]*)", page)
@@ -140,7 +142,7 @@ def test_a_sweep_s_page_begins_with_the_best_jobs(command: Callable[..., Result]
     assert f"best by eval/mlm_loss: 1.0010, act_penalty=0.001: {rows[0]['folder']}\n" in result.out
     again = shlex.split(rows[0]["command"])
     assert again[again.index("--config-name") :] == [
-        "--config-name", "act_tiny", "model.act_penalty=0.001", "optimise=eval/mlm_loss",
+        "--config-name", "act_tiny", "budget=none", "model.act_penalty=0.001", "optimise=eval/mlm_loss",
     ]  # fmt: skip
     final = json.loads((Path(rows[0]["folder"]) / "run.json").read_text())["final_metrics"]
     assert final["eval/mlm_loss"] == 1.001

@@ -106,7 +106,9 @@ def test_memory_that_is_short_gets_one_line_with_advice(
 def test_a_multirun_runs_every_combination_in_this_process(
     command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
 ) -> None:
-    result = command(*TINY, "model.act_penalty=1e-3,5e-4", "-m", "seed=0,1")  # flags and overrides in any order
+    result = command(
+        *TINY, "budget=none", "model.act_penalty=1e-3,5e-4", "-m", "seed=0,1"
+    )  # flags and overrides in any order
     assert result.status == 0, result.err
     settings = [(job.model.act_penalty, job.seed) for job in jobs]  # type: ignore[attr-defined]
     assert settings == [(1e-3, 0), (1e-3, 1), (5e-4, 0), (5e-4, 1)]

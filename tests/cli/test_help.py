@@ -78,7 +78,7 @@ def test_every_key_can_be_asked_for() -> None:
 
 
 def test_an_experiment_has_its_whole_comment(command: Callable[..., Result]) -> None:
-    assert "The paper's run: dataset=wikipedia_bookcorpus tokenizer=albert" in command("--help", "act_tiny").out
+    assert "preset=paper is the published run" in command("--help", "act_tiny").out
 
 
 def test_every_key_of_an_experiment_is_listed_with_its_value(command: Callable[..., Result]) -> None:

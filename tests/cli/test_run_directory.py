@@ -105,8 +105,10 @@ def test_a_run_whose_file_has_every_group_is_resumed(config: ExperimentConfig, t
 
 
 def test_the_record_says_what_the_run_is_told_by(tmp_path: Path) -> None:
-    told = read_record(finished(configured("act_tiny", f"output_dir={tmp_path}", "model.recall=true")))["settings"]
-    assert told["model"].items() >= {"name": "albert_act", "recall": True, "hidden_size": 768}.items()
+    told = read_record(finished(configured("act_tiny", "budget=none", f"output_dir={tmp_path}", "model.recall=true")))[
+        "settings"
+    ]
+    assert told["model"].items() >= {"name": "albert_act", "recall": True, "hidden_size": 128}.items()
     assert "act_epsilon" not in told["model"], "at its default"
     assert told.keys() == {"model"}
 
@@ -224,19 +226,17 @@ def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig,
 
     with pytest.raises(CheckpointError, match=re.escape(f"{refused}seed was 0, is 5") + "$"):
         resume("seed=5")
-    spread = "trainer.max_steps was 300, is 900 (trainer.schedule=linear counts on the number of updates)"
-    with pytest.raises(
-        CheckpointError, match=re.escape(f"{refused}{spread}; trainer.learning_rate was 0.0005, is 0.1")
-    ):
+    spread = "trainer.max_steps was 1000, is 900 (trainer.schedule=linear counts on the number of updates)"
+    with pytest.raises(CheckpointError, match=re.escape(f"{refused}{spread}; trainer.learning_rate was 0.002, is 0.1")):
         resume("trainer.max_steps=900", "trainer.learning_rate=0.1")
     with pytest.raises(CheckpointError, match="it cannot change its size: small was False, is True"):
         resume("debug=default")
-    with pytest.raises(CheckpointError, match=r"trainer.max_steps was 300, is 500"):
+    with pytest.raises(CheckpointError, match=r"trainer.max_steps was 1000, is 500"):
         resume("debug=overfit")
 
 
 def test_a_constant_rate_may_go_on_for_longer(tmp_path: Path) -> None:
-    given = ("act_tiny", f"output_dir={tmp_path}", "trainer.schedule=constant", "trainer.warmup_steps=0")
+    given = ("act_tiny", "budget=none", f"output_dir={tmp_path}", "trainer.schedule=constant", "trainer.warmup_steps=0")
     directory = finished(configured(*given))
     again = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", "trainer.max_steps=900")
     assert (run_directory(again), again.trainer.max_steps) == (directory, 900)

@@ -121,7 +121,7 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
         try:
             assert wandb.run.settings.mode == "offline"
             assert (wandb.run.group, wandb.run.name, wandb.run.config["seed"]) == ("act_tiny", f"job{number}", number)
-            assert wandb.run.config["model"]["cap_remainder"] == "reference"
+            assert wandb.run.config["model"]["cap_remainder"] == "forced"
             log_everything(tracker, directory)
         finally:
             tracker.finish(number)
@@ -317,7 +317,7 @@ def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
     experiment = client.get_experiment_by_name("adadepth").experiment_id
     (run,) = client.search_runs([experiment])
     assert (run.info.run_id, run.info.run_name, run.info.status) == (identity, "job", "FINISHED")
-    assert run.data.params["model.cap_remainder"] == "reference"
+    assert run.data.params["model.cap_remainder"] == "forced"
     assert [(point.step, point.value) for point in client.get_metric_history(identity, "train/loss")] == [
         (1, 2.5),
         (2, 1.5),

@@ -62,6 +62,7 @@ HOMES = {
     ("bench", "full"): "depth_bench", ("bench", "quick"): "depth_bench",
     ("trainer", "pos"): "act_pos",
     **{("budget", name): f"act_{name}" for name in ("maze", "hops", "addition")},
+    **{("budget", f"act_{size}"): f"act_{size}" for size in ("tiny", "small", "base")},
     **{("budget", name): "adalayers_tiny" for name in ("layers", "blocks")},
     ("budget", "latency"): "par_tiny",
     ("model", "parity_rnn"): "ponder_parity",

@@ -104,7 +104,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To the same weights, those of its best checkpoint, though it was moved and one is enough to keep."""
-    given = ("debug=default", "trainer.max_steps=3", "trainer.eval_steps=1", "trainer.save_steps=1",
+    given = ("budget=none", "debug=default", "trainer.max_steps=3", "trainer.eval_steps=1", "trainer.save_steps=1",
              "trainer.save_total_limit=null", "trainer.disable_tqdm=true", f"output_dir={tmp_path}")  # fmt: skip
     tasks.run(configured("act_tiny", *given))
     (first,) = tmp_path.glob("act_tiny/*")

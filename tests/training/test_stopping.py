@@ -205,7 +205,7 @@ def test_early_stopping(tmp_path):
     """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
     overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.learning_rate=1e-12")
     patience = ("trainer.early_stopping_patience=2", "trainer.eval_on_start=false")
-    tasks.run(configured("act_tiny", "debug=default", f"output_dir={tmp_path}", *overrides, *patience))
+    tasks.run(configured("act_tiny", "budget=none", "debug=default", f"output_dir={tmp_path}", *overrides, *patience))
     (directory,) = tmp_path.glob("act_tiny/*")
     assert max(step for step, _ in _losses(directory)) == 3
     assert json.loads((directory / "run.json").read_text())["best_checkpoint"] == "checkpoint-1"

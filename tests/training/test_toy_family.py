@@ -53,7 +53,8 @@ def test_it_is_trained_and_evaluated(trained: Path) -> None:
 def test_it_is_pretrained(tmp_path: Path) -> None:
     """With the heads of masked words and sentence order that are there for every ALBERT."""
     given = (
-        "model=router_mini", "model.max_position_embeddings=128", "model.update_price=0.1", "trainer.max_steps=3",
+        "budget=none", "dataset=python_docs", "model=router_mini", "model.max_position_embeddings=128",
+        "model.update_price=0.1", "trainer.max_steps=3",
         "trainer.eval_steps=3", "trainer.save_steps=3", "trainer.per_device_train_batch_size=4",
         "trainer.gradient_accumulation_steps=1", "trainer.disable_tqdm=true", "dataset.max_evaluation_examples=8",
         f"output_dir={tmp_path}",

@@ -16,7 +16,8 @@ from tests.toy_support import execute, toy_family_installed
 from tests.treebank_support import UPOS, write_treebank
 
 SMALL = (
-    "debug=default", "trainer.disable_tqdm=true", "dataset.sequence_length=64", "model.num_hidden_layers=3",
+    "budget=none", "debug=default", "trainer.disable_tqdm=true",
+    "dataset.sequence_length=64", "model.num_hidden_layers=3",
     "tokenizer=trained", "tokenizer.vocab_size=300",
 )  # fmt: skip
 

@@ -89,7 +89,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         yield f"budget.unit={budget.unit}: of model={about.name}, training can hold {', '.join(units)}"
         return
     for name in about.budget.prices:
-        if value := getattr(config.model, name):
+        if (value := getattr(config.model, name)) > 0:
             yield f"{given}: model.{name}={value:g} is a price beside it; set model.{name}=0, or {NO_BUDGET}"
     for place in about.budget.checks:
         yield from load(place)(config)
