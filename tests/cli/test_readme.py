@@ -115,6 +115,10 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
+    if "dataset.path=my_table/" in arguments:
+        (tmp_path / "my_table").mkdir()
+        rows = "".join(f"sentence number {n} is fine,{n % 2}\n" for n in range(40))
+        (tmp_path / "my_table" / "train.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
     if compared := re.findall(r"runs=\[outputs/(\w+)\]", " ".join(arguments)):
         shutil.copytree(trained(*compared), tmp_path, dirs_exist_ok=True)
     if any("latest" in argument for argument in arguments):
