@@ -46,6 +46,11 @@ MODELS: Mapping[str, PublishedModel] = {
     )
 }
 _WIDTH, _STEPS, _BATCH = 768, 125_000, 4096  # of all three; 112,500 updates at length 128, then 12,500 at 512
+_WITHOUT_PAIRS = (
+    '<p class="note">Without sentence pairs no loss reads [CLS] and [SEP], two tokens of a sequence that hardly count '
+    "in the mean: they keep the depth that they had while the budget held all tokens at full depth. In the paper the "
+    "penalty pulls on [SEP] from the first update on.</p>\n"
+)
 _CORPUS = "wikipedia_bookcorpus"  # as the group `dataset` calls it
 
 
@@ -70,20 +75,24 @@ def _differences(config: Mapping[str, Any], model: PublishedModel) -> Iterator[s
     """Yield what of a configuration is not as in the paper."""
     settings, data, trainer = (config.get(name) or {} for name in ("model", "dataset", "trainer"))
     if (width := settings.get("hidden_size", _WIDTH)) != _WIDTH:
-        yield f"width {width} for {_WIDTH}"
+        yield f"width {width} ({_WIDTH})"
     if (corpus := data.get("name", _CORPUS)) != _CORPUS:
-        yield f"{corpus} for Wikipedia and BookCorpus"
+        yield f"other text ({corpus})"
     batch = trainer.get("per_device_train_batch_size", _BATCH) * trainer.get("gradient_accumulation_steps", 1)
     if (steps := trainer.get("max_steps", _STEPS)) < _STEPS:
         how = f"{steps:,}" if steps > 0 else f"{trainer.get('num_train_epochs', 0):g} epochs"
-        yield f"{how} steps of {batch} for {_STEPS:,} of {_BATCH:,}" if steps > 0 else f"{how} for {_STEPS:,} steps"
-    if not data.get("sentence_order", True):
+        yield f"{how} steps of {batch} ({_STEPS:,} of {_BATCH:,})" if steps > 0 else f"{how} ({_STEPS:,} steps)"
+    if not _has_pairs(config):
         yield "no sentence pairs"
     target, penalty = (config.get("budget") or {}).get("target"), settings.get("act_penalty", model.penalty)
     if target is not None:
-        yield f"a budget of {target:g} for a penalty"
+        yield "a budget (a penalty)"
     elif penalty != model.penalty:
-        yield f"penalty {penalty:g} for {model.penalty:g}"
+        yield f"penalty {penalty:g} ({model.penalty:g})"
+
+
+def _has_pairs(config: Mapping[str, Any]) -> bool:
+    return bool((config.get("dataset") or {}).get("sentence_order", True))
 
 
 def published(files: RunFiles) -> Section | None:
@@ -116,6 +125,8 @@ def published(files: RunFiles) -> Section | None:
         "repository), trained on Wikipedia and BookCorpus and evaluated on text of those, beside this run's. Their "
         "depths by part of speech and relation were published as plots, without numbers.{}</p>\n"
     ).format("" if reference is None else f" {reference.remark[:1].upper()}{reference.remark[1:]}.")
+    if not _has_pairs(files.config) and (files.config.get("budget") or {}).get("target") is not None:
+        note += Markup(_WITHOUT_PAIRS)
     return Section("Published depths", "published", note + as_html(table), tables=[table])
 
 

@@ -138,7 +138,7 @@ def test_published_depths_stand_beside_those_of_a_run(most: int, tmp_path: Path)
     names = ("all", "unmasked", "mask/mask", "mask/original", "cls", "sep")
     column = {line.split()[0]: line[at : at + 5].strip() for line in rows}
     assert [float(column[name]) for name in names] == PUBLISHED[most]
-    for said in ("width 128 for 768", "python_docs for", "1,600 steps of 32", "no sentence pairs", "a budget of 3.8"):
+    for said in ("width 128 (768)", "other text (python_docs)", "1,600 steps of 32", "no sentence pairs", "a budget"):
         assert said in reference.remark
     assert reference_depth(dataclasses.replace(files, config={**config, "task": "finetune"})) is None
 
