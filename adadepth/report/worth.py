@@ -228,8 +228,8 @@ _NOT_RETRAINED = "not retrained"
 
 def worth(files: RunFiles) -> Finding:
     """Every comparison that the files of a run allow."""
-    compared = [*_baselines(files), *_rivals(files), *_matched(files), *_steps(files), *_rules(files)]
-    found = [*{one.key: one for one in compared}.values(), *_networks(files)]
+    readings = {one.key: one for one in (*_matched(files), *_steps(files))}  # those of an exit study are of all examples
+    found = [*_baselines(files), *_rivals(files), *readings.values(), *_rules(files), *_networks(files)]
     if has_one_depth(files):
         return _of_one_depth(files, found)
     nothing = _nothing(files)
