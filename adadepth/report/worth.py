@@ -228,7 +228,7 @@ _NOT_RETRAINED = "not retrained"
 
 def worth(files: RunFiles) -> Finding:
     """Every comparison that the files of a run allow."""
-    readings = {one.key: one for one in (*_matched(files), *_steps(files))}  # those of an exit study are of all examples
+    readings = {one.key: one for one in (*_matched(files), *_steps(files))}  # of a study: all examples
     found = [*_baselines(files), *_rivals(files), *readings.values(), *_rules(files), *_networks(files)]
     if has_one_depth(files):
         return _of_one_depth(files, found)
