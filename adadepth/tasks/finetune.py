@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -71,7 +72,7 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
-    args = training_arguments(config)
+    started, args = time.monotonic(), training_arguments(config)
     tokenizer, classes = training_tokenizer(config, args), training_classes(config, args)
     options = cls_options(config.model.name, config.model)
     data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": classes}))
@@ -91,7 +92,7 @@ def train(config: ExperimentConfig) -> Trained:
 
     def further(session: Session) -> None:
         _write_tests(config, data, session)
-        compare_with_matched_baseline(session, build_parts)
+        compare_with_matched_baseline(session, build_parts, started)
         _say_baselines(session, parts.baselines)
 
     return train_parts(config, args, parts, further, last)

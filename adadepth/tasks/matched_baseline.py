@@ -71,19 +71,22 @@ class LeftOut(Exception):
     """A matched baseline cannot be had in this run; the message says why."""
 
 
-def compare_with_matched_baseline(session: Session, build_parts: BuildParts | None = None) -> None:
+def compare_with_matched_baseline(
+    session: Session, build_parts: BuildParts | None = None, started: float = 0.0
+) -> None:
     """Compare the trained model with its matched baseline, where it has one; write and print what was compared.
 
     Args:
         session: Of a training that has ended.
         build_parts: Makes the model, data and evaluation sets of a baseline that is trained.
+        started: When its run began, of the monotonic clock in seconds; read where a baseline is trained.
     """
     if not session.config.matched_baseline:
         return
     model: Any = session.trainer.unwrapped_model
     begun = time.monotonic()
     try:
-        found = _compare(session, model, build_parts)
+        found = _compare(session, model, build_parts, started)
     except LeftOut as reason:
         found = {"left_out": str(reason)}
     if found is None or not session.trainer.is_world_process_zero():
@@ -106,13 +109,13 @@ def _line(found: Mapping[str, Any]) -> str:
     return f"matched baseline: {'; '.join(parts)}, {found['seconds']:.0f} s"
 
 
-def _compare(session: Session, model: Any, build_parts: BuildParts | None) -> dict[str, Any] | None:
+def _compare(session: Session, model: Any, build_parts: BuildParts | None, started: float) -> dict[str, Any] | None:
     """What the file holds; None for a model whose depth was set, or that has no depth to read it at."""
     if isinstance(model, MixesLayers):
         about = family(session.config.model.name).matched_baseline
         if about is None or build_parts is None or not model.learns_distribution:
             return None
-        return {"networks": [_train_network(session, *about, build_parts)]}
+        return {"networks": [_train_network(session, *about, build_parts, started)]}
     if model.one_depth is not None or _is_fixed(model):
         return None
     trainer = session.trainer
@@ -288,15 +291,15 @@ def _count_predictions(batch: Mapping[str, Tensor]) -> int:
 
 
 def _train_network(
-    session: Session, settings: Mapping[str, Any], about: str, build_parts: BuildParts
+    session: Session, settings: Mapping[str, Any], about: str, build_parts: BuildParts, started: float
 ) -> dict[str, Any]:
-    """Train the baseline on what the run has kept, within half of the time that the run's own training took.
+    """Train the baseline on what the run has kept, within half of the time that the run has taken so far.
 
     Raises:
         LeftOut: If that is not enough, or nothing was kept.
     """
     begun = time.monotonic()
-    limit = (begun - session.stop.started) / 2
+    limit = (begun - started) / 2
     if not session.config.features.cache:
         raise LeftOut(f"{about} would take as long as the run, which keeps no states")
     config = dataclasses.replace(
