@@ -208,8 +208,10 @@ def _report(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -
     if not (directory / RECORD).is_file():
         return
     report = write_run_report(directory)
-    is_part = config.rival_of is not None or config.task is Task.architecture_search  # what it is a part of ends later
-    is_training = config.mode is Mode.train and not is_part
+    is_training = config.mode is Mode.train
+    if is_training and (config.rival_of is not None or config.task is Task.architecture_search):
+        say(f"report: {report}")  # the last screen is that of what it is a part of
+        return
     show_last_screen(directory, report, commands_after(config, directory, model) if is_training else [])
 
 
