@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.data.cache import cache_root
-from adadepth.data.labelled.classes import is_number, label_text
+from adadepth.data.labelled.classes import is_numeric, label_text
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
 from adadepth.data.labelled.sentences import tokenizer_of_texts
 from adadepth.data.labelled.splits import HELD_OUT, open_splits
@@ -34,7 +34,7 @@ from adadepth.settings import LabelledConfig, Source, TableConfig, TaggingConfig
 from adadepth.settings.overrides import format_override
 from adadepth.system.places import require_hub
 
-CONFIG = "finetune"  # whose tables choose for themselves
+_CONFIGURATION = "finetune"  # whose tables choose for themselves
 _SCHEMAS: dict[str, type[TableConfig]] = {"table": LabelledConfig, "tagging_table": TaggingConfig}
 _MOST_WHOLE_NUMBERS = 20  # different whole numbers that are still taken for classes
 _UNBALANCED = 2.0  # so many times as often as the other classes in the mean
@@ -53,7 +53,7 @@ _FROM_SCRATCH = "_mini"  # how options of small models end
 _SHOWN = 5  # classes that a line names
 
 
-class Choice(NamedTuple):
+class _Choice(NamedTuple):
     """What was chosen, in a line, and the settings that say it."""
 
     line: str
@@ -113,7 +113,7 @@ def add_table_settings(words: Sequence[str]) -> list[str]:
 
 def _read_command(words: Sequence[str]) -> _Given | None:
     """Return what a command line says of a table to train on; None: it trains on none, or Hydra will refuse it."""
-    if _config_name(words) != CONFIG:
+    if _config_name(words) != _CONFIGURATION:
         return None
     try:
         overrides = OverridesParser.create().parse_overrides([word for word in words if _is_override(word)])
@@ -148,7 +148,7 @@ def _is_override(word: str) -> bool:
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
 
 
-def _choose(given: _Given) -> Iterator[Choice]:
+def _choose(given: _Given) -> Iterator[_Choice]:
     """Yield what the table decides, in the order in which it is told."""
     dataset = given.dataset
     tables = open_splits(replace(dataset, evaluation_splits=[]), {}, optional=["validation", "test"])
@@ -169,10 +169,10 @@ def _choose(given: _Given) -> Iterator[Choice]:
     yield from _choose_model(given, train, texts, len(rows))
 
 
-def _told_columns(given: _Given, texts: list[str], label: str, columns: Mapping[str, Any]) -> Choice:
+def _told_columns(given: _Given, texts: list[str], label: str, columns: Mapping[str, Any]) -> _Choice:
     line = f"columns: {'text' if given.name == 'table' else 'words'}={','.join(texts)}, label={label}"
     chosen = {key: value for key, value in columns.items() if not given.has(f"dataset.{key}")}
-    return Choice(line, tuple(_written(f"dataset.{key}", value) for key, value in chosen.items()))
+    return _Choice(line, tuple(_written(f"dataset.{key}", value) for key, value in chosen.items()))
 
 
 def _written(key: str, value: Any) -> str:
@@ -182,8 +182,8 @@ def _written(key: str, value: Any) -> str:
     return f"{key}=[{','.join(format_override('name', name).partition('=')[2] for name in value)}]"
 
 
-def _told(line: str, *overrides: str) -> Choice:
-    return Choice(f"{line} ({' '.join(overrides)})" if overrides else line, overrides)
+def _told(line: str, *overrides: str) -> _Choice:
+    return _Choice(f"{line} ({' '.join(overrides)})" if overrides else line, overrides)
 
 
 # ---- rows
@@ -197,7 +197,7 @@ def _read_tags(table: DataTable, column: str) -> list[list[Any]]:
     return [value if isinstance(value, list) else [value] for value in _read_sentences(table, column)]
 
 
-def _choose_splits(given: _Given, tables: Mapping[str, DataTable], label: str, rows: int) -> Iterator[Choice]:
+def _choose_splits(given: _Given, tables: Mapping[str, DataTable], label: str, rows: int) -> Iterator[_Choice]:
     """Yield what selects the model and what is measured, where the files do not say it."""
     if given.has("dataset.evaluation_splits", "dataset.held_out", "dataset.train_split") or "validation" in tables:
         return
@@ -228,14 +228,14 @@ def _text_of(value: Any) -> str | None:
 # ---- what is predicted
 
 
-def _choose_problem(given: _Given, table: DataTable, column: str, values: Sequence[Any]) -> Iterator[Choice]:
+def _choose_problem(given: _Given, table: DataTable, column: str, values: Sequence[Any]) -> Iterator[_Choice]:
     """Yield whether there are classes, several labels or values, and the metric of these."""
     problem = (
         str(given.dataset.problem) if given.has("dataset.problem") else _find_problem(given, table, column, values)
     )
     chosen = [] if given.has("dataset.problem") or problem == "classification" else [f"dataset.problem={problem}"]
     if problem == "regression":
-        numbers = np.array([float(text) for text in map(_text_of, values) if text is not None and is_number(text)])
+        numbers = np.array([float(text) for text in map(_text_of, values) if text is not None and is_numeric(text)])
         described = f"values: {numbers.min():g} to {numbers.max():g}, mean {numbers.mean():.3g}" if len(numbers) else ""
         metrics, why = ["pearson", "spearman"], "of values"
     elif problem == "multi_label":
@@ -249,7 +249,7 @@ def _choose_problem(given: _Given, table: DataTable, column: str, values: Sequen
     yield from _told_metrics(given, metrics, why)
 
 
-def _told_metrics(given: _Given, metrics: list[str], why: str) -> Iterator[Choice]:
+def _told_metrics(given: _Given, metrics: list[str], why: str) -> Iterator[_Choice]:
     if given.has("dataset.metrics"):
         return
     is_default = metrics == type(given.dataset)().metrics
@@ -263,7 +263,7 @@ def _find_problem(given: _Given, table: DataTable, column: str, values: Sequence
     if present and all(isinstance(value, list) or _is_written_list(value) for value in present):
         return "multi_label"
     texts = {text for text in map(_text_of, present) if text is not None}
-    if not texts or not all(map(is_number, texts)):
+    if not texts or not all(map(is_numeric, texts)):
         return "classification"
     are_whole = all(float(text).is_integer() for text in texts)
     return "classification" if are_whole and len(texts) <= _MOST_WHOLE_NUMBERS else "regression"
@@ -284,7 +284,7 @@ def _count_classes(table: DataTable, column: str, values: Sequence[Any]) -> Coun
     declared = table.class_names.get(column)
     counts = Counter(text for text in map(_text_of, values) if text is not None)
     if declared is None:
-        are_numbers = all(map(is_number, counts))
+        are_numbers = all(map(is_numeric, counts))
         return Counter({name: counts[name] for name in sorted(counts, key=float if are_numbers else str)})
     return Counter({name: counts[str(number)] for number, name in enumerate(declared)})
 
@@ -309,27 +309,27 @@ def _metrics_of_classes(counts: Counter[str]) -> tuple[list[str], str]:
     return ["accuracy"], "no class is much more frequent than the others"
 
 
-def _choose_tags(given: _Given, rows: Sequence[Sequence[Any]]) -> Iterator[Choice]:
+def _choose_tags(given: _Given, rows: Sequence[Sequence[Any]]) -> Iterator[_Choice]:
     counts = Counter(text for row in rows for text in map(_text_of, row) if text is not None)
     counts = Counter({name: counts[name] for name in sorted(counts)})
     yield _told(_describe_classes(counts).replace("classes", "tags", 1))
     entities = [name for name in counts if name != "O"]
     if entities and all(name[:2] in ("B-", "I-") for name in entities):
         yield from _told_metrics(given, ["entity_f1"], "entities that are found whole")
-    elif not all(map(is_number, counts)):
+    elif not all(map(is_numeric, counts)):
         yield from _told_metrics(given, ["token_accuracy"], "the share of words with the right tag")
 
 
 # ---- the model, and how long its texts and its training are
 
 
-def _choose_model(given: _Given, table: DataTable, texts: list[str], rows: int) -> Iterator[Choice]:
+def _choose_model(given: _Given, table: DataTable, texts: list[str], rows: int) -> Iterator[_Choice]:
     models, option = given.models, given.values.get("model")
     if option is None and not given.has("model.pretrained"):
         reason = _why_from_scratch(given, rows)
         option = models.pretrained if reason is None else models.scratch
         told = f", {models.width} wide, from scratch: {reason}" if reason else f", from the weights {models.weights}"
-        yield Choice(f"model: {option}{told}", (f"model={option}",))
+        yield _Choice(f"model: {option}{told}", (f"model={option}",))
     is_scratch = str(option).endswith(_FROM_SCRATCH) and not given.has("model.pretrained")
     has_known_tokenizer = (is_scratch or option == models.pretrained) and not given.has("tokenizer", "tokenizer.path")
     lengths = np.empty(0)
@@ -372,7 +372,7 @@ def _can_load(given: _Given, weights: str) -> bool:
     return True
 
 
-def _choose_length(given: _Given, lengths: np.ndarray, is_scratch: bool) -> Choice:
+def _choose_length(given: _Given, lengths: np.ndarray, is_scratch: bool) -> _Choice:
     """Return the length that covers nearly all texts, by the tokens of each, (rows,)."""
     length = min(max(8 * int(np.ceil(np.quantile(lengths, _COVERED) / 8)), 16), _LONGEST[is_scratch])
     overrides = [f"dataset.sequence_length={length}"]
@@ -404,7 +404,7 @@ def _texts_of_rows(table: DataTable, columns: list[str]) -> Iterator[str]:
             yield " ".join(parts)
 
 
-def _choose_training(given: _Given, rows: int, tokens: float) -> Choice:
+def _choose_training(given: _Given, rows: int, tokens: float) -> _Choice:
     """Return the trainer of a small model from scratch, with as many updates as the rows need and minutes allow.
 
     Args:

@@ -20,7 +20,7 @@ from adadepth.report.run_files import RunFiles, halts
 from adadepth.report.table import Column, Table, as_text, plain, rounded
 from adadepth.report.worth import ANSWERS, QUESTIONS, Finding, Verdict
 
-WIDTH, HEIGHT = 80, 24
+_WIDTH, _HEIGHT = 80, 24
 VERDICT_LINES, MOST_ROWS = 8, 10
 _FEWEST_ROWS = 3
 _REMARK_LINES = 2
@@ -64,7 +64,7 @@ def format_screen(
     end = [f"report: {report}"]
     if commands:
         end += ["next:", *(line for words in commands for line in command_lines(words))]
-    room = HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
+    room = _HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
     table = table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
@@ -87,7 +87,7 @@ def _answer_in_brief(name: str, finding: Finding) -> str:
 
 
 def _wrap(text: str, most: int) -> list[str]:
-    return textwrap.wrap(plain(text), WIDTH, subsequent_indent="  ", max_lines=most, placeholder=" ...")
+    return textwrap.wrap(plain(text), _WIDTH, subsequent_indent="  ", max_lines=most, placeholder=" ...")
 
 
 # ---- the table
@@ -135,7 +135,7 @@ def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], most:
     rows = [_Row(line, priority) for line, priority in zip(texts, priorities, strict=True)]
     chosen = set(sorted(range(len(rows)), key=lambda number: rows[number].priority, reverse=True)[:most])
     shown = [head, *(row.line for number, row in enumerate(rows) if number in chosen)]
-    return [line[:WIDTH].rstrip() for line in shown]
+    return [line[:_WIDTH].rstrip() for line in shown]
 
 
 def _class_lines(halting: Mapping[str, Any], most: int, reference: ReferenceDepth | None) -> list[str]:
@@ -165,7 +165,7 @@ def _shorten(name: str) -> str:
 def _narrow(table: Table) -> Table:
     """Return a table without as many optional columns as make it fit the width of the screen."""
     for key in _OPTIONAL:
-        if max(map(len, as_text(table).splitlines())) <= WIDTH:
+        if max(map(len, as_text(table).splitlines())) <= _WIDTH:
             break
         table = replace(table, columns=[column for column in table.columns if column.key != key])
     return table
@@ -178,7 +178,7 @@ def command_lines(words: Sequence[str]) -> list[str]:
     """Return a command that a shell reads, in lines that end with a backslash where it goes on."""
     lines, line = [], " "
     for word in map(shlex.quote, words):
-        if line.strip() and len(line) + 1 + len(word) + 2 > WIDTH:
+        if line.strip() and len(line) + 1 + len(word) + 2 > _WIDTH:
             lines.append(f"{line} \\")
             line = "   "
         line = f"{line} {word}"

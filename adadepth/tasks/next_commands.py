@@ -14,8 +14,7 @@ from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.runs.directory import MODEL, resolve_run
 from adadepth.runs.program import checkpoint_command, has_preset, is_given, training_command
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task
-from adadepth.settings.data import LabelledConfig, TextConfig
-from adadepth.settings.kinds import PREDICTED, kind_of, problem_of
+from adadepth.settings.kinds import PREDICTED, columns_of, kind_of, problem_of
 
 _COUNT = 3
 _PAPER = "paper"  # of the group `preset`
@@ -106,10 +105,9 @@ def _other_depths(config: ExperimentConfig, about: Family, files: RunFiles) -> l
 
 def _reads_one_text(config: ExperimentConfig) -> bool:
     """Return whether an example is a text of natural language, and no pair of them."""
-    data = config.dataset
-    if isinstance(data, LabelledConfig):
-        return len(data.text_columns or ("sentence",)) == 1
-    return isinstance(data, TextConfig)
+    if kind_of(config.dataset).columns == "text_columns":
+        return len(columns_of(config.dataset) or ("sentence",)) == 1
+    return problem_of(config.dataset) is None  # running text
 
 
 def _train_seeds(config: ExperimentConfig) -> Command | None:

@@ -104,7 +104,7 @@ def class_names(
 def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path) -> list[str]:
     """Return the different labels of some tables in order, and warn of those that are suspicious."""
     names = _ordered(name for table in tables for name in _distinct(key, column, table, root))
-    if values := [name for name in names if is_number(name) and "." in name]:
+    if values := [name for name in names if is_numeric(name) and "." in name]:
         instead = (
             "use dataset.problem=regression 'dataset.metrics=[pearson,mse]'"
             if key == "label_column"
@@ -178,7 +178,7 @@ def _listed(names: Sequence[str]) -> str:
 def _ordered(names: Iterable[str]) -> list[str]:
     """Return the different names, numbers in numerical order."""
     different = set(names)
-    are_numbers = all(map(is_number, different))
+    are_numbers = all(map(is_numeric, different))
     return sorted(different, key=(lambda name: (float(name), name)) if are_numbers else None)
 
 
@@ -196,7 +196,7 @@ def label_text(value: Any) -> str | None:
     return re.sub(r"^(-?\d+)\.0+$", r"\1", text) or None
 
 
-def is_number(name: str) -> bool:
+def is_numeric(name: str) -> bool:
     """Return whether a text is a finite number."""
     try:
         return math.isfinite(float(name))
@@ -296,7 +296,7 @@ def read_value(value: Any) -> float:
         ValueError: It is not a finite number.
     """
     name = label_text(value)
-    if name is None or not is_number(name):
+    if name is None or not is_numeric(name):
         raise ValueError("a finite number is needed")
     return float(name)
 
