@@ -36,7 +36,7 @@ DEMOS: dict[str, tuple[str, ...]] = {
         "--config-name", "loop_hops", "dataset.drawing=even", "dataset.nodes=16", "dataset.sequence_length=16",
         "trainer.max_steps=1000", "trainer.eval_steps=500",
     ),
-    "maze": ("--config-name", "act_maze", "trainer.max_steps=400", "trainer.eval_steps=400"),
+    "maze": ("--config-name", "act_maze"),
     "words": (
         "--config-name", "act_wikitext2", "dataset=python_docs", "dataset.sentence_order=false", "budget.target=3.8",
         "model.embedding_size=48", "model.intermediate_size=256", "tokenizer.vocab_size=2000",

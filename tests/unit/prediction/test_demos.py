@@ -86,7 +86,7 @@ def test_mazes_are_walked_through() -> None:
         logits = model.eval()(input_ids=ids, position_ids=rows, token_type_ids=columns).logits
     answers = np.array([model.config.id2label[index] for index in logits.argmax(-1).flatten().tolist()])
     right = (answers.reshape(mazes.shape)[mazes == "."] == "reachable") == truth
-    assert right.mean() > max(truth.mean(), 1 - truth.mean()) + 0.05
+    assert right.mean() > max(truth.mean(), 1 - truth.mean()) + 0.1
 
 
 def test_a_maze_is_no_text() -> None:
