@@ -332,9 +332,10 @@ def _answer(found: Sequence[QualityPair]) -> Answer:
 
 
 def _baselines(files: RunFiles) -> Iterator[QualityPair]:
-    """What is achieved without reading the input: the frequencies of words, the commonest label."""
-    metrics = files.run.get("final_metrics") or {}
-    unigram = (files.run.get("baselines") or {}).get("unigram")
+    """What is achieved without reading the input or its order: the frequencies of words, the commonest label."""
+    metrics, baselines = files.run.get("final_metrics") or {}, files.run.get("baselines") or {}
+    yield from _bag_of_words(files, metrics, baselines.get("bag_of_words"))
+    unigram = baselines.get("unigram")
     if unigram and isinstance(own := metrics.get("eval/mlm_loss"), int | float):
         other = unigram["cross_entropy"]
         noise, remark = noise_of("mlm_loss", own, other, None)
@@ -348,6 +349,18 @@ def _baselines(files: RunFiles) -> Iterator[QualityPair]:
         own, other = everyone["accuracy"], max(labels) / sum(labels)
         noise, remark = score_noise(own, other, everyone["accuracy_n"])
         yield QualityPair("commonest_label", "always the commonest label", "accuracy", own, other, noise, remark, False)
+
+
+def _bag_of_words(
+    files: RunFiles, metrics: Mapping[str, Any], scored: Mapping[str, Any] | None
+) -> Iterator[QualityPair]:
+    """What a model without word order achieves on the first evaluation set of a table."""
+    others: Mapping[str, float] = {} if scored is None else next(iter(scored["sets"].values()), {})
+    measure = next((name for name in qualities(files) if name in others and f"eval/{name}" in metrics), None)
+    if scored is not None and measure is not None:
+        own, other = metrics[f"eval/{measure}"], others[measure]
+        noise, remark = noise_of(measure, own, other, _predictions(files))
+        yield QualityPair("bag_of_words", scored["model"], measure, own, other, noise, remark, False)
 
 
 def _rivals(files: RunFiles) -> Iterator[QualityPair]:

@@ -83,6 +83,17 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     assert "n 1,523" in found.sentences[0]
 
 
+@pytest.mark.parametrize(("own", "answer"), [(0.9, "unknown"), (0.7, "no")])
+def test_a_model_that_knows_no_more_than_a_bag_of_words_is_not_worth_it(run: Path, own: float, answer: str) -> None:
+    scored = {"model": "logistic regression", "sets": {"held_out": {"score": 0.7}, "test": {"score": 0.99}}}
+    record = {"final_metrics": {"eval/score": own}, "baselines": {"bag_of_words": scored}}
+    files = read_run(run)
+    files.halting["classes"]["all"]["accuracy_n"] = 1000
+    found = verdict(with_files(files, run=record))["worth"]
+    assert found.answer == answer
+    assert f"Against logistic regression: score {own:.3f} to 0.700" in found.sentences[0]
+
+
 def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_it(run: Path) -> None:
     files = read_run(run)
     predicted = {"all": (200, 0.75), "label: common": (150, 1.0), "label: rare": (50, 0.0)}
