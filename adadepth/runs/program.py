@@ -84,15 +84,6 @@ def training_command(*overrides: str) -> list[str] | None:
     return [*_root(HydraConfig.get().job.config_name or ""), *kept, *overrides]
 
 
-def has_preset(name: str) -> bool:
-    """Return whether the configuration of this program has a preset of that name."""
-    if not HydraConfig.initialized():
-        return False
-    root = HydraConfig.get().job.config_name
-    sources = HydraConfig.get().runtime.config_sources
-    return any((Path(source.path) / "preset" / name / f"{root}.yaml").is_file() for source in sources)
-
-
 def is_given(key: str) -> bool:
     """Return whether the command line sets a key or chooses of a group."""
     return HydraConfig.initialized() and key in map(_key, _given_overrides())

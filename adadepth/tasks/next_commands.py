@@ -12,12 +12,11 @@ from adadepth.errors import CheckpointError
 from adadepth.families.registry import Family, family
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.runs.directory import MODEL, resolve_run
-from adadepth.runs.program import checkpoint_command, has_preset, is_given, training_command
+from adadepth.runs.program import checkpoint_command, is_given, training_command
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import PREDICTED, columns_of, kind_of, problem_of
 
 _COUNT = 3
-_PAPER = "paper"  # of the group `preset`
 _TEXT = "Not worth the popcorn, let alone two hours."
 
 Command = list[str]
@@ -63,12 +62,8 @@ def _name_run(config: ExperimentConfig, directory: Path) -> str:
 
 
 def _train_otherwise(config: ExperimentConfig, files: RunFiles) -> Command | None:
-    """Return the paper's setting where there is one; else, where depth does not adapt, what may help first."""
-    if config.seeds > 1:
-        return None
-    if has_preset(_PAPER) and not is_given("preset"):
-        return training_command(f"preset={_PAPER}")
-    if config.budget.target is not None:  # what may help there is more updates
+    """Return what may help first, where depth does not adapt."""
+    if config.seeds > 1 or config.budget.target is not None:  # what may help a budget is more updates
         return None
     advice = str(files.halting.get("adaptation", {}).get("advice", ""))
     overrides = [word for word in advice.partition("; ")[0].split() if "=" in word]

@@ -16,7 +16,7 @@ import pytest
 
 import adadepth.tasks
 from adadepth.errors import DataError
-from adadepth.runs.program import checkpoint_command, has_preset, own_command, training_command
+from adadepth.runs.program import checkpoint_command, own_command, training_command
 from adadepth.settings import ExperimentConfig, Mode
 from hydra_plugins import adadepth_sweepers
 from tests.cli.support import Result
@@ -275,22 +275,3 @@ def test_a_command_that_is_kept_has_no_value_of_the_environment(
     result = command(*TINY, "output_dir=${oc.env:TOKEN}")
     assert len(commands) == 3, result.err
     assert all("TOKEN" in text and "sekretvalue" not in text for text in commands)
-
-
-def test_a_preset_of_the_configuration_is_found(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In the folders that Hydra reads, whoever they belong to."""
-    found: list[bool] = []
-
-    def task(config: ExperimentConfig) -> float:
-        found.append(has_preset("mine"))
-        return 1.0
-
-    monkeypatch.setattr(adadepth.tasks, "run", task, raising=False)
-    (tmp_path / "own" / "preset" / "mine").mkdir(parents=True)
-    (tmp_path / "own" / "preset" / "mine" / "act_tiny.yaml").write_text("# @package _global_\nseed: 3\n")
-    for arguments in ([], ["--config-dir", "own"]):
-        assert command(*arguments, *TINY).status == 0
-    assert command("--config-dir", "own", "--config-name", "act_small").status == 0
-    assert found == [False, True, False]
