@@ -302,7 +302,6 @@ EXEMPT = {
     "task={} on dataset={}": "what was given",
     "estimate.words: how many": "a number of the user's",
     "start it with torchrun": "tests/cli/test_readme.py runs torchrun",
-    "preset={}": "a command of the last screen: tests/cli/test_last_screen.py runs it",
     "rival_of={}": "a command of the last screen: as that of preset",
     "exit_rules=[all]": "a command of the last screen: as that of preset",
     "budget.targets=[{}]": "a command of the last screen: as that of preset",
