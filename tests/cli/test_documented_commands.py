@@ -17,7 +17,7 @@ from adadepth.cli.help import usage
 from adadepth.cli.table_settings import add_table_settings
 from tests.cli.support import Result
 from tests.configs.support import composed, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 ROOT = Path(__file__).resolve().parents[2]
 # A dated log keeps the commands of its days; the plugin's own commands need it installed, which its tests do.
@@ -113,7 +113,7 @@ def is_plain(words: list[str]) -> bool:
     return not hydra and "depth_bench" not in words
 
 
-@pytest.mark.parametrize("line", mostly_slow(COMMANDS, lambda line: line in FIRST.values()))
+@pytest.mark.parametrize("line", quick_one_in(2, mostly_slow(COMMANDS, lambda line: line in FIRST.values())))
 def test_a_documented_command_is_right(
     line: str, command: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from adadepth.cli.hints import _unknown_key
 from tests.configs.support import GLUE, NEEDS, ROOTS, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 NEEDED = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
 
 @pytest.mark.parametrize(
-    "root", mostly_slow(ROOTS, lambda root: root.partition("_")[2] not in GLUE or root == "act_cola")
+    "root", quick_one_in(4, mostly_slow(ROOTS, lambda root: root.partition("_")[2] not in GLUE or root == "act_cola"))
 )
 def test_every_root_has_a_run_of_seconds(root: str) -> None:
     config = configured(root, "debug=default", *NEEDED.get(root, []))

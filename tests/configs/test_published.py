@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.configs.support import composed, configured
+from tests.marks_support import quick_one_in
 
 ROBERTA, BART = "FacebookAI/roberta-large", "facebook/bart-large-cnn"
 
@@ -234,7 +235,7 @@ _TRM_ROOTS = {
 PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR | _TRM_ROOTS
 
 
-@pytest.mark.parametrize("experiment", PUBLISHED, ids=" ".join)
+@pytest.mark.parametrize("experiment", quick_one_in(2, ((each,) for each in PUBLISHED)))
 def test_a_shipped_configuration_says_what_its_original_did(experiment: tuple[str, ...]) -> None:
     config = OmegaConf.structured(configured(*experiment))
     found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in PUBLISHED[experiment]}

@@ -36,6 +36,7 @@ def test_accumulation_changes_neither_multiplier_nor_gradient(tmp_path):
     assert_same_budget(budget_states(tmp_path / "2", 4, 2), budget_states(tmp_path / "1", 8, 1))
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch; resume too."""
     gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
