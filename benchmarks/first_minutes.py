@@ -3,9 +3,9 @@
     python benchmarks/first_minutes.py [--folder FOLDER] [--only NAME ...] [--seeds 0 1 2] [--jobs 1|2] [--threads 1]
         [--page docs/first_minutes.md]
 
-A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. What is done is kept in the folder, so
-that the same command goes on after an interruption and tries again what failed. The table is printed and written to
-first_minutes.md in the folder, and with --page also into a page, between its two marks.
+A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. The result of every run is kept in the
+folder, so that the same command resumes after an interruption and repeats failed runs. The table is printed and written
+to first_minutes.md in the folder, and with --page also into a page, between its two marks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def result_file(folder: Path, name: str, seed: int) -> Path:
 
 
 def run_cell(folder: Path, name: str, seed: int, threads: int) -> str | None:
-    """Run a configuration with a seed and keep where it is and how long the whole command took; returns an error."""
+    """Run a configuration with a seed and write its result to a file; return an error."""
     output, log = folder / "outputs" / f"{name}.{seed}", folder / f"{name}.{seed}.log"
     output.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "adadepth/run.py", "--config-name", name, f"seed={seed}"]
@@ -94,32 +94,33 @@ def run_cell(folder: Path, name: str, seed: int, threads: int) -> str | None:
     if status:
         return f"{name} seed {seed}: failed with status {status}, {log}"
     run = max(output.glob(f"{name}/*/run.json"), key=lambda path: path.stat().st_mtime).parent
-    write_json(result_file(folder, name, seed), {"seconds": seconds, "run": str(run.relative_to(folder))})
+    write_json(result_file(folder, name, seed), {"minutes": seconds / 60, **describe_run(read_run(run))})
     print(f"{name} seed {seed}: {seconds / 60:.1f} minutes", flush=True)
     return None
 
 
 def summarise(folder: Path, names: Iterable[str], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield a row of the table for every configuration of which a run is done."""
+    """Yield a row of the table, the results of all seeds, for every configuration of which a run is done."""
     for name in names:
         files = [path for seed in seeds if (path := result_file(folder, name, seed)).exists()]
         if results := [json.loads(path.read_text(encoding="utf-8")) for path in files]:
-            yield {"name": name, **describe_runs(results, [read_run(folder / one["run"]) for one in results])}
+            compared = dict.fromkeys(words for result in results for words in result["compared"])
+            columns = {key: [result[key] for result in results] for key in results[0]}
+            yield {"name": name, **columns, "compared": list(compared)}
 
 
-def describe_runs(results: Sequence[Mapping[str, Any]], runs: Sequence[RunFiles]) -> dict[str, Any]:
-    """Return minutes, answers, depths, qualities and comparisons of the runs of a configuration."""
-    verdicts = [run.run.get("verdict") or {} for run in runs]
-    figures = [figure for verdict in verdicts for figure in verdict.get("worth", {}).get("figures", {})]
+def describe_run(run: RunFiles) -> dict[str, Any]:
+    """Return answers, depth, quality and comparisons of a run."""
+    verdict = run.run.get("verdict") or {}
+    figures = verdict.get("worth", {}).get("figures", {})
     compared = dict.fromkeys(
         words for figure in figures for key, words in _COMPARED.items() if figure.startswith(_GAIN + key)
     )
     return {
-        "minutes": [one["seconds"] / 60 for one in results],
-        "adapts": [_answer(verdict, "adapts") for verdict in verdicts],
-        "worth": [_answer(verdict, "worth") for verdict in verdicts],
-        "depths": [_depth(run) for run in runs],
-        "qualities": [_quality(run) for run in runs],
+        "adapts": _answer(verdict, "adapts"),
+        "worth": _answer(verdict, "worth"),
+        "depth": _depth(run),
+        "quality": _quality(run),
         "compared": list(compared),
     }
 
@@ -128,23 +129,21 @@ def _answer(verdict: Mapping[str, Any], question: str) -> str:
     return ANSWERS.get(verdict.get(question, {}).get("answer"), UNKNOWN)
 
 
-def _depth(run: RunFiles) -> str:
-    """The mean depth of a run, of the most."""
+def _depth(run: RunFiles) -> tuple[float | None, str]:
+    """Return the mean depth of a run and its unit, which contains the maximum."""
     halting = {} if HALTING in run.missing else run.halting
     if "layers" in halting:
-        return f"layer {halting['layers']['expected_depth']:.1f}"
+        return halting["layers"]["expected_depth"], f"of {len(halting['layers']['weights'])} layers"
     if "architecture" in halting:
-        return f"{halting['architecture']['expected_blocks']:.0f} of {halting['max_depth']} blocks"
-    mean = halting.get("classes", {}).get("all", {}).get("mean")
-    return "-" if mean is None else f"{mean:.2f} of {halting['max_depth']}"
+        return halting["architecture"]["expected_blocks"], f"of {halting['max_depth']} blocks"
+    return halting.get("classes", {}).get("all", {}).get("mean"), f"of {halting.get('max_depth', 0)}"
 
 
-def _quality(run: RunFiles) -> str:
-    """The metric that says most of a run's quality."""
+def _quality(run: RunFiles) -> tuple[float | None, str]:
+    """Return the first metric of quality that a run has, and its name."""
     metrics = run.run.get("final_metrics") or {}
-    known = [f"eval/{name}" for name in [*qualities(run), "loss"]]
-    name = next((name for name in known if isinstance(metrics.get(name), int | float)), None)
-    return "-" if name is None else f"{name.removeprefix('eval/')} {metrics[name]:.3f}"
+    names = [name for name in [*qualities(run), "loss"] if isinstance(metrics.get(f"eval/{name}"), int | float)]
+    return (metrics[f"eval/{names[0]}"], names[0]) if names else (None, "")
 
 
 def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -155,15 +154,28 @@ def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        spent = row["minutes"]
         cells = [
             f"`{row['name']}`",
-            f"{median(spent):.1f} ({min(spent):.1f} to {max(spent):.1f})",
-            *(", ".join(row[key]) for key in ("adapts", "worth", "depths", "qualities")),
+            f"{median(row['minutes']):.1f} ({_range(row['minutes'], 1)})",
+            *(", ".join(row[key]) for key in ("adapts", "worth")),
+            _measured(row["depth"], 2),
+            _measured(row["quality"], 3),
             "; ".join(row["compared"]) or "nothing",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _measured(figures: Sequence[Sequence[Any]], digits: int) -> str:
+    """Format figures of several seeds, pairs of a value and its unit, as a range with the unit."""
+    values = [value for value, _ in figures if value is not None]
+    return f"{_range(values, digits)} {figures[0][1]}" if values else "-"
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    """Format the smallest and the greatest of some values, or one of them where they round to the same."""
+    ends = dict.fromkeys(f"{value:.{digits}f}" for value in (min(values), max(values)))
+    return " to ".join(ends)
 
 
 def write_page(page: Path, table: str) -> None:
