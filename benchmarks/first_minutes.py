@@ -158,7 +158,7 @@ def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
             f"`{row['name']}`",
             f"{median(row['minutes']):.1f} ({_range(row['minutes'], 1)})",
             *(", ".join(row[key]) for key in ("adapts", "worth")),
-            _measured(row["depth"], 2),
+            _measured(row["depth"], 1),
             _measured(row["quality"], 3),
             "; ".join(row["compared"]) or "nothing",
         ]

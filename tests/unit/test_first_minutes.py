@@ -87,7 +87,7 @@ def test_finished_runs_are_not_repeated_and_the_table_is_theirs(
     (row,) = [line for line in written.splitlines() if line.startswith("| `act_hops`")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:] == [
-        "yes, yes", "yes, in part", "3.13 of 8", "0.500 to 0.750 score",
+        "yes, yes", "yes, in part", "3.1 of 8", "0.500 to 0.750 score",
         "itself at one depth; its depths at random",
     ]  # fmt: skip
     assert written in capsys.readouterr().out
