@@ -1,8 +1,8 @@
-"""Make docs/results.md, and the figure that README shows, from the results of the full bench in results/.
+"""Make docs/results.md, and the figure that README shows, from the results of the full bench in results.parquet.
 
     python benchmarks/results_page.py [FOLDER ...]
 
-Results in the folders are taken into results/ first; `depth_bench bench=full` writes such folders.
+Results in the folders are taken into the table first; `depth_bench bench=full` writes such folders.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ import tempfile
 from pathlib import Path
 
 import yaml
+from results_table import read_table, write_table
 
 from adadepth.report.bench import as_markdown, read_results, write_bench
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "results"
 FIRST = "hops_causal"  # whose figure README shows
 
 
 def main(folders: list[str]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    for folder in folders:
-        for file in sorted(Path(folder).glob("*.json")):
-            shutil.copy(file, RESULTS)
+    if folders:
+        new = [result for folder in folders for result in read_results(Path(folder))]
+        write_table({result["name"]: result for result in [*read_table(), *new]}.values())
+    results = read_table()
     files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
     about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
-    results = read_results(RESULTS)
     (ROOT / "docs" / "results.md").write_text(as_markdown(results, about), encoding="utf-8")
     with tempfile.TemporaryDirectory() as page:
         write_bench(Path(page), results, about, [])

@@ -459,7 +459,7 @@ def as_markdown(results: Results, about: Mapping[str, str]) -> str:
     lines = [
         "# Which way of allocating depth should I use?",
         "",
-        "Made from the files in `results/`, which `python adadepth/run.py --config-name depth_bench` writes. Work and "
+        "Made from the results of `python adadepth/run.py --config-name depth_bench`. Work and "
         "score are of examples that no threshold was chosen on. To be taken is the reading of least work that keeps "
         f"{percent(ADVISED)} of the best score of the task; the rule stands in `adadepth/measure/bench.py`.",
         "",

@@ -41,7 +41,7 @@ HOMES = {
     **{("dataset", name): "adalayers_tiny" for name in ("imdb", "conll2003", "wikiann", "ud_pos", "tagging_table")},
     **{("baseline", name): "adalayers_tiny" for name in BASELINES},
     **{("trainer", "adalayers" + name): f"adalayers{name}" for name in (
-        "_cola", "_cola_bart", "_cola_single_pick", "_imdb", "_imdb_bart", "_rte", "_conll", "_conll_bart",
+        "_cola", "_cola_bart", "_cola_single_pick", "_imdb", "_imdb_bart", "_rte", "_conll",
     )},
     **{("trainer", name): "adalayers_tiny" for name in ("adalayers", "head")},
     ("tokenizer", "base"): "adalayers_tiny",

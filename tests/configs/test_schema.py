@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from enum import StrEnum
@@ -16,6 +17,7 @@ from adadepth.settings import TrainerConfig
 from adadepth.settings.declaration import declared
 from adadepth.settings.experiment import BorrowedConfig
 
+ROOT = Path(__file__).resolve().parents[2]
 KEYS = Path(__file__).parent / "public_keys.txt"
 BORROWED = dataclasses.fields(BorrowedConfig)
 # Set by adadepth from its own settings, or fixed because another value breaks what it promises.
@@ -42,6 +44,13 @@ def test_every_key_says_what_it_means() -> None:
     ]
     assert len(groups) > 30
     assert missing == []
+
+
+def test_every_key_is_set_by_a_configuration_or_named_on_a_page() -> None:
+    """A key that neither a YAML file nor a page names has no user who could know of it."""
+    files = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    words = {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    assert [key for key in known_keys() if key.rpartition(".")[2] not in words] == []
 
 
 @pytest.mark.parametrize("field", BORROWED, ids=lambda field: field.name)

@@ -1,10 +1,11 @@
-"""The tables of a bench's page, and that docs/results.md is what the files in results/ say."""
+"""The tables of a bench's page, and that docs/results.md follows from the stored results."""
 
 from __future__ import annotations
 
 import copy
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from adadepth.report.bench import (
     read_results,
     rules_table,
 )
+from tests.scripts_support import load_script
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -78,16 +80,26 @@ def test_contests_are_decided_where_a_task_has_both_groups() -> None:
     assert row["less"] == "differing depth"
 
 
-@pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="no results of a full bench yet")
-def test_the_page_is_what_the_files_say() -> None:
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return load_script("benchmarks/results_table.py", monkeypatch)
+
+
+def test_the_page_follows_from_the_stored_results(stored: ModuleType) -> None:
     files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
     about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
-    found = as_markdown(read_results(ROOT / "results"), about)
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == found
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == as_markdown(stored.read_table(), about)
 
 
-@pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="no results of a full bench yet")
-def test_no_two_ways_of_a_task_were_the_same_training() -> None:
-    found = read_results(ROOT / "results")
-    told = {json.dumps([each[key] for key in ("task", "seed", "sets", "seconds")]) for each in found}
-    assert len(told) == len(found)
+def test_stored_results_are_written_as_files_that_a_bench_reads(stored: ModuleType, tmp_path: Path) -> None:
+    stored.write_files(tmp_path)
+    results = read_results(tmp_path)
+    assert results == stored.read_table()
+    stored.write_table(results, tmp_path / "again.parquet")
+    assert stored.read_table(tmp_path / "again.parquet") == results
+
+
+def test_no_two_ways_of_a_task_were_the_same_training(stored: ModuleType) -> None:
+    results = stored.read_table()
+    distinct = {json.dumps([result[key] for key in ("task", "seed", "sets", "seconds")]) for result in results}
+    assert len(distinct) == len(results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from adadepth.report.bench import bench_sections, read_results
 from adadepth.tasks.bench import BenchRun, readable_runs
 from adadepth.tasks.grid import RUNS, finished_runs
 from hydra_plugins.adadepth_bench import BenchSweeper
+from tests.scripts_support import load_script
 from tests.unit.report.synthetic import make_run
 
-STORED = Path(__file__).resolve().parents[3] / "results"
 NAMES = ("text_masked.act.0", "text_masked.act.1")
 
 Damage = Callable[[dict[str, Any]], Any]
@@ -45,9 +46,16 @@ DAMAGES: dict[str, Damage | bytes] = {
 }  # fmt: skip
 
 
+@cache
+def stored_results() -> dict[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        table = load_script("benchmarks/results_table.py", patch)
+        return {result["name"]: json.dumps(result) for result in table.read_table()}
+
+
 def result(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(stored_results()[name])
+    return content
 
 
 @pytest.fixture
