@@ -83,41 +83,30 @@ def _column_batches(key: str, file: Path, columns: list[str]) -> Iterator[Rows]:
 def _schema(file: Path) -> Any:
     from pyarrow import parquet
 
-    if not file.name.endswith(ARROW_SUFFIXES):
-        return parquet.read_schema(file)
-    with _open_arrow(file) as reader:
-        return reader.schema
+    return _map_arrow(file).schema if file.name.endswith(ARROW_SUFFIXES) else parquet.read_schema(file)
 
 
 def _record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
     """Yield the rows of a parquet or arrow file with some of its columns, some rows at a time."""
     from pyarrow import parquet
 
-    if not file.name.endswith(ARROW_SUFFIXES):
-        with parquet.ParquetFile(file) as opened:
-            yield from opened.iter_batches(_ROWS_AT_ONCE, columns=columns)
+    if file.name.endswith(ARROW_SUFFIXES):
+        yield from _map_arrow(file).select(columns).to_batches(max_chunksize=_ROWS_AT_ONCE)
         return
-    with _open_arrow(file) as reader:
-        for batch in _arrow_batches(reader):
-            for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                yield batch.slice(first, _ROWS_AT_ONCE).select(columns)
+    with parquet.ParquetFile(file) as opened:
+        yield from opened.iter_batches(_ROWS_AT_ONCE, columns=columns)
 
 
-def _open_arrow(file: Path) -> Any:
-    """Open a file of Arrow's streaming format, which ``datasets`` writes, or of its file format."""
+def _map_arrow(file: Path) -> Any:
+    """Map a file of Arrow's streaming format, which ``datasets`` writes, or of its file format; nothing is copied."""
     import pyarrow
 
     source = pyarrow.memory_map(str(file))
     try:
-        return pyarrow.ipc.open_stream(source)
+        reader = pyarrow.ipc.open_stream(source)
     except pyarrow.ArrowInvalid:
-        return pyarrow.ipc.open_file(source)
-
-
-def _arrow_batches(reader: Any) -> Iterator[Any]:
-    if hasattr(reader, "num_record_batches"):
-        return (reader.get_batch(number) for number in range(reader.num_record_batches))
-    return iter(reader)
+        reader = pyarrow.ipc.open_file(source)
+    return reader.read_all()
 
 
 def _features(schema: Any) -> dict[str, list[str]]:
