@@ -16,12 +16,12 @@ from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.classes import ClassReader, class_readers
 from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
-from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
+from adadepth.data.labelled.splits import cached_rows, load_table_tokenizer, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, first_texts, require_text
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
+from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
 
 if TYPE_CHECKING:
     from adadepth.settings import ChoiceConfig, TokenizerConfig
@@ -89,14 +89,8 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     texts = [*dataset.context_columns, *dataset.ending_columns]
     read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
-        words = load_or_train(
-            tokenizer,
-            root,
-            lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, read, tokenizer.train_documents),
-            needed_tokens(cls_tokens),
-            train.sources,
-        )
+        trained_on = partial(first_texts, train, read, tokenizer.train_documents)
+        words = load_table_tokenizer(tokenizer, root, train, texts, trained_on, cls_tokens)
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
         key = digest(CACHE_FORMAT, *columns_read, names, tokenizer_key(words))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import digest
+from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.probing import agreement_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
@@ -28,12 +29,13 @@ from adadepth.data.text.local_files import (
     split_names,
 )
 from adadepth.data.text.table_files import file_table, is_saved, saved_splits, saved_table
+from adadepth.data.text.tokenizer import load_or_train, needed_tokens
 from adadepth.errors import DataError, nearest
 from adadepth.settings.kinds import kind_of
 from adadepth.settings.plugins import load
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig, TableConfig
+    from adadepth.settings import LabelledConfig, TableConfig, TokenizerConfig
     from adadepth.settings.data import AgreementConfig
 
 
@@ -302,6 +304,31 @@ def open_table(file: Path, key: str = "dataset.path") -> DataTable:
     if file.name.endswith(_SUFFIXES):
         return file_table(key, file)
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
+
+
+def load_table_tokenizer(
+    tokenizer: TokenizerConfig,
+    root: Path,
+    train: DataTable,
+    columns: str | list[str],
+    texts: Callable[[], Iterable[str]],
+    cls_tokens: int,
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a table: an existing one, or one trained on the training rows and cached.
+
+    Args:
+        tokenizer: Which of the two.
+        root: Cache folder.
+        train: Training rows.
+        columns: The columns that hold text.
+        texts: Yields the texts of the first ``tokenizer.train_documents`` rows.
+        cls_tokens: How many [CLS] a sequence begins with.
+    """
+
+    def key() -> str:
+        return digest(CACHE_FORMAT, train.fingerprint(), columns)
+
+    return load_or_train(tokenizer, root, key, texts, needed_tokens(cls_tokens), train.sources)
 
 
 logger = logging.getLogger(__name__)

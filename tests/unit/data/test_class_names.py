@@ -112,13 +112,6 @@ def test_true_and_false_are_no_places(tmp_path: Path) -> None:
     assert load(dataset(folder)).labels == ("0", "1")
 
 
-def test_numbers_with_a_point_and_without_are_one_class(tmp_path: Path) -> None:
-    data = load(dataset(write_csv(tmp_path / "in", ["2.0", "1", "1.0"]), labels=["1.0", "2.0"]))
-    assert read_names(data) == ["2.0", "1.0", "1.0"]
-    with pytest.raises(DataError, match="at least two different ones are needed"):
-        load(dataset(tmp_path / "in", labels=["1", "1.0"]))
-
-
 def test_names_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = load(dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
     assert read_names(data) == ["Pos", "pos", "neg", "neg", "neg"]
@@ -329,13 +322,6 @@ def test_a_row_is_named_by_its_own_part(tmp_path: Path) -> None:
     (folder / "train-00001-of-00002.csv").write_text("text,label\nx,a\ny,\n")
     with pytest.raises(DataError, match=r"line 3 of \S+train-00001-of-00002.csv has the label ''"):
         load(dataset(folder))
-
-
-def test_values_are_read_as_before(tmp_path: Path) -> None:
-    data = load(dataset(write_csv(tmp_path / "in", ["0.5", "2", "-1e3"]), problem=SequenceProblem.regression))
-    assert [data.train[(0, index)]["label"] for index in range(3)] == [0.5, 2.0, -1000.0]
-    with pytest.raises(DataError, match=r"line 3 of .* has the label 'nan'; a finite number is needed"):
-        load(dataset(write_csv(tmp_path / "in", ["0.5", "nan"]), problem=SequenceProblem.regression))
 
 
 def test_declared_values_are_kept(tmp_path: Path) -> None:

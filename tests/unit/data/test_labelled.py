@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data import EpochSampler, LabelledData
+from adadepth.data import LabelledData
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.generated.shared import symbol_tokenizer
 from adadepth.data.labelled import sentences as labelled
@@ -201,18 +199,6 @@ def test_labels_are_numbers_or_names(
     assert found.labels == classes
 
 
-def test_declared_class_names_are_used(tmp_path: Path) -> None:
-    from datasets import ClassLabel, Dataset
-
-    for split in ("train", "validation"):
-        table = Dataset.from_list(rows_of_pairs(6)).cast_column("label", ClassLabel(names=["talks", "is silent"]))
-        table.to_parquet(str(tmp_path / f"{split}.parquet"))
-    for source, hub in ((Source.local, HubTable()), (Source.hub, HubTable(str(tmp_path)))):
-        found = load(config(tmp_path, tmp_path / "cache", source=source, hub=hub))
-        assert found.labels == ("talks", "is silent")
-        assert [found.train[(0, index)]["label"] for index in range(6)] == [0, 1, 0, 1, 0, 1]
-
-
 def test_a_regression_has_values(tmp_path: Path) -> None:
     rows = [{**row, "label": value} for row, value in zip(rows_of_pairs(4), ["0.5", 2, 3.25, -1], strict=True)]
     for row in rows:
@@ -335,20 +321,6 @@ def test_text_is_tokenised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(built) == before + 1
     load(config(path, cache), TokenizerConfig(vocab_size=55))
     assert len(built) == before + 3
-
-
-def test_workers_do_not_change_a_batch(data: LabelledData) -> None:
-    def batches(workers: int) -> list[dict[str, torch.Tensor]]:
-        sampler = EpochSampler(len(data.train), seed=3)
-        return list(DataLoader(data.train, batch_size=8, sampler=sampler, num_workers=workers, collate_fn=data.collate))
-
-    for alone, helped in zip(batches(0), batches(2), strict=True):
-        assert all(torch.equal(alone[name], helped[name]) for name in alone)
-
-
-def test_a_data_set_sent_to_a_worker_is_small_and_equal(data: LabelledData) -> None:
-    assert len(pickle.dumps(data.train.store)) < 1000
-    assert same(pickle.loads(pickle.dumps(data.train))[(0, 5)], data.train[(4, 5)])
 
 
 # --- real data
