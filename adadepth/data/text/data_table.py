@@ -80,11 +80,13 @@ def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
 def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
     """Fail with the nearest name when a table lacks a column that ``key`` names."""
     for name in names:
-        if name not in table.columns:
-            known = ", ".join(table.columns)
-            raise DataError(
-                f"dataset.{key}={name}: {table.label} has the columns {known}{nearest(name, table.columns)}"
-            )
+        require_column(table.label, table.columns, key, name)
+
+
+def require_column(label: str, columns: Sequence[str], key: str, name: str) -> None:
+    """Fail with the nearest name when there is no column ``name``, which ``key`` names, in what ``label`` says."""
+    if name not in columns:
+        raise DataError(f"dataset.{key}={name}: {label} has the columns {', '.join(columns)}{nearest(name, columns)}")
 
 
 def first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:

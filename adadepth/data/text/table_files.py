@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
-from adadepth.data.text.hub import check_column, classes_in_metadata, column_texts, declared_classes, load_saved
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, require_columns
+from adadepth.data.text.hub import classes_in_metadata, column_texts, declared_classes, load_saved
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES
 from adadepth.data.text.sources import digest_sources, open_sources
@@ -26,7 +26,7 @@ _SPLITS, _STATE = "dataset_dict.json", "state.json"  # of `save_to_disk`: of a f
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
     """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
     table = file_table(key, file)
-    check_column(table.label, table.columns, column)
+    require_columns(table, "text_column", [column])
     if file.name.endswith(JSON_SUFFIXES):
         yield from column_texts(table.label, table.batches(), column)
     else:
@@ -117,20 +117,22 @@ def _features(schema: Any) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _readable(key: str, file: Path) -> Iterator[None]:
-    """Turn what a library says about a damaged file into one line."""
+def _readable(key: str, path: Path) -> Iterator[None]:
+    """Turn what a library says about a damaged file or folder into one line."""
     try:
         yield
-    except (RuntimeError, OSError, ValueError, EOFError, zlib.error) as error:
+    except (RuntimeError, OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({first_line(error)})") from error
+        raise DataError(f"{key}={path}: not a readable {_kind(path)} ({first_line(error)})") from error
 
 
-def _kind(file: Path) -> str:
-    if file.name.endswith(JSON_SUFFIXES):
-        return "json"
-    return "arrow" if file.name.endswith(ARROW_SUFFIXES) else "parquet"
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "folder of save_to_disk"
+    if path.name.endswith(JSON_SUFFIXES):
+        return "json file"
+    return "arrow file" if path.name.endswith(ARROW_SUFFIXES) else "parquet file"
 
 
 # --- folders of `save_to_disk`
@@ -154,23 +156,13 @@ def saved_table(key: str, folder: Path) -> DataTable:
     Raises:
         DataError: Now or while it is read: it is not readable; one line.
     """
-    with _readable_folder(key, folder):
+    with _readable(key, folder):
         rows = load_saved(folder)
 
     def batches() -> Iterator[Rows]:
-        with _readable_folder(key, folder):
+        with _readable(key, folder):
             yield from rows.iter(batch_size=_ROWS_AT_ONCE)
 
     sources = open_sources(key, sorted(file for file in folder.iterdir() if file.is_file()))
     classes = declared_classes(rows.features)
     return DataTable(f"{key}={folder}", rows.column_names, classes, batches, partial(digest_sources, sources), sources)
-
-
-@contextmanager
-def _readable_folder(key: str, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError, LookupError, TypeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{key}={folder}: not readable as what save_to_disk writes ({first_line(error)})") from error

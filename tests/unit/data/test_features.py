@@ -179,12 +179,6 @@ def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Pat
         assert rows == 1 or rows * taken[0] <= 10
 
 
-def test_a_row_longer_than_a_batch_is_computed_alone(tmp_path: Path) -> None:
-    base = Base()
-    build(tmp_path, base=base, batch_tokens=1)
-    assert [rows for rows, _ in base.batches] == [1] * len(LENGTHS)
-
-
 # --- what a cache is the cache of
 
 
@@ -499,8 +493,3 @@ def test_batches_get_the_states_of_their_rows(tmp_path: Path, workers: int) -> N
                 expected = value(batch["input_ids"], batch["token_type_ids"], state)
                 assert values.dtype == torch.float32
                 assert torch.equal(values, expected * batch["attention_mask"].unsqueeze(2))
-
-
-def test_batches_without_rows_stay_as_they_are(tmp_path: Path) -> None:
-    batch = {"input_ids": torch.ones(2, 3)}
-    assert FeatureReader([build(tmp_path)])(batch, STATES) is batch

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
 
 from adadepth.data import LabelledData
 from adadepth.data.generated.parity import SYMBOLS
@@ -102,18 +101,6 @@ def test_a_test_split_may_be_a_data_set_of_its_own(tmp_path: Path) -> None:
     dataset.test_hub["ax"]["split"] = "tset"
     with pytest.raises(DataError, match=r"dataset.test_hub.ax.split=tset: "):
         load(dataset)
-
-
-def test_delimited_files_keep_what_looks_like_a_number_or_nothing(tmp_path: Path) -> None:
-    rows = [{"premise": text, "hypothesis": "x", "label": n % 2} for n, text in enumerate(["NA", "1e5", "", "null"])]
-    for suffix in ("csv", "tsv"):
-        write_splits(tmp_path / suffix, suffix, train=rows, validation=rows)
-        found = load(config(tmp_path / suffix, tmp_path / "cache"), TokenizerConfig(vocab_size=40))
-        texts = [text.removeprefix("[CLS]").partition("[SEP]")[0].strip() for text, _ in contents(found)]
-        assert texts == ["na", "1e5", "", "null"]
-    (tmp_path / "csv" / "train.csv").write_text('premise,hypothesis,label\n"two\nlines",x,0\nb,x,1\n')
-    found = load(config(tmp_path / "csv", tmp_path / "cache"), TokenizerConfig(vocab_size=40))
-    assert contents(found)[0] == ("[CLS] two lines[SEP] x[SEP]", 0)
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -215,15 +202,6 @@ def test_a_regression_has_values(tmp_path: Path) -> None:
 # --- layout
 
 
-def test_sequences_are_those_of_the_tokenizer(data: LabelledData, folder: Path) -> None:
-    assert data.tokenizer is not None
-    for index, row in enumerate(rows_of_pairs(40)):
-        expected = data.tokenizer(row["premise"], row["hypothesis"], return_special_tokens_mask=True)
-        found = data.train[(0, index)]
-        for name in ("input_ids", "token_type_ids", "special_tokens_mask"):
-            assert found[name].tolist() == expected[name]
-
-
 @pytest.mark.parametrize("both", [False, True])
 def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path: Path, both: bool) -> None:
     found = load(config(folder, tmp_path), cls_tokens=2, double_cls_pairs="both" if both else "first")
@@ -237,19 +215,6 @@ def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path:
         for expected in (words("[CLS] " + row["premise"], second), found.tokenizer(row["premise"], row["hypothesis"])):
             assert example["input_ids"].tolist() == expected["input_ids"]
             assert example["token_type_ids"].tolist() == expected["token_type_ids"]
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 30), st.integers(1, 30), st.integers(8, 40))  # an empty second text is none to the library
-def test_pairs_are_cut_as_the_tokenizer_cuts_them(data: LabelledData, first: int, second: int, length: int) -> None:
-    words = data.tokenizer
-    assert isinstance(words, PreTrainedTokenizerFast)
-    a, b = ("cat " * first).strip(), ("lot " * second).strip()
-    ids = words([a, b], add_special_tokens=False)["input_ids"]
-    expected = words(a, b, truncation="longest_first", max_length=length)
-    found = Layout.of(words, length).build([np.array(part, dtype=int) for part in ids])
-    assert found["input_ids"].tolist() == expected["input_ids"]
-    assert found["token_type_ids"].tolist() == expected["token_type_ids"]
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())

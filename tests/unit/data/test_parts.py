@@ -127,14 +127,6 @@ def become_folder(file: Path) -> None:
     (file / "inside").mkdir(parents=True)
 
 
-def change_a_number(file: Path) -> None:
-    """The checksums of the archive are right, the digest is not."""
-    with np.load(file) as stored:
-        arrays = dict(stored)
-    arrays["tokens"] = arrays["tokens"][::-1]
-    np.savez(file, **arrays)
-
-
 def swap(file: Path) -> None:
     other, between = file.with_name("5.npz"), file.with_name("between")
     file.rename(between)
@@ -145,7 +137,6 @@ def swap(file: Path) -> None:
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "emptied": lambda file: file.write_bytes(b""),
     "a folder": become_folder,
-    "another number": change_a_number,
     "swapped": swap,
     "halved": lambda file: os.truncate(file, file.stat().st_size // 2),
 }

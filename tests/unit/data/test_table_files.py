@@ -159,7 +159,7 @@ def test_a_saved_table_has_no_splits(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is one table of save_to_disk, without splits; give dataset.path={train:"):
         file_splits(str(folder), ["train"])
     next(folder.glob("*.arrow")).write_bytes(b"nothing")
-    with pytest.raises(DataError, match="not readable as what save_to_disk writes"):
+    with pytest.raises(DataError, match="not a readable folder of save_to_disk"):
         file_splits({"train": str(folder)}, ["train"])
 
 
