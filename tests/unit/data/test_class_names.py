@@ -259,17 +259,6 @@ def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
         load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
 
 
-def test_articles_of_a_convention(tmp_path: Path) -> None:
-    """ECtHR's: numbers among names, in lists."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    labels = [["2", "3"], ["14"], [], ["P1-1", "8"]]
-    for split in ("train", "validation"):
-        parquet.write_table(pa.table({"text": ["some"] * 4, "label": labels}), folder / f"{split}.parquet")
-    data = load(dataset(folder, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
-    assert read_names(data) == [set(row) for row in labels]
-
-
 # --- types of columns
 
 

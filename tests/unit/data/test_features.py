@@ -363,16 +363,6 @@ def test_a_write_that_takes_several_calls(tmp_path: Path, monkeypatch: pytest.Mo
     expect_all(build(tmp_path), make_examples())
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DataError) as caught:
-        build(tmp_path)
-    assert "Permission denied" in one_line(caught)
-
-
 def truncate(name: str, size: int) -> Callable[[Path], None]:
     return lambda folder: os.truncate(folder / name, size)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from pathlib import Path
 
@@ -47,12 +46,6 @@ def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None
             file.write(b" " * 2**20)
     with pytest.raises(DataError, match="opens to more than 100 times its size"):
         file_table("dataset.path", tmp_path / "a.jsonl.gz")
-
-
-def test_an_ordinary_packed_file_is_read(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"text": "a" * 1000}) + "\n")
-    assert file_table("dataset.path", tmp_path / "a.jsonl.gz").columns == ["text"]
 
 
 @pytest.mark.parametrize(("ids", "context", "message"), [
