@@ -126,7 +126,6 @@ def cached_folder(
     root: Path,
     name: str,
     build: Callable[[Path], None],
-    older: Path | None = None,
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
     """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
@@ -138,7 +137,6 @@ def cached_folder(
         root: Of the cache.
         name: Of the folder; it stands for what the sources hold.
         build: Fills an empty folder.
-        older: Where earlier versions had the same in another form, which is said.
         sources: What ``build`` reads. If one changed since its digest was taken, nothing is sealed.
 
     Raises:
@@ -152,15 +150,8 @@ def cached_folder(
         with FileLock(root / f"{name}.lock"):
             discard_damaged(target)
             if not target.exists():
-                tell_older(older)
                 _build(root, name, build, sources)
     return target
-
-
-def tell_older(folder: Path | None) -> None:
-    """Say in one line that what an earlier version prepared is made anew, and which folder it left."""
-    if folder is not None and folder.exists():
-        logger.info("%s is of an earlier version and made anew in another form; it may be deleted", folder)
 
 
 def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequence[CheckedSource]) -> None:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TextIO
 from adadepth.data.labelled.columns import USUAL_TEXTS, usual_texts
 from adadepth.data.labelled.splits import open_table
 from adadepth.data.text.delimited import DELIMITERS, csv_delimiter
+from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import find_files, text_lines
-from adadepth.data.text.passages import Text, is_unicode
+from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.shared.losses import takes_one_class
 from adadepth.prediction.pipeline import Pipeline
@@ -30,7 +31,6 @@ _ROWS_AT_ONCE = 1000
 _DIGITS = 6  # of a probability, and of a mean depth
 _PROBABLE = 0.5  # a label among several is predicted above it
 _LEAST = 1e-45  # of float32, above 0
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
 _PAIR = "\t"  # between two texts of a line
 _WORD = re.compile(r"[^ \t\r\n]+")  # of a text to be tagged; other white space may be inside a word, as in .conll
 _BREAKS = re.compile(r"\r\n|[\t\r\n]")  # what ends a field or a line of TSV
@@ -173,7 +173,7 @@ def _read(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     if source.suffix == _LINES:
         return _lines(source, columns)
     if source.suffix == _JSON_LINES:
-        return _json_lines(source)  # row by row, so that each keeps what it has, as it is
+        return (row.cells for row in read_json_rows("input", source))  # each keeps what it has, as it is
     table = open_table(source, "input")
     for name in columns:
         _require(source, name, table.columns)
@@ -190,20 +190,6 @@ def _lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
         if len(texts) != len(columns):
             raise DataError(f"input={source}: row {number} has {len(texts)} texts with tabs between them, not 2")
         yield dict(zip(columns, texts, strict=True))
-
-
-def _json_lines(source: Path) -> Iterator[_Row]:
-    lines = (line for line in text_lines("input", source) if line.strip(" \t"))
-    for number, line in enumerate(lines):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"input={source}: row {number} is not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise DataError(f"input={source}: row {number} is no object of JSON")
-        if _SURROGATE.search(line) and not is_unicode(json.dumps(row, ensure_ascii=False)):
-            raise DataError(f"input={source}: row {number} holds half of a surrogate pair, which is no character")
-        yield row
 
 
 def _require(source: Path, name: str, known: Sequence[str], where: str = "the file") -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.batches import known_lengths
-from adadepth.data.cache import digest, discard_damaged, find_damage, seal, tell_older, usable_cache
+from adadepth.data.cache import digest, discard_damaged, find_damage, seal, usable_cache
 from adadepth.data.features.store import (
     DESCRIPTION,
     Description,
@@ -29,9 +29,7 @@ from adadepth.data.features.store import (
     check_description,
     create_store,
     finished_tokens,
-    remove_checks,
     size_in_bytes,
-    unmark_changed_rows,
 )
 from adadepth.data.labelled.contract import ExampleSet
 from adadepth.data.randomness import epoch_and_index
@@ -90,7 +88,7 @@ def cached_features(
     made_of = {"base": base_key, "examples": tokens_digest, "precision": str(precision)}
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     description: Description = {"format": STORE_FORMAT, **made_of, **size, **versions}
-    folder, older = (root / f"features-{digest(told)}" for told in (description, description | {"format": 1}))
+    folder = root / f"features-{digest(description)}"
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
     with ExitStack() as held, usable_cache(root, "what was finished stays, free some space and start again"):
@@ -109,15 +107,12 @@ def cached_features(
             if is_main:
                 logger.info("features: %s, %d tokens done already, in %s", _describe(description), done, folder)
                 if not is_begun:
-                    tell_older(older)
                     create_store(partial, description, lengths)
             barrier()
             _compute_share(partial, examples, tuple(states), compute, collate, batch_tokens, processes)
-            _check_examples(examples, tokens_digest, partial if is_main else None)  # by all, so that all end
             barrier()
             if is_main:
                 FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
-                remove_checks(partial)
                 seal(partial)
                 partial.rename(folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
@@ -189,19 +184,9 @@ def _discard_other(partial: Path, description: Description) -> None:
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
-            if changed := unmark_changed_rows(partial):
-                logger.warning("%s: %d rows are not as they were written, they are computed anew", partial, changed)
     except DataError as error:
         logger.warning("%s; it is made anew", error)
         shutil.rmtree(partial)
-
-
-def _check_examples(examples: ExampleSet, tokens_digest: str, partial: Path | None) -> None:
-    """Refuse states of examples that are not what they were when they were digested, and delete their folder."""
-    if _fingerprint(examples)[0] != tokens_digest:
-        if partial is not None:
-            shutil.rmtree(partial)
-        raise DataError("features.cache=true: the examples changed while their states were computed; start again")
 
 
 def _fingerprint(examples: ExampleSet) -> tuple[str, np.ndarray]:

@@ -2,9 +2,6 @@
 
 A row is one text, a state the base's hidden state after so many blocks. The rows lie longest first, so that a batch of
 similar length is one piece of every file and where each row lies follows from the lengths alone.
-
-While a folder is being filled, ``checks.npy`` has a CRC-32 of every finished row, by which a later run tells what it
-can go on with.
 """
 
 from __future__ import annotations
@@ -13,12 +10,10 @@ import json
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +27,6 @@ from adadepth.system.files import write_atomic
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DESCRIPTION = "features.json"
-_CHECKS = "checks.npy"  # of the rows of a folder that is being filled; a whole folder is sealed
 _BITS: dict[int, tuple[torch.dtype, type[np.generic]]] = {2: (torch.int16, np.int16), 4: (torch.int32, np.int32)}
 _SAVE_SECONDS = 10.0  # waiting for the disk after every batch would take longer than computing it
 
@@ -92,11 +86,12 @@ class FeatureStore(StoredArrays):
         return cls(states, PRECISIONS[description["precision"]], lengths, starts, folder=folder)
 
 
-class FeatureWriter:
+class FeatureWriter(ExitStack):
     """Fills the files that `create_store` made; several processes may, each with rows of its own.
 
     Rows count in the order of the files. A row is marked as finished only after its values have reached the disk, so
-    a killed process, or a disk that fills up, leaves marks that can be trusted.
+    a killed process, or a disk that fills up, leaves marks that can be trusted. The end of the block saves, after a
+    failure too.
 
     Attributes:
         order: Row number at each place of the files, (rows,) int64.
@@ -105,19 +100,20 @@ class FeatureWriter:
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         description, arrays = _check_arrays(folder)
         self.order = longest_first(arrays["lengths"])
         self.lengths = arrays["lengths"][self.order]
         self.finished = np.load(folder / "finished.npy", mmap_mode="r+")
-        self._checks = np.load(folder / _CHECKS, mmap_mode="r+")
         self._dtype = PRECISIONS[description["precision"]]
         self._width = description["width"]
-        self._bounds = np.concatenate([[0], self.lengths.cumsum()])
+        self._starts = self.lengths.cumsum() - self.lengths
         files = {state: folder / f"{_name(state)}.npy" for state in description["states"]}
         self._first = {state: np.load(file, mmap_mode="r").offset for state, file in files.items()}
-        self._files = {state: os.open(file, os.O_WRONLY) for state, file in files.items()}
+        self._files = {state: self.enter_context(file.open("r+b", buffering=0)) for state, file in files.items()}
         self._unsaved: list[slice] = []
         self._saved_at = time.monotonic()
+        self.callback(self.save)  # before the files are closed
 
     def write(self, rows: slice, states: Mapping[int, Tensor]) -> None:
         """Write consecutive rows.
@@ -130,18 +126,14 @@ class FeatureWriter:
             DataError: A value is not finite, or too large for the stored precision.
         """
         lengths = torch.from_numpy(self.lengths[rows])
-        self._checks[rows] = 0
         for state, file in self._files.items():
             values = states[state]
             assert values.shape[2] == self._width, "the width of a state"
             real = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
             stored = _convert(values[real.to(values.device)], self._dtype, state)
             content = stored.cpu().contiguous().view(torch.uint8).numpy().data.cast("B")
-            token_bytes = self._width * stored.itemsize
-            bounds = (self._bounds[rows.start : rows.stop + 1] - self._bounds[rows.start]) * token_bytes
-            for row, (start, stop) in enumerate(pairwise(bounds.tolist()), start=rows.start):
-                self._checks[row] = zlib.crc32(content[start:stop], int(self._checks[row]))
-            _write_at(file, content, self._first[state] + int(self._bounds[rows.start]) * token_bytes)
+            first = self._first[state] + int(self._starts[rows.start]) * self._width * stored.itemsize
+            _write_at(file.fileno(), content, first)
         self._unsaved.append(rows)
         if time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self.save()
@@ -149,26 +141,12 @@ class FeatureWriter:
     def save(self) -> None:
         """Wait until everything written has reached the disk, then mark it as finished."""
         for file in self._files.values():
-            os.fsync(file)
-        self._checks.flush()
+            os.fsync(file.fileno())
         for rows in self._unsaved:
             self.finished[rows] = 1
         self.finished.flush()
         self._unsaved.clear()
         self._saved_at = time.monotonic()
-
-    def __enter__(self) -> FeatureWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Keep what is complete, after a failure too."""
-        try:
-            self.save()
-        finally:
-            for file in self._files.values():
-                os.close(file)
 
 
 def create_store(folder: Path, description: Description, lengths: np.ndarray) -> None:
@@ -177,7 +155,6 @@ def create_store(folder: Path, description: Description, lengths: np.ndarray) ->
     folder.mkdir()
     for name, (kind, shape) in _arrays(description).items():
         create_array(folder, name, kind, shape)
-    create_array(folder, Path(_CHECKS).stem, np.uint32, (description["rows"],))
     np.save(folder / "lengths.npy", lengths)
     write_atomic(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")  # last: with it the folder is usable
 
@@ -192,36 +169,6 @@ def check_description(folder: Path, wanted: Description) -> None:
     for name, value in json.loads(json.dumps(wanted)).items():
         if found.get(name) != value:
             raise _damaged(folder, f"it was made with {name} {found.get(name)}, not {value}")
-
-
-def unmark_changed_rows(folder: Path) -> int:
-    """Mark those rows as unfinished whose values are not those that were written; return how many there were.
-
-    Raises:
-        DataError: Nothing says what was written, or something is missing or cut.
-    """
-    description, arrays = _check_arrays(folder)
-    if (checks := arrays.get(Path(_CHECKS).stem)) is None or len(checks) != description["rows"]:
-        raise _damaged(folder, f"{_CHECKS} is missing")
-    marks = np.load(folder / "finished.npy", mmap_mode="r+")
-    lengths = arrays["lengths"][longest_first(arrays["lengths"])]
-    starts = lengths.cumsum() - lengths
-    states = [arrays[_name(state)] for state in description["states"]]
-    changed = 0
-    for row in np.flatnonzero(marks):
-        check = 0
-        for values in states:
-            check = zlib.crc32(values[starts[row] : starts[row] + lengths[row]].tobytes(), check)
-        if check != checks[row]:
-            marks[row] = 0
-            changed += 1
-    marks.flush()
-    return changed
-
-
-def remove_checks(folder: Path) -> None:
-    """Remove what only a folder that is being filled needs."""
-    (folder / _CHECKS).unlink(missing_ok=True)
 
 
 def finished_tokens(folder: Path) -> int:

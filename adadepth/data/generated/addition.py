@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.board import Board, BoardRows
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_example, tagging_data
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.errors import DataError
 
@@ -51,14 +51,8 @@ class AdditionExamples(DrawnTags):
     def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return a token for every column of two digits; the labels are the digits of the sum."""
         first, second = drawn["numbers"].astype(np.int64)
-        return {
-            "input_ids": symbol_ids(10 * first + second),
-            "position_ids": int(drawn["place"]) + np.arange(len(first)),
-            "token_type_ids": np.zeros(len(first), dtype=np.int64),
-            "special_tokens_mask": np.zeros(len(first), dtype=np.uint8),
-            "labels": drawn["sums"].astype(np.int64),
-            "difficulties": drawn["difficulties"].astype(np.int64),
-        }
+        places = int(drawn["place"]) + np.arange(len(first))
+        return {**symbol_example(10 * first + second, drawn["sums"], drawn["difficulties"]), "position_ids": places}
 
 
 def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Generator) -> np.ndarray:

@@ -24,6 +24,7 @@ from adadepth.data.generated.shared import (
     evaluation_size,
     range_of,
     summary_of,
+    symbol_example,
     symbol_ids,
     symbol_tokenizer,
     tagging_data,
@@ -94,13 +95,7 @@ class TaggedHops(HopsExamples, DrawnTags):
         """Label the nodes within the range."""
         hops = drawn["hops"].astype(np.int64)
         is_asked = (self.hops[0] <= hops) & (hops <= self.hops[1])
-        return {
-            "input_ids": symbol_ids(drawn["symbols"]),
-            "token_type_ids": np.zeros(self.nodes, dtype=np.int64),
-            "special_tokens_mask": np.zeros(self.nodes, dtype=np.uint8),
-            "labels": np.where(is_asked, drawn["colours"].astype(np.int64), IGNORE),
-            "difficulties": hops,
-        }
+        return symbol_example(drawn["symbols"], np.where(is_asked, drawn["colours"].astype(np.int64), IGNORE), hops)
 
 
 class MarkedHops(HopsExamples):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_example, tagging_data
 from adadepth.data.labelled.collate import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
@@ -71,13 +71,7 @@ class ManoExamples(DrawnTags):
         labels = np.full(len(symbols), IGNORE) if self.answers_only else np.append(symbols[1:], IGNORE)
         difficulties = np.full(len(symbols), NO_DIFFICULTY)
         labels[-1], difficulties[-1] = value, operations
-        return {
-            "input_ids": symbol_ids(symbols),
-            "token_type_ids": np.zeros(len(symbols), dtype=np.int64),
-            "special_tokens_mask": np.zeros(len(symbols), dtype=np.uint8),
-            "labels": labels,
-            "difficulties": difficulties,
-        }
+        return symbol_example(symbols, labels, difficulties)
 
 
 def draw_expression(operations: int, modulus: int, generator: np.random.Generator) -> tuple[list[int], int]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.board import Board, BoardRows, square_columns, symbol_numbers
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_example, tagging_data
 from adadepth.data.labelled.collate import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.errors import DataError
@@ -59,14 +59,9 @@ class MazeExamples(DrawnTags):
         """Place the cells and label them."""
         cells, distance = drawn["cells"], drawn["distances"].astype(np.int64)
         row, column = np.divmod(np.arange(len(cells)), self.size) + drawn["place"].astype(np.int64)[:, None]
-        return {
-            "input_ids": symbol_ids(cells),
-            "position_ids": row,
-            "token_type_ids": column,
-            "special_tokens_mask": np.zeros(len(cells), dtype=np.uint8),
-            "labels": np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE),
-            "difficulties": np.where(cells == _FREE, distance, NO_DIFFICULTY),
-        }
+        labels = np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE)
+        difficulties = np.where(cells == _FREE, distance, NO_DIFFICULTY)
+        return {**symbol_example(cells, labels, difficulties), "position_ids": row, "token_type_ids": column}
 
 
 def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generator) -> np.ndarray:

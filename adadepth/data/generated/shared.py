@@ -89,6 +89,23 @@ def symbol_ids(numbers: np.ndarray) -> np.ndarray:
     return ids
 
 
+def symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: np.ndarray) -> dict[str, Any]:
+    """Return a sequence of symbols without special tokens, of one type, as `DrawnTags` have it.
+
+    Args:
+        symbols: Numbers of the symbols, (S,).
+        labels: Label of every token, -100 where it has none, (S,).
+        difficulties: Difficulty of every token, -1 where it has none, (S,).
+    """
+    return {
+        "input_ids": symbol_ids(symbols),
+        "token_type_ids": np.zeros(len(symbols), dtype=np.int64),
+        "special_tokens_mask": np.zeros(len(symbols), dtype=np.uint8),
+        "labels": labels.astype(np.int64),
+        "difficulties": difficulties.astype(np.int64),
+    }
+
+
 def symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrainedTokenizerFast:
     """Return a tokenizer of ALBERT's special tokens and the symbols; text is symbols with spaces between.
 

@@ -17,7 +17,7 @@ import numpy as np
 from adadepth.data.batches import IGNORE
 from adadepth.data.generated.chains import draw_chains
 from adadepth.data.generated.hops import COLOURS
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, range_of, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, range_of, symbol_example, tagging_data
 from adadepth.data.labelled.collate import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
@@ -78,13 +78,7 @@ class TraceExamples(DrawnTags):
         in_range = (self.links[0] <= links) & (links <= self.links[1])
         labels[places] = np.where(in_range, values, IGNORE)[about]
         difficulties[places] = links[about] + is_asked
-        return {
-            "input_ids": symbol_ids(symbols),
-            "token_type_ids": np.zeros(len(symbols), dtype=np.int64),
-            "special_tokens_mask": np.zeros(len(symbols), dtype=np.uint8),
-            "labels": labels,
-            "difficulties": difficulties,
-        }
+        return symbol_example(symbols, labels, difficulties)
 
 
 def load_trace(dataset: TraceConfig, seed: int) -> LabelledData:

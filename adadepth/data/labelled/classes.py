@@ -12,7 +12,6 @@ import tokenize
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
-from adadepth.data.text.data_table import DataTable, Rows, row_place
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
 from adadepth.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)
@@ -312,18 +311,14 @@ def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
     """
 
     def batches() -> Iterator[Rows]:
-        first = 0
-        for batch in table.batches():
-            read = partial(_read_list, table, batch, column, separator, first)
-            yield {**batch, column: [read(position, value) for position, value in enumerate(batch[column])]}
-            first += len(batch[column])
+        for batch in table.read_batches():
+            cells = zip(batch[column], batch[ROW_PLACES], strict=True)
+            yield {**batch, column: [_read_list(value, column, separator, place) for value, place in cells]}
 
     return replace(table, batches=batches, fingerprint=lambda: [*table.fingerprint(), column, separator, "lists"])
 
 
-def _read_list(
-    table: DataTable, batch: Rows, column: str, separator: str, first: int, position: int, value: Any
-) -> list[Any]:
+def _read_list(value: Any, column: str, separator: str, place: RowPlace) -> list[Any]:
     if isinstance(value, list):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -332,7 +327,6 @@ def _read_list(
     if text[:1] + text[-1:] in ("[]", "()", "{}") and (labels := parse_list(text)) is not None:
         return labels
     if text.startswith("[") and text.endswith("]"):
-        place = row_place(table, batch, position, first)
         raise DataError(
             f"dataset.label_column={column}: {place} has the labels {text[:_CELL_SHOWN]!r}, which is no list; "
             f"write ['a', 'b'], or the names with {separator!r} between them and no brackets"

@@ -16,13 +16,12 @@ from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.classes import ClassReader, class_readers
 from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
-from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
+from adadepth.data.labelled.splits import cached_rows, load_table_tokenizer, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, first_texts, row_place
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, first_texts, require_text
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
-from adadepth.errors import DataError
+from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
 
 if TYPE_CHECKING:
     from adadepth.settings import ChoiceConfig, TokenizerConfig
@@ -90,14 +89,8 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     texts = [*dataset.context_columns, *dataset.ending_columns]
     read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
-        words = load_or_train(
-            tokenizer,
-            root,
-            lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, read, tokenizer.train_documents),
-            needed_tokens(cls_tokens),
-            train.sources,
-        )
+        trained_on = partial(first_texts, train, read, tokenizer.train_documents)
+        words = load_table_tokenizer(tokenizer, root, train, texts, trained_on, cls_tokens)
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
         key = digest(CACHE_FORMAT, *columns_read, names, tokenizer_key(words))
 
@@ -143,30 +136,24 @@ def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
     context, *beginning = dataset.context_columns
 
     def batches() -> Iterator[Rows]:
-        first = 0
-        for batch in table.batches():
-            read = partial(_column, table, batch, first=first)
+        for batch in table.read_batches():
+            read = partial(_column, batch)
             starts = read("context_columns", beginning[0]) if beginning else None
             endings = {name: read("ending_columns", name) for name in dataset.ending_columns}
             if starts is not None:
                 endings = {
                     name: list(map(" ".join, zip(starts, texts, strict=True))) for name, texts in endings.items()
                 }
-            label = dataset.label_column
-            places = {ROW_PLACES: batch[ROW_PLACES]} if ROW_PLACES in batch else {}
-            yield {context: read("context_columns", context), **endings, label: batch[label], **places}
-            first += len(batch[context])
+            others = {name: batch[name] for name in (dataset.label_column, ROW_PLACES)}
+            yield {context: read("context_columns", context), **endings, **others}
 
     return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
 
 
-def _column(table: DataTable, batch: Rows, key: str, name: str, *, first: int) -> list[str]:
+def _column(batch: Rows, key: str, name: str) -> list[str]:
     """Return a column of texts; a missing one is empty."""
-    for position, text in enumerate(batch[name]):
-        if text is not None and not isinstance(text, str):
-            kind, place = type(text).__name__, row_place(table, batch, position, first)
-            raise DataError(f"dataset.{key}={name}: {place} holds {kind}, not text")
-    return [text or "" for text in batch[name]]
+    cells = zip(batch[name], batch[ROW_PLACES], strict=True)
+    return [require_text(text, key, name, place) or "" for text, place in cells]
 
 
 def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, row_place
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, count_rows
 from adadepth.data.text.local_files import as_path, text_lines
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError, nearest
@@ -98,12 +98,12 @@ def agreement_tables(table: DataTable) -> dict[str, DataTable]:
 def _split(table: DataTable, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
         first = 0
-        for batch in table.batches():
-            numbers = range(first, first + len(batch["verb_index"]))
-            first = numbers.stop
-            places = [place for place, number in enumerate(numbers) if number % 100 in _NUMBERS_OF[split]]
-            rows = {name: [values[place] for place in places] for name, values in batch.items()}
-            yield {**rows, PREFIX: [_before_verb(table, batch, place, numbers.start) for place in places]}
+        for batch in table.read_batches():
+            chosen = [row for row in range(count_rows(batch)) if (first + row) % 100 in _NUMBERS_OF[split]]
+            rows = {name: [values[row] for row in chosen] for name, values in batch.items()}
+            cells = zip(rows["orig_sentence"], rows["verb_index"], rows[ROW_PLACES], strict=True)
+            yield {**rows, PREFIX: [_before_verb(*row) for row in cells]}
+            first += count_rows(batch)
 
     def fingerprint() -> list[str]:
         return [*table.fingerprint(), split]
@@ -111,13 +111,12 @@ def _split(table: DataTable, split: str) -> DataTable:
     return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint, table.sources)
 
 
-def _before_verb(table: DataTable, batch: Rows, place: int, first: int) -> str:
+def _before_verb(sentence: Any, verb_index: Any, place: RowPlace) -> str:
     """The words before the verb, which are counted from 1."""
-    words, verb = str(batch["orig_sentence"][place]).split(), str(batch["verb_index"][place])
+    words, verb = str(sentence).split(), str(verb_index)
     if not verb.isdigit() or not 1 < int(verb) <= len(words):
-        where = row_place(table, batch, place, first)
         raise DataError(
-            f"{where} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its orig_sentence "
+            f"{place} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its orig_sentence "
             "has, is needed"
         )
     return " ".join(words[: int(verb) - 1])

@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers_of, padded, sequence_columns
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.contract import LabelledData, data_of_tables
-from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
+from adadepth.data.labelled.splits import cached_rows, load_table_tokenizer, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
 from adadepth.data.text.data_table import DataTable, first_texts
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
+from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -139,14 +139,8 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     texts = {dataset.question_column: "question_column", dataset.context_column: "context_column"}
     columns = [*texts, dataset.answers_column, dataset.id_column]
     with parallel_encoding():
-        words = load_or_train(
-            tokenizer,
-            root,
-            lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
-            lambda: first_texts(train, texts, tokenizer.train_documents),
-            needed_tokens(cls_tokens),
-            train.sources,
-        )
+        trained_on = partial(first_texts, train, texts, tokenizer.train_documents)
+        words = load_table_tokenizer(tokenizer, root, train, list(texts), trained_on, cls_tokens)
         key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, tokenizer_key(words))
 
         write = partial(write_questions, dataset=dataset, tokenizer=words)

@@ -18,12 +18,19 @@ from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.columns import TextColumns, choose_columns
 from adadepth.data.labelled.contract import LabelledData, Numbering, data_of_tables, describe_labels
 from adadepth.data.labelled.load import check_submission_names
-from adadepth.data.labelled.splits import cached_rows, open_splits, open_tests, split_examples, table_splits
+from adadepth.data.labelled.splits import (
+    cached_rows,
+    load_table_tokenizer,
+    open_splits,
+    open_tests,
+    split_examples,
+    table_splits,
+)
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.data_table import DataTable, first_texts, require_columns
 from adadepth.data.text.layout import DoubleCls, Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
+from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
 from adadepth.settings.kinds import problem_of
 
 if TYPE_CHECKING:
@@ -117,23 +124,9 @@ def load_sentences(
 def tokenizer_of_texts(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, columns: Sequence[str], cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table's texts: an existing one, or one trained on the training rows and cached.
-
-    Args:
-        tokenizer: Which of the two.
-        root: Cache folder.
-        train: Training rows.
-        columns: Columns of texts.
-        cls_tokens: How many [CLS] a sequence begins with.
-    """
-    return load_or_train(
-        tokenizer,
-        root,
-        lambda: digest(CACHE_FORMAT, train.fingerprint(), list(columns)),
-        lambda: first_texts(train, dict.fromkeys(columns, "text_columns"), tokenizer.train_documents),
-        needed_tokens(cls_tokens),
-        train.sources,
-    )
+    """Return the tokenizer of a table's columns of texts; see `load_table_tokenizer`."""
+    texts = partial(first_texts, train, dict.fromkeys(columns, "text_columns"), tokenizer.train_documents)
+    return load_table_tokenizer(tokenizer, root, train, list(columns), texts, cls_tokens)
 
 
 def _difficulty(dataset: LabelledConfig) -> list[str]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import digest
+from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.probing import agreement_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.stores.arrays import cached_arrays, versioned
-from adadepth.data.text.data_table import DataTable, Rows, joined, require_columns
+from adadepth.data.text.data_table import DataTable, Rows, count_rows, joined, require_columns
 from adadepth.data.text.delimited import DELIMITERS, delimited_table
 from adadepth.data.text.hub import hub_tables
 from adadepth.data.text.local_files import (
@@ -28,12 +29,13 @@ from adadepth.data.text.local_files import (
     split_names,
 )
 from adadepth.data.text.table_files import file_table, is_saved, saved_splits, saved_table
+from adadepth.data.text.tokenizer import load_or_train, needed_tokens
 from adadepth.errors import DataError, nearest
 from adadepth.settings.kinds import kind_of
 from adadepth.settings.plugins import load
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig, TableConfig
+    from adadepth.settings import LabelledConfig, TableConfig, TokenizerConfig
     from adadepth.settings.data import AgreementConfig
 
 
@@ -304,6 +306,31 @@ def open_table(file: Path, key: str = "dataset.path") -> DataTable:
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
 
 
+def load_table_tokenizer(
+    tokenizer: TokenizerConfig,
+    root: Path,
+    train: DataTable,
+    columns: str | list[str],
+    texts: Callable[[], Iterable[str]],
+    cls_tokens: int,
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a table: an existing one, or one trained on the training rows and cached.
+
+    Args:
+        tokenizer: Which of the two.
+        root: Cache folder.
+        train: Training rows.
+        columns: The columns that hold text.
+        texts: Yields the texts of the first ``tokenizer.train_documents`` rows.
+        cls_tokens: How many [CLS] a sequence begins with.
+    """
+
+    def key() -> str:
+        return digest(CACHE_FORMAT, train.fingerprint(), columns)
+
+    return load_or_train(tokenizer, root, key, texts, needed_tokens(cls_tokens), train.sources)
+
+
 logger = logging.getLogger(__name__)
 
 
@@ -330,13 +357,12 @@ def cached_rows(
         classes: From the training table to the class of each row, see `set_aside`.
     """
     limits = _limits(dataset, split)
-    texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
     if limits is None or (root / versioned(name)).exists():
-        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)), table.sources)
+        return cached_arrays(root, name, lambda folder: write(folder, _used_rows(table, blanks)), table.sources)
 
     def write_used(folder: Path) -> None:
         used = _used(dataset, split, table, classes)
-        write(folder, _blanked(_counted(table, texts, used), used, blanks))
+        write(folder, _used_rows(table, blanks, used))
 
     # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
     return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
@@ -362,7 +388,7 @@ def _used(
     dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
 ) -> np.ndarray:
     """Return which rows of a table are used, (rows,) bool: those that `split_examples` chooses."""
-    rows = sum(len(batch[table.columns[0]]) for batch in table.batches())
+    rows = table.count()
     is_split = split == dataset.train_split and dataset.held_out is not None
     found = classes(table) if classes is not None and is_split else None
     used = np.zeros(rows, dtype=bool)
@@ -372,39 +398,41 @@ def _used(
     return used
 
 
-def _counted(table: DataTable, columns: Sequence[str], used: np.ndarray | None = None) -> DataTable:
-    """Return the table; whoever reads it to its end is told how many texts of the used rows are missing or blank."""
+def _used_rows(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | None = None) -> DataTable:
+    """Return a table with blanks in the rows that are not used; reading all of it tells how many texts are missing.
+
+    Args:
+        table: Any.
+        blanks: Column to what stands there in a row that is not used: no text, where the column holds texts.
+        used: Which rows are used, (rows,) bool; None: all.
+    """
+    texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
 
     def batches() -> Iterator[Rows]:
         first = missing = 0
-        for batch in table.batches():
-            rows = len(batch[table.columns[0]])
-            kept = np.ones(rows, dtype=bool) if used is None else used[first : first + rows]
-            missing += sum(_is_missing(batch[name][row]) for name in columns for row in np.flatnonzero(kept).tolist())
-            yield batch
+        for batch in table.read_batches():
+            rows = count_rows(batch)
+            kept = [True] * rows if used is None else used[first : first + rows].tolist()
+            missing += sum(keep and _is_missing(text) for name in texts for text, keep in _pair(batch[name], kept))
+            yield {
+                **batch,
+                **{
+                    name: [cell if keep else blank for cell, keep in _pair(batch[name], kept)]
+                    for name, blank in blanks.items()
+                },
+            }
             first += rows
         if missing:
             logger.warning(
-                "columns %s: %s lacks %d texts, which are read as empty ones", ", ".join(columns), table.label, missing
+                "columns %s: %s lacks %d texts, which are read as empty ones", ", ".join(texts), table.label, missing
             )
 
     return replace(table, batches=batches)
 
 
+def _pair(cells: list[Any], kept: list[bool]) -> Iterator[tuple[Any, bool]]:
+    return zip(cells, kept, strict=True)
+
+
 def _is_missing(text: Any) -> bool:
     return text is None or (isinstance(text, str) and not text.strip())
-
-
-def _blanked(table: DataTable, used: np.ndarray, blanks: Mapping[str, Any]) -> DataTable:
-    def batches() -> Iterator[Rows]:
-        first = 0
-        for batch in table.batches():
-            kept = used[first : first + len(batch[table.columns[0]])].tolist()
-            emptied = {
-                name: [value if keep else blank for value, keep in zip(batch[name], kept, strict=True)]
-                for name, blank in blanks.items()
-            }
-            yield {**batch, **emptied}
-            first += len(kept)
-
-    return replace(table, batches=batches)

@@ -20,12 +20,12 @@ from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.classes import class_names, class_readers
 from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.contract import LabelledData, Numbering, data_of_tables, describe_labels
-from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
+from adadepth.data.labelled.splits import cached_rows, load_table_tokenizer, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.data_table import DataTable
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding, tokenizer_key
+from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -135,23 +135,13 @@ def load_tagging(
 def tokenizer_of_words(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, column: str, cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table's words: an existing one, or one trained on the training rows and cached.
+    """Return the tokenizer of a table's column of lists of words; see `load_table_tokenizer`."""
 
-    Args:
-        tokenizer: Which of the two.
-        root: Cache folder.
-        train: Training rows.
-        column: Lists of words.
-        cls_tokens: How many [CLS] a sequence begins with.
-    """
-    return load_or_train(
-        tokenizer,
-        root,
-        lambda: digest(CACHE_FORMAT, train.fingerprint(), column),
-        lambda: _sentences(train, column, tokenizer.train_documents),
-        needed_tokens(cls_tokens),
-        train.sources,
-    )
+    def sentences() -> Iterator[str]:
+        rows = (words for batch in train.batches() for words in batch[column])
+        return (" ".join(map(str, words)) for words in islice(rows, tokenizer.train_documents))
+
+    return load_table_tokenizer(tokenizer, root, train, column, sentences, cls_tokens)
 
 
 def later_labels(names: Sequence[str]) -> np.ndarray:
@@ -165,11 +155,6 @@ def later_labels(names: Sequence[str]) -> np.ndarray:
     if missing := [name for name in continued if name not in numbers]:
         raise DataError(f"dataset.labelled_pieces=all: there is a tag B-{missing[0][2:]} and no {missing[0]}")
     return np.array([numbers[name] for name in continued])
-
-
-def _sentences(table: DataTable, column: str, limit: int | None) -> Iterator[str]:
-    rows = (words for batch in table.batches() for words in batch[column])
-    return (" ".join(map(str, words)) for words in islice(rows, limit))
 
 
 def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:

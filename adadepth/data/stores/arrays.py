@@ -27,7 +27,7 @@ def cached_arrays(root: Path, name: str, write: Callable[[Path], None], sources:
 
     For ``sources`` see `cached_folder`.
     """
-    return cached_folder(root, versioned(name), write, root / name, sources)
+    return cached_folder(root, versioned(name), write, sources)
 
 
 def versioned(name: str) -> str:

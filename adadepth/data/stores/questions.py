@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, require_text
 from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
 
@@ -93,8 +93,8 @@ def write_questions(
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
     flat = {"tokens": token_type(tokenizer), "records": np.uint8, "offsets": np.int64, "record_offsets": np.int64}
     with ArrayWriter(folder, {**pairs, **flat}, totals=("offsets", "record_offsets")) as writer:
-        for batch in table.batches():
-            rows = list(read_rows(table, batch, dataset, len(known)))
+        for batch in table.read_batches():
+            rows = list(read_rows(batch, dataset, len(known)))
             questions = encode_sentences(tokenizer, [question for question, _, _ in rows])
             contexts = encode_with_spans(tokenizer, [row.context for _, row, _ in rows])
             for question, (context, spans), (_, row, starts) in zip(questions, contexts, rows, strict=True):
@@ -119,22 +119,22 @@ def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
     return (int(touching[0]), int(touching[-1])) if len(touching) else (IGNORE, IGNORE)
 
 
-def read_rows(
-    table: DataTable, batch: Rows, dataset: QuestionConfig, first: int
-) -> Iterator[tuple[str, Question, Sequence[int]]]:
+def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tuple[str, Question, Sequence[int]]]:
     """Yield the question of each row, the texts that go with it, and where in its context each answer begins.
 
     A missing text is an empty one.
+
+    Args:
+        batch: Some rows of a table.
+        dataset: Names the columns.
+        first: The number of their first row in the table.
     """
-    columns = [dataset.question_column, dataset.context_column, dataset.answers_column]
+    columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_PLACES]
     ids = batch[dataset.id_column] if dataset.id_column else None
-    for number, (question, context, answers) in enumerate(zip(*map(batch.get, columns), strict=True)):
-        place = f"row {first + number} of {table.label}"
-        for key, text in (("question", question), ("context", context)):
-            if text is not None and not isinstance(text, str):
-                column = getattr(dataset, f"{key}_column")
-                raise DataError(f"dataset.{key}_column={column}: {place} holds {type(text).__name__}, not text")
-        question, context = question or "", context or ""
+    cells = zip(*(batch[column] for column in columns), strict=True)
+    for number, (question, context, answers, place) in enumerate(cells):
+        question = require_text(question, "question_column", dataset.question_column, place) or ""
+        context = require_text(context, "context_column", dataset.context_column, place) or ""
         if len(context) > _LONGEST_CONTEXT:
             column = f"dataset.context_column={dataset.context_column}"
             raise DataError(

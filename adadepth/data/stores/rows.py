@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.data_table import DataTable, Rows, row_place
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, require_text
 from adadepth.data.text.tokenizer import encode_sentences, encode_words
 from adadepth.errors import DataError
 
@@ -77,34 +77,25 @@ def write_rows(
     if difficulty_column is not None:
         arrays["difficulty"], numbers["difficulty"] = np.float64, ("difficulty", difficulty_column, _read_difficulty)
     np.save(folder / "texts.npy", len(columns))
-    first = 0
     with ArrayWriter(folder, arrays, totals=("offsets",)) as writer:
-        for batch in table.batches():
-            encoded = encode_sentences(tokenizer, list(_texts(table, batch, columns, first)))
+        for batch in table.read_batches():
+            encoded = encode_sentences(tokenizer, list(_texts(batch, columns)))
             writer.append(tokens=list(chain.from_iterable(encoded)), offsets=list(map(len, encoded)))
-            for name, (kind, column, read) in numbers.items():
-                writer.append(**{name: _numbers(table, batch, kind, column, read, first)})
-            first += len(batch[columns[0]])
+            for name, reading in numbers.items():
+                writer.append(**{name: _numbers(batch, *reading)})
 
 
 def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
     """Return the label of every row of a table, (rows,) float64; a DataError names the row that has none."""
-    found = [np.empty(0)]
-    first = 0
-    for batch in table.batches():
-        found.append(_numbers(table, batch, "label", column, read_label, first))
-        first += len(batch[column])
-    return np.concatenate(found)
+    labels = (_numbers(batch, "label", column, read_label) for batch in table.read_batches())
+    return np.concatenate([np.empty(0), *labels])
 
 
-def _texts(table: DataTable, batch: Rows, columns: list[str], first: int) -> Iterator[str]:
+def _texts(batch: Rows, columns: list[str]) -> Iterator[str]:
     """Yield the texts row by row; a missing one is empty."""
-    for position, row in enumerate(zip(*(batch[column] for column in columns), strict=True)):
-        for column, text in zip(columns, row, strict=True):
-            if text is not None and not isinstance(text, str):
-                kind, place = type(text).__name__, row_place(table, batch, position, first)
-                raise DataError(f"dataset.text_columns={column}: {place} holds {kind}, not text")
-            yield text or ""
+    for place, *texts in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
+        for column, text in zip(columns, texts, strict=True):
+            yield require_text(text, "text_columns", column, place) or ""
 
 
 def _read_difficulty(value: Any) -> int:
@@ -113,17 +104,17 @@ def _read_difficulty(value: Any) -> int:
     return int(value)
 
 
-def _numbers(
-    table: DataTable, batch: Rows, kind: str, column: str, read: Callable[[Any], float], first: int
-) -> np.ndarray:
-    found: list[Any] = []
-    for position, value in enumerate(batch[column]):
-        try:
-            found.append(read(value))
-        except ValueError as error:
-            place = row_place(table, batch, position, first)
-            raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
-    return np.array(found, dtype=np.float64)
+def _numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], float]) -> np.ndarray:
+    cells = zip(batch[column], batch[ROW_PLACES], strict=True)
+    return np.array([_read_cell(value, kind, column, read, place) for value, place in cells], dtype=np.float64)
+
+
+def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], place: RowPlace) -> Any:
+    """Return what `read` makes of a value; a DataError names the row of one that is not allowed."""
+    try:
+        return read(value)
+    except ValueError as error:
+        raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
 
 
 @dataclass(frozen=True)
@@ -181,23 +172,19 @@ def write_tagged(
         DataError: Words are not text, tags are not allowed, or there are not as many of them; it names the row.
     """
     arrays = {"tokens": token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
-    first = 0
     with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
-        for batch in table.batches():
-            rows = list(_rows(table, batch, columns, first))
-            writer.append(tags=list(_tags(table, batch, columns[1], read_tag, first)))
-            sentences = [sentence for sentence, _ in rows]
+        for batch in table.read_batches():
+            sentences = list(_sentences(batch, columns))
+            writer.append(tags=list(_tags(batch, columns[1], read_tag)))
             words = list(chain.from_iterable(encode_words(tokenizer, sentences)))
             writer.append(tokens=list(chain.from_iterable(words)), words=list(map(len, words)))
             writer.append(sentences=list(map(len, sentences)))
-            first += len(rows)
 
 
-def _rows(table: DataTable, batch: Rows, columns: tuple[str, str], first: int) -> Iterator[tuple[list[str], list[Any]]]:
-    """Yield the words and tags of each row."""
+def _sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
+    """Yield the words of each row, which has as many tags."""
     token_column, tag_column = columns
-    for position, (words, tags) in enumerate(zip(*map(batch.get, columns), strict=True)):
-        row = row_place(table, batch, position, first)
+    for row, words, tags in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
         for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):
             if not isinstance(values, list):
                 raise DataError(f"dataset.{key}_column={column}: {row} holds {type(values).__name__}, not a list")
@@ -207,14 +194,9 @@ def _rows(table: DataTable, batch: Rows, columns: tuple[str, str], first: int) -
             )
         if len(words) != len(tags):
             raise DataError(f"dataset.tag_column={tag_column}: {row} has {len(words)} words but {len(tags)} tags")
-        yield words, tags
+        yield words
 
 
-def _tags(table: DataTable, batch: Rows, column: str, read_tag: Callable[[Any], int], first: int) -> Iterator[int]:
-    for position, tags in enumerate(batch[column]):
-        for tag in tags:
-            try:
-                yield read_tag(tag)
-            except ValueError as error:
-                place = row_place(table, batch, position, first)
-                raise DataError(f"dataset.tag_column={column}: {place} has the tag {tag!r}; {error}") from error
+def _tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
+    for place, tags in zip(batch[ROW_PLACES], batch[column], strict=True):
+        yield from (_read_cell(tag, "tag", column, read_tag, place) for tag in tags)

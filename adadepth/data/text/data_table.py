@@ -34,7 +34,8 @@ class DataTable:
         label: What it is, for messages.
         columns: The names of the columns.
         class_names: Column to its class names in order, where the data declare them.
-        batches: Yields all rows, some at a time, again and again in the same order.
+        batches: Yields all rows, some at a time, again and again in the same order; `ROW_PLACES` may be beside the
+            columns.
         fingerprint: Identifies the content.
         sources: The files that rows are read from; what is cached is checked against them.
     """
@@ -45,6 +46,24 @@ class DataTable:
     batches: Callable[[], Iterator[Rows]]
     fingerprint: Callable[[], list[str]]
     sources: Sequence[CheckedSource] = ()
+
+    def read_batches(self) -> Iterator[Rows]:
+        """Yield all rows, some at a time, always with `ROW_PLACES` beside the columns."""
+        first = 0
+        for batch in self.batches():
+            count = count_rows(batch)
+            places = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
+            yield batch if ROW_PLACES in batch else {**batch, ROW_PLACES: places}
+            first += count
+
+    def count(self) -> int:
+        """Return the number of rows, all of which are read for it."""
+        return sum(map(count_rows, self.batches()))
+
+
+def count_rows(batch: Rows) -> int:
+    """Return the number of some rows."""
+    return len(next(iter(batch.values()), []))
 
 
 def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
@@ -61,11 +80,13 @@ def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
 def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
     """Fail with the nearest name when a table lacks a column that ``key`` names."""
     for name in names:
-        if name not in table.columns:
-            known = ", ".join(table.columns)
-            raise DataError(
-                f"dataset.{key}={name}: {table.label} has the columns {known}{nearest(name, table.columns)}"
-            )
+        require_column(table.label, table.columns, key, name)
+
+
+def require_column(label: str, columns: Sequence[str], key: str, name: str) -> None:
+    """Fail with the nearest name when there is no column ``name``, which ``key`` names, in what ``label`` says."""
+    if name not in columns:
+        raise DataError(f"dataset.{key}={name}: {label} has the columns {', '.join(columns)}{nearest(name, columns)}")
 
 
 def first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
@@ -79,35 +100,32 @@ def first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) 
     Raises:
         DataError: While it is read: a text is not text; the message names the row.
     """
-    for number, (batch, position) in enumerate(islice(_positions(table), rows)):
-        for column in columns:
-            text = batch[column][position]
-            if isinstance(text, str):
+    read = (
+        row
+        for batch in table.read_batches()
+        for row in zip(batch[ROW_PLACES], *(batch[name] for name in columns), strict=True)
+    )
+    for place, *texts in islice(read, rows):
+        for (column, key), text in zip(columns.items(), texts, strict=True):
+            if require_text(text, key, column, place) is not None:
                 yield text
-            elif text is not None:
-                kind, place = type(text).__name__, row_place(table, batch, position, number - position)
-                raise DataError(f"dataset.{columns[column]}={column}: {place} holds {kind}, not text")
 
 
-def _positions(table: DataTable) -> Iterator[tuple[Rows, int]]:
-    """Yield every row as some rows and its position in them."""
-    for batch in table.batches():
-        for position in range(len(next(iter(batch.values()), []))):
-            yield batch, position
-
-
-def row_place(table: DataTable, batch: Rows, position: int, first: int) -> str:
-    """Return where a row stands, for messages.
+def require_text(value: Any, key: str, column: str, place: RowPlace) -> str | None:
+    """Return a cell that is text, or None where it is missing.
 
     Args:
-        table: That holds the row.
-        batch: Some rows of the table.
-        position: Number of the row in them.
-        first: Number of their first row in the table, where they do not say themselves where they stand.
+        value: The cell.
+        key: The key of the data set that names its column, for messages.
+        column: The column.
+        place: Where the row stands.
+
+    Raises:
+        DataError: It is something else; the message names the row.
     """
-    if ROW_PLACES in batch:
-        return str(batch[ROW_PLACES][position])
-    return str(RowPlace(table.label, "row", first + position))
+    if value is None or isinstance(value, str):
+        return value
+    raise DataError(f"dataset.{key}={column}: {place} holds {type(value).__name__}, not text")
 
 
 def joined(parts: list[DataTable]) -> DataTable:
@@ -118,21 +136,11 @@ def joined(parts: list[DataTable]) -> DataTable:
             raise DataError(f"{other.label}: the classes that it declares are not those of {first.label}")
         if other.columns != first.columns:
             raise DataError(f"{other.label}: its columns {', '.join(other.columns)} are not those of {first.label}")
-
-    def batches() -> Iterator[Rows]:
-        for part in parts:
-            row = 0
-            for batch in part.batches():
-                count = len(next(iter(batch.values()), []))
-                places = [RowPlace(part.label, "row", number) for number in range(row, row + count)]
-                yield batch if ROW_PLACES in batch else {**batch, ROW_PLACES: places}
-                row += count
-
     return DataTable(
         first.label,
         first.columns,
         first.class_names,
-        batches if len(parts) > 1 else first.batches,
+        lambda: (batch for part in parts for batch in part.read_batches()),
         lambda: [digest for part in parts for digest in part.fingerprint()],
         [source for part in parts for source in part.sources],
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.text.data_table import DataTable, Rows
-from adadepth.errors import DataError, nearest
+from adadepth.data.text.data_table import DataTable, Rows, require_column
+from adadepth.errors import DataError
 from adadepth.system.places import first_line, require_hub
 
 logger = logging.getLogger(__name__)
@@ -148,16 +148,8 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
 
 
 def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
-    check_column(label, rows.column_names or list(next(iter(rows), {})), column)
+    require_column(label, rows.column_names or list(next(iter(rows), {})), "text_column", column)
     yield from column_texts(label, rows.select_columns([column]).iter(batch_size=_BATCH), column)
-
-
-def check_column(label: str, columns: Sequence[str], column: str) -> None:
-    """Fail with the nearest name where there is no such column of texts."""
-    if column not in columns:
-        raise DataError(
-            f"dataset.text_column={column}: {label} has the columns {', '.join(columns)}{nearest(column, columns)}"
-        )
 
 
 def column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[str]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+from adadepth.data.text.local_files import text_lines
 from adadepth.errors import DataError
 
-_MOST_TIMES, _PART = 100, 2**20  # a packed file opens to no more times its size, and some parts of so many bytes
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
 _NEEDED = "an object a line, or one list of objects, is needed"
-_BYTE_ORDER_MARK = "\ufeff"
 
 
 class JsonRow(NamedTuple):
@@ -40,7 +37,7 @@ def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
         for number, cells in enumerate(_read_list(key, file)):
             yield JsonRow("row", number, _checked(key, file, "row", number, cells, json.dumps(cells)))
         return
-    for number, line in enumerate(_lines(key, file), start=1):
+    for number, line in enumerate(text_lines(key, file), start=1):
         if line.strip():
             try:
                 cells = json.loads(line)
@@ -58,12 +55,12 @@ def _checked(key: str, file: Path, unit: str, number: int, cells: Any, text: str
 
 
 def _begins_a_list(key: str, file: Path) -> bool:
-    return next((line.lstrip()[0] == "[" for line in _lines(key, file) if line.strip()), False)
+    return next((line.lstrip()[0] == "[" for line in text_lines(key, file) if line.strip()), False)
 
 
 def _read_list(key: str, file: Path) -> list[Any]:
     """Return the rows of a file that is one list, or lines of lists, which are refused row by row."""
-    text = "\n".join(_lines(key, file))
+    text = "\n".join(text_lines(key, file))
     try:
         return cast(list[Any], json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -78,39 +75,3 @@ def _reason(error: Exception) -> str:
 
 def _unreadable(key: str, file: Path, reason: str) -> DataError:
     return DataError(f"{key}={file}: not a readable json file ({reason})")
-
-
-def _lines(key: str, file: Path) -> Iterator[str]:
-    r"""Yield the lines without their ends, ``\n``, ``\r\n`` or ``\r``, which no text of JSON holds as it is."""
-    offset = 0
-    with _opened(file) as stream:
-        for raw in stream:
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{key}={file}: not UTF-8 at byte {offset + error.start} (0x{raw[error.start]:02x}); "
-                    "convert the file to UTF-8"
-                ) from error
-            line = (line.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else line).removesuffix("\n").removesuffix("\r")
-            yield from line.split("\r")
-            offset += len(raw)
-
-
-def _opened(file: Path) -> IO[bytes]:
-    if file.suffix != ".gz":
-        return file.open("rb")
-    stat = file.stat()
-    _check_packed(file, stat.st_size, stat.st_mtime_ns)
-    return cast(IO[bytes], gzip.open(file))
-
-
-@cache
-def _check_packed(file: Path, size: int, modified: int) -> None:
-    """Refuse a file that opens to far more than text does, of which a third or a tenth remains; looked at once."""
-    opened = 0
-    with file.open("rb") as packed, gzip.open(packed) as unpacked:
-        while part := unpacked.read(_PART):
-            opened += len(part)
-            if opened > _PART * 64 + _MOST_TIMES * packed.tell():
-                raise DataError(f"{file}: opens to more than {_MOST_TIMES} times its size; unpack it to read it anyway")

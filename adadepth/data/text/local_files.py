@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.data.text.sources import SourceFile
@@ -28,6 +30,7 @@ TABLE_SUFFIXES = PARQUET_SUFFIXES + JSON_SUFFIXES + ARROW_SUFFIXES
 _SUFFIXES = TEXT_SUFFIXES + TABLE_SUFFIXES
 _ABOUT_ARROW = ("dataset_info.json", "state.json")  # what `save_to_disk` writes beside the shards
 _HELD_OUT = ("validation", "valid", "dev")  # one split by three names
+_MOST_TIMES, _PART = 100, 2**20  # a packed file opens to no more times its size, and some parts of so many bytes
 _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
@@ -146,7 +149,7 @@ def characters_of(files: Iterable[Path]) -> int | None:
 
 
 def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file; a byte-order mark at its beginning is dropped.
+    r"""Yield the lines of a UTF-8 file, which may be packed with gzip; a byte-order mark at its beginning is dropped.
 
     Lines end at ``\n``, ``\r\n`` and ``\r``, and at no other character.
 
@@ -159,7 +162,7 @@ def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str
         DataError: The file cannot be read, or a byte is not UTF-8; the message names the file and the byte's offset.
     """
     try:
-        with file.open(encoding="utf-8-sig", newline="" if with_ends else None) as stream:
+        with _open_text(file, "" if with_ends else None) as stream:
             for line in stream:
                 yield line if with_ends else line.removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -171,7 +174,7 @@ def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str
 def _find_wrong_byte(file: Path) -> str:
     """Say where the first byte of a file is that is not UTF-8."""
     offset = 0
-    with file.open("rb") as stream:
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
         for raw in stream:
             try:
                 raw.decode("utf-8")
@@ -179,6 +182,25 @@ def _find_wrong_byte(file: Path) -> str:
                 return f"not UTF-8 at byte {offset + error.start} (0x{raw[error.start]:02x})"
             offset += len(raw)
     return "not UTF-8"
+
+
+def _open_text(file: Path, newline: str | None) -> IO[str]:
+    if file.suffix != ".gz":
+        return file.open(encoding="utf-8-sig", newline=newline)
+    status = file.stat()
+    _check_packed(file, status.st_size, status.st_mtime_ns)
+    return gzip.open(file, "rt", encoding="utf-8-sig", newline=newline)
+
+
+@cache
+def _check_packed(file: Path, size: int, modified: int) -> None:
+    """Refuse a file that opens to far more than text does, of which a third or a tenth remains; looked at once."""
+    opened = 0
+    with file.open("rb") as packed, gzip.open(packed) as unpacked:
+        while part := unpacked.read(_PART):
+            opened += len(part)
+            if opened > _PART * 64 + _MOST_TIMES * packed.tell():
+                raise DataError(f"{file}: opens to more than {_MOST_TIMES} times its size; unpack it to read it anyway")
 
 
 def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:

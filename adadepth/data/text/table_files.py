@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
-from adadepth.data.text.hub import check_column, classes_in_metadata, column_texts, declared_classes, load_saved
+from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, require_columns
+from adadepth.data.text.hub import classes_in_metadata, column_texts, declared_classes, load_saved
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES
 from adadepth.data.text.sources import digest_sources, open_sources
@@ -26,7 +26,7 @@ _SPLITS, _STATE = "dataset_dict.json", "state.json"  # of `save_to_disk`: of a f
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
     """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
     table = file_table(key, file)
-    check_column(table.label, table.columns, column)
+    require_columns(table, "text_column", [column])
     if file.name.endswith(JSON_SUFFIXES):
         yield from column_texts(table.label, table.batches(), column)
     else:
@@ -83,41 +83,30 @@ def _column_batches(key: str, file: Path, columns: list[str]) -> Iterator[Rows]:
 def _schema(file: Path) -> Any:
     from pyarrow import parquet
 
-    if not file.name.endswith(ARROW_SUFFIXES):
-        return parquet.read_schema(file)
-    with _open_arrow(file) as reader:
-        return reader.schema
+    return _map_arrow(file).schema if file.name.endswith(ARROW_SUFFIXES) else parquet.read_schema(file)
 
 
 def _record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
     """Yield the rows of a parquet or arrow file with some of its columns, some rows at a time."""
     from pyarrow import parquet
 
-    if not file.name.endswith(ARROW_SUFFIXES):
-        with parquet.ParquetFile(file) as opened:
-            yield from opened.iter_batches(_ROWS_AT_ONCE, columns=columns)
+    if file.name.endswith(ARROW_SUFFIXES):
+        yield from _map_arrow(file).select(columns).to_batches(max_chunksize=_ROWS_AT_ONCE)
         return
-    with _open_arrow(file) as reader:
-        for batch in _arrow_batches(reader):
-            for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                yield batch.slice(first, _ROWS_AT_ONCE).select(columns)
+    with parquet.ParquetFile(file) as opened:
+        yield from opened.iter_batches(_ROWS_AT_ONCE, columns=columns)
 
 
-def _open_arrow(file: Path) -> Any:
-    """Open a file of Arrow's streaming format, which ``datasets`` writes, or of its file format."""
+def _map_arrow(file: Path) -> Any:
+    """Map a file of Arrow's streaming format, which ``datasets`` writes, or of its file format; nothing is copied."""
     import pyarrow
 
     source = pyarrow.memory_map(str(file))
     try:
-        return pyarrow.ipc.open_stream(source)
+        reader = pyarrow.ipc.open_stream(source)
     except pyarrow.ArrowInvalid:
-        return pyarrow.ipc.open_file(source)
-
-
-def _arrow_batches(reader: Any) -> Iterator[Any]:
-    if hasattr(reader, "num_record_batches"):
-        return (reader.get_batch(number) for number in range(reader.num_record_batches))
-    return iter(reader)
+        reader = pyarrow.ipc.open_file(source)
+    return reader.read_all()
 
 
 def _features(schema: Any) -> dict[str, list[str]]:
@@ -128,20 +117,22 @@ def _features(schema: Any) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _readable(key: str, file: Path) -> Iterator[None]:
-    """Turn what a library says about a damaged file into one line."""
+def _readable(key: str, path: Path) -> Iterator[None]:
+    """Turn what a library says about a damaged file or folder into one line."""
     try:
         yield
-    except (RuntimeError, OSError, ValueError, EOFError, zlib.error) as error:
+    except (RuntimeError, OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({first_line(error)})") from error
+        raise DataError(f"{key}={path}: not a readable {_kind(path)} ({first_line(error)})") from error
 
 
-def _kind(file: Path) -> str:
-    if file.name.endswith(JSON_SUFFIXES):
-        return "json"
-    return "arrow" if file.name.endswith(ARROW_SUFFIXES) else "parquet"
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "folder of save_to_disk"
+    if path.name.endswith(JSON_SUFFIXES):
+        return "json file"
+    return "arrow file" if path.name.endswith(ARROW_SUFFIXES) else "parquet file"
 
 
 # --- folders of `save_to_disk`
@@ -165,23 +156,13 @@ def saved_table(key: str, folder: Path) -> DataTable:
     Raises:
         DataError: Now or while it is read: it is not readable; one line.
     """
-    with _readable_folder(key, folder):
+    with _readable(key, folder):
         rows = load_saved(folder)
 
     def batches() -> Iterator[Rows]:
-        with _readable_folder(key, folder):
+        with _readable(key, folder):
             yield from rows.iter(batch_size=_ROWS_AT_ONCE)
 
     sources = open_sources(key, sorted(file for file in folder.iterdir() if file.is_file()))
     classes = declared_classes(rows.features)
     return DataTable(f"{key}={folder}", rows.column_names, classes, batches, partial(digest_sources, sources), sources)
-
-
-@contextmanager
-def _readable_folder(key: str, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError, LookupError, TypeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{key}={folder}: not readable as what save_to_disk writes ({first_line(error)})") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import tracemalloc
@@ -14,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.data.cache import SEAL, find_damage
-from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, cached_arrays, create_array, open_arrays
+from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, create_array, open_arrays
 
 
 @dataclass(frozen=True)
@@ -102,22 +100,3 @@ def test_an_array_to_be_filled_is_zeros_that_take_no_space(tmp_path: Path) -> No
     states = open_arrays(tmp_path)["states"]
     assert (states.dtype, states.shape) == (np.int16, (2**20, 8))
     assert not states[:: 2**16].any()
-
-
-def test_the_folder_of_an_earlier_version_is_told_once_and_left(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "x-1").mkdir()
-    (tmp_path / "x-1" / "tokens_16").write_bytes(b"ab")
-    with caplog.at_level(logging.INFO):
-        folders = [cached_arrays(tmp_path, "x-1", write_pair) for _ in range(2)]
-    assert folders[0] == folders[1] != tmp_path / "x-1"
-    assert find_damage(folders[0]) is None
-    assert (folders[0] / SEAL).exists()
-    assert (tmp_path / "x-1" / "tokens_16").read_bytes() == b"ab"
-    told = [record.getMessage() for record in caplog.records if "earlier version" in record.getMessage()]
-    assert told == [f"{tmp_path / 'x-1'} is of an earlier version and made anew in another form; it may be deleted"]
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        cached_arrays(tmp_path, "x-2", write_pair)
-    assert "earlier version" not in caplog.text

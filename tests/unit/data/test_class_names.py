@@ -112,13 +112,6 @@ def test_true_and_false_are_no_places(tmp_path: Path) -> None:
     assert load(dataset(folder)).labels == ("0", "1")
 
 
-def test_numbers_with_a_point_and_without_are_one_class(tmp_path: Path) -> None:
-    data = load(dataset(write_csv(tmp_path / "in", ["2.0", "1", "1.0"]), labels=["1.0", "2.0"]))
-    assert read_names(data) == ["2.0", "1.0", "1.0"]
-    with pytest.raises(DataError, match="at least two different ones are needed"):
-        load(dataset(tmp_path / "in", labels=["1", "1.0"]))
-
-
 def test_names_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = load(dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
     assert read_names(data) == ["Pos", "pos", "neg", "neg", "neg"]
@@ -266,17 +259,6 @@ def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
         load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
 
 
-def test_articles_of_a_convention(tmp_path: Path) -> None:
-    """ECtHR's: numbers among names, in lists."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    labels = [["2", "3"], ["14"], [], ["P1-1", "8"]]
-    for split in ("train", "validation"):
-        parquet.write_table(pa.table({"text": ["some"] * 4, "label": labels}), folder / f"{split}.parquet")
-    data = load(dataset(folder, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
-    assert read_names(data) == [set(row) for row in labels]
-
-
 # --- types of columns
 
 
@@ -329,13 +311,6 @@ def test_a_row_is_named_by_its_own_part(tmp_path: Path) -> None:
     (folder / "train-00001-of-00002.csv").write_text("text,label\nx,a\ny,\n")
     with pytest.raises(DataError, match=r"line 3 of \S+train-00001-of-00002.csv has the label ''"):
         load(dataset(folder))
-
-
-def test_values_are_read_as_before(tmp_path: Path) -> None:
-    data = load(dataset(write_csv(tmp_path / "in", ["0.5", "2", "-1e3"]), problem=SequenceProblem.regression))
-    assert [data.train[(0, index)]["label"] for index in range(3)] == [0.5, 2.0, -1000.0]
-    with pytest.raises(DataError, match=r"line 3 of .* has the label 'nan'; a finite number is needed"):
-        load(dataset(write_csv(tmp_path / "in", ["0.5", "nan"]), problem=SequenceProblem.regression))
 
 
 def test_declared_values_are_kept(tmp_path: Path) -> None:

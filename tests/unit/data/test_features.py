@@ -22,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import BertConfig, BertModel
 
 from adadepth.data.features import states as features
 from adadepth.data.features import store as feature_store
@@ -123,6 +122,17 @@ def kill_at_third_batch(root: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
+def build_together(root: Path, count: int, base: Callable[[int], Any] = lambda rank: Base()) -> list[FeatureStore]:
+    """Compute in so many processes that share the work, which threads stand for."""
+    barrier = threading.Barrier(count, timeout=600)
+    with ThreadPoolExecutor(count) as pool:
+        return list(
+            pool.map(
+                lambda rank: build(root, base=base(rank), processes=(rank, count), barrier=barrier.wait), range(count)
+            )
+        )
+
+
 # --- what is stored and read
 
 
@@ -157,25 +167,6 @@ def test_a_read_batch_is_the_padded_stack_of_its_rows(
         assert torch.equal(found[2][position], expected)
 
 
-def test_states_of_a_transformer_are_those_of_any_other_batch(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
-    model = BertModel(config).eval()
-    examples, collate = make_examples(), SequenceCollator(0, 64)
-
-    @torch.no_grad()
-    def run(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        outputs = model(**{name: batch[name] for name in names}, output_hidden_states=True)
-        return {state: outputs.hidden_states[state] for state in states}
-
-    store = build(tmp_path, examples, run, width=16)
-    batch = collate(examples)
-    found = store.read(batch["index"].numpy(), STATES, batch["input_ids"].shape[1])
-    for state, expected in run(batch, STATES).items():
-        assert torch.allclose(found[state], expected * batch["attention_mask"].unsqueeze(2), atol=1e-5)
-
-
 def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Path) -> None:
     base = Base()
     build(tmp_path, base=base, batch_tokens=10, collate=SequenceCollator(0, 64))
@@ -186,12 +177,6 @@ def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Pat
     for rows, _ in base.batches:
         taken = [next(longest) for _ in range(rows)]
         assert rows == 1 or rows * taken[0] <= 10
-
-
-def test_a_row_longer_than_a_batch_is_computed_alone(tmp_path: Path) -> None:
-    base = Base()
-    build(tmp_path, base=base, batch_tokens=1)
-    assert [rows for rows, _ in base.batches] == [1] * len(LENGTHS)
 
 
 # --- what a cache is the cache of
@@ -239,38 +224,20 @@ def test_the_description_says_what_the_states_are(tmp_path: Path) -> None:
     assert {"examples", "torch", "transformers", "format"} <= said.keys()
 
 
-def test_states_of_an_earlier_version_are_told_and_computed_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(features, "STORE_FORMAT", 1)
-        older = build(tmp_path).folder
-    with caplog.at_level("INFO"):
-        store = build(tmp_path)
-    expect_all(store, make_examples())
-    assert store.folder != older
-    (told,) = [record.getMessage() for record in caplog.records if "earlier version" in record.getMessage()]
-    assert told.startswith(f"{older} is of an earlier version")
-
-
 # --- interrupted, shared
 
 
-def test_an_interrupted_computation_is_continued(tmp_path: Path) -> None:
-    first = Base(fail_at=3, failure=interrupt)
+@pytest.mark.parametrize("again", [{}, {"batch_tokens": 17}, {"processes": 2}], ids=str)
+def test_an_interrupted_computation_is_continued(tmp_path: Path, again: dict[str, int]) -> None:
+    first, second = Base(fail_at=3, failure=interrupt), Base()
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, base=first)
     assert folders(tmp_path)[0].endswith(".partial")
-    second = Base()
-    expect_all(build(tmp_path, base=second), make_examples())
-    assert sorted(first.rows + second.rows) == list(range(len(LENGTHS)))
+    stores = build_together(tmp_path, 2) if "processes" in again else [build(tmp_path, base=second, **again)]
+    for store in stores:
+        expect_all(store, make_examples())
+    assert again or sorted(first.rows + second.rows) == list(range(len(LENGTHS)))
     assert not folders(tmp_path)[0].endswith(".partial")
-
-
-def test_another_batch_size_continues_too(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, base=Base(fail_at=3, failure=interrupt))
-    expect_all(build(tmp_path, batch_tokens=17), make_examples())
 
 
 def test_what_was_saved_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,14 +267,7 @@ def test_a_process_killed_while_preparing_leaves_nothing_in_the_way(
 
 def test_processes_share_the_work(tmp_path: Path) -> None:
     bases = [Base(), Base(), Base()]
-    barrier = threading.Barrier(3, timeout=600)
-
-    def run(rank: int) -> FeatureStore:
-        return build(tmp_path, base=bases[rank], processes=(rank, 3), barrier=barrier.wait)
-
-    with ThreadPoolExecutor(3) as pool:
-        stores = list(pool.map(run, range(3)))
-    for store in stores:
+    for store in build_together(tmp_path, 3, bases.__getitem__):
         expect_all(store, make_examples())
     assert all(base.rows for base in bases)
     assert sorted(row for base in bases for row in base.rows) == list(range(len(LENGTHS)))
@@ -323,16 +283,6 @@ def test_all_processes_refuse_alike(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert len(set(pool.map(run, range(2)))) == 1
-
-
-def test_another_number_of_processes_continues(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, base=Base(fail_at=2, failure=interrupt))
-    barrier = threading.Barrier(2, timeout=600)
-    with ThreadPoolExecutor(2) as pool:
-        stores = pool.map(lambda rank: build(tmp_path, processes=(rank, 2), barrier=barrier.wait), range(2))
-        for store in stores:
-            expect_all(store, make_examples())
 
 
 def test_of_several_runs_one_computes(tmp_path: Path) -> None:
@@ -413,70 +363,44 @@ def test_a_write_that_takes_several_calls(tmp_path: Path, monkeypatch: pytest.Mo
     expect_all(build(tmp_path), make_examples())
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DataError) as caught:
-        build(tmp_path)
-    assert "Permission denied" in one_line(caught)
+def truncate(name: str, size: int) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / name, size)
 
 
-def cut_state(folder: Path) -> None:
-    os.truncate(folder / "state_02.npy", 8)
-
-
-def unfinish(folder: Path) -> None:
-    marks = np.load(folder / "finished.npy")
-    marks[-1] = 0
-    np.save(folder / "finished.npy", marks)
-
-
-def remove_lengths(folder: Path) -> None:
-    (folder / "lengths.npy").unlink()
-
-
-def garble(folder: Path) -> None:
-    (folder / "features.json").write_text("{", encoding="utf-8")
-
-
-def garble_lengths(folder: Path) -> None:
-    (folder / "lengths.npy").write_bytes(b"")
-
-
-def swap_lengths(folder: Path) -> None:
+def lengthen(folder: Path) -> None:
     np.save(folder / "lengths.npy", np.load(folder / "lengths.npy") + 1)
 
 
-def forget(folder: Path) -> None:
-    (folder / "features.json").write_text("[]", encoding="utf-8")
-
-
-def change_base(folder: Path) -> None:
-    said = json.loads((folder / "features.json").read_text())
-    (folder / "features.json").write_text(json.dumps({**said, "base": "elsewhere"}), encoding="utf-8")
-
-
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "whole", "unfinished"),
     [
-        (cut_state, "state_02.npy is damaged (8 bytes of "), (unfinish, "finished.npy is "),
-        (remove_lengths, "lengths.npy is missing"), (garble, "features.json is damaged (1 bytes of "),
-        (garble_lengths, "lengths.npy is damaged (0 bytes of "), (forget, "features.json is damaged (2 bytes of "),
-        (swap_lengths, "lengths.npy is "), (change_base, "features.json is damaged ("),
+        (truncate("state_02.npy", 8), "state_02.npy is damaged (8 bytes of ", "state_02.npy is cut or no array"),
+        (truncate("features.json", 1), "features.json is damaged (1 bytes of ", "features.json is unreadable"),
+        (lambda folder: (folder / "lengths.npy").unlink(), "lengths.npy is missing", "lengths.npy is missing"),
+        (lengthen, "lengths.npy is ", "lengths.npy is of other texts"),
     ],
 )  # fmt: skip
 def test_a_damaged_cache_is_named_and_made_anew(
-    tmp_path: Path, damage: Callable[[Path], None], says: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    whole: str,
+    unfinished: str,
+    is_whole: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    folder = build(tmp_path).folder
+    if is_whole:
+        build(tmp_path)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path, base=Base(fail_at=2, failure=interrupt))
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     damage(folder)
     base = Base()
     expect_all(build(tmp_path, base=base), make_examples())
     assert len(base.rows) == len(LENGTHS)
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told.startswith(f"{folder}: damaged (its {says}")
+    assert (f"{folder}: damaged (its {whole}" if is_whole else unfinished) in told
 
 
 def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
@@ -486,75 +410,6 @@ def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
     shutil.copytree(first, second)
     with pytest.raises(DataError, match="made with base weights, not other weights"):
         build(tmp_path / "two", base_key="other weights")
-
-
-def swap_states(folder: Path) -> None:
-    first, second = (folder / f"state_{state:02d}.npy" for state in STATES[:2])
-    content = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    second.write_bytes(content)
-
-
-def flip_bit(folder: Path) -> None:
-    """Of the first value, which is of the longest row."""
-    content = bytearray((folder / "state_02.npy").read_bytes())
-    content[128] ^= 1
-    (folder / "state_02.npy").write_bytes(content)
-
-
-@pytest.mark.parametrize(("change", "again"), [(swap_states, None), (flip_bit, 1)])
-def test_rows_of_an_unfinished_cache_that_changed_are_computed_again(
-    change: Callable[[Path], None], again: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = Base(fail_at=4, failure=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, base=first)
-    (folder,) = tmp_path.glob("*.partial")
-    change(folder)
-    base = Base()
-    expect_all(build(tmp_path, base=base), make_examples())
-    assert len(first.rows) > 3
-    assert len(base.rows) == len(LENGTHS) - len(first.rows) + (again or len(first.rows))
-    assert "are not as they were written" in caplog.text
-
-
-def test_an_unfinished_cache_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, base=Base(fail_at=4, failure=interrupt))
-    (folder,) = tmp_path.glob("*.partial")
-    (folder / "checks.npy").unlink()
-    base = Base()
-    expect_all(build(tmp_path, base=base), make_examples())
-    assert len(base.rows) == len(LENGTHS)
-
-
-def test_examples_that_change_while_states_are_computed_are_refused(tmp_path: Path) -> None:
-    examples = make_examples()
-
-    def change() -> None:
-        examples[0] = {**examples[0], "input_ids": examples[0]["input_ids"] + 1}
-
-    class Changing(Base):
-        def __call__(self, *args: Any) -> Any:
-            found = super().__call__(*args)
-            if len(self.batches) == 2:
-                change()
-            return found
-
-    with pytest.raises(DataError, match="the examples changed while their states were computed") as caught:
-        build(tmp_path, examples, base=Changing())
-    one_line(caught)
-    assert folders(tmp_path) == []
-
-
-def test_a_damaged_unfinished_cache_is_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, base=Base(fail_at=2, failure=interrupt))
-    cut_state(next(path for path in tmp_path.iterdir() if path.is_dir()))
-    base = Base()
-    expect_all(build(tmp_path, base=base), make_examples())
-    assert len(base.rows) == len(LENGTHS)
-    assert "state_02.npy is cut or no array" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -618,8 +473,3 @@ def test_batches_get_the_states_of_their_rows(tmp_path: Path, workers: int) -> N
                 expected = value(batch["input_ids"], batch["token_type_ids"], state)
                 assert values.dtype == torch.float32
                 assert torch.equal(values, expected * batch["attention_mask"].unsqueeze(2))
-
-
-def test_batches_without_rows_stay_as_they_are(tmp_path: Path) -> None:
-    batch = {"input_ids": torch.ones(2, 3)}
-    assert FeatureReader([build(tmp_path)])(batch, STATES) is batch

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError
 from adadepth.settings import DatasetConfig, TokenizerConfig
-from adadepth.settings.data import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig
+from adadepth.settings.data import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig, ParityConfig
 
 from .support import same
 
@@ -33,7 +33,8 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def load(kind: str, seed: int = 0, **options: Any) -> LabelledData:
-    return load_labelled_data(KINDS[kind], TokenizerConfig(), seed, **options)
+    dataset = ParityConfig(name="parity", **FEW) if kind == "parity" else KINDS[kind]
+    return load_labelled_data(dataset, TokenizerConfig(), seed, **options)
 
 
 def tokens(data: LabelledData, example: dict[str, Any]) -> list[str]:
@@ -47,7 +48,7 @@ def some(data: LabelledData) -> list[tuple[str, dict[str, Any]]]:
     return found + [(name, examples[index]) for name, examples in data.evaluation.items() for index in range(40)]
 
 
-@kinds
+@pytest.mark.parametrize("kind", [*KINDS, "parity"])
 def test_examples_are_pure_functions_of_seed_epoch_and_index(kind: str) -> None:
     data, again, other = load(kind, 3), load(kind, 3), load(kind, 4)
     for index in (2999, 0, 1500):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adadepth.data import load_labelled_data
 from adadepth.data.labelled.splits import set_aside
 from adadepth.errors import DataError
-from adadepth.settings import Source, TaggingConfig, TokenizerConfig
+from adadepth.settings import TokenizerConfig
 from adadepth.settings.data import SequenceProblem
 
 from .labelled_support import config, load, rows_of_pairs, write_splits
@@ -62,17 +62,6 @@ def test_values_are_not_stratified(tmp_path: Path) -> None:
     data = load(config(path, tmp_path / "cache", held_out=0.2, evaluation_splits=["held_out"],
                        problem=SequenceProblem.regression, metrics=["mse"]))  # fmt: skip
     assert (len(data.train), len(data.evaluation["held_out"])) == (16, 4)
-
-
-def test_sentences_of_tagged_words_too(tmp_path: Path) -> None:
-    rows = [{"tokens": [f"w{number}"], "ner_tags": [number % 2]} for number in range(30)]
-    path = write_splits(tmp_path / "in", train=rows)
-    dataset = TaggingConfig(name="t", source=Source.local, path=str(path), cache_dir=str(tmp_path / "cache"),
-                            held_out=0.1, evaluation_splits=["held_out"])  # fmt: skip
-    data = load_labelled_data(dataset, TokenizerConfig(vocab_size=60), 0)
-    held_out = data.evaluation["held_out"]
-    assert (len(data.train), len(held_out)) == (27, 3)
-    assert not set(data.train.rows) & set(held_out.rows)
 
 
 def test_none_left(tmp_path: Path) -> None:

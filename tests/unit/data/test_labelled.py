@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
-from transformers import PreTrainedTokenizerFast
 
-from adadepth.data import EpochSampler, LabelledData
+from adadepth.data import LabelledData
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.generated.shared import symbol_tokenizer
 from adadepth.data.labelled import sentences as labelled
@@ -106,18 +103,6 @@ def test_a_test_split_may_be_a_data_set_of_its_own(tmp_path: Path) -> None:
         load(dataset)
 
 
-def test_delimited_files_keep_what_looks_like_a_number_or_nothing(tmp_path: Path) -> None:
-    rows = [{"premise": text, "hypothesis": "x", "label": n % 2} for n, text in enumerate(["NA", "1e5", "", "null"])]
-    for suffix in ("csv", "tsv"):
-        write_splits(tmp_path / suffix, suffix, train=rows, validation=rows)
-        found = load(config(tmp_path / suffix, tmp_path / "cache"), TokenizerConfig(vocab_size=40))
-        texts = [text.removeprefix("[CLS]").partition("[SEP]")[0].strip() for text, _ in contents(found)]
-        assert texts == ["na", "1e5", "", "null"]
-    (tmp_path / "csv" / "train.csv").write_text('premise,hypothesis,label\n"two\nlines",x,0\nb,x,1\n')
-    found = load(config(tmp_path / "csv", tmp_path / "cache"), TokenizerConfig(vocab_size=40))
-    assert contents(found)[0] == ("[CLS] two lines[SEP] x[SEP]", 0)
-
-
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_a_csv_as_spreadsheets_write_it_where_the_comma_is_decimal(tmp_path: Path, separator: str) -> None:
     lines = [("premise", "hypothesis", '"no, or, yes"'), ('"Größe; 1,5"', "x", "0"), ("b, c", "x", "1")]
@@ -201,18 +186,6 @@ def test_labels_are_numbers_or_names(
     assert found.labels == classes
 
 
-def test_declared_class_names_are_used(tmp_path: Path) -> None:
-    from datasets import ClassLabel, Dataset
-
-    for split in ("train", "validation"):
-        table = Dataset.from_list(rows_of_pairs(6)).cast_column("label", ClassLabel(names=["talks", "is silent"]))
-        table.to_parquet(str(tmp_path / f"{split}.parquet"))
-    for source, hub in ((Source.local, HubTable()), (Source.hub, HubTable(str(tmp_path)))):
-        found = load(config(tmp_path, tmp_path / "cache", source=source, hub=hub))
-        assert found.labels == ("talks", "is silent")
-        assert [found.train[(0, index)]["label"] for index in range(6)] == [0, 1, 0, 1, 0, 1]
-
-
 def test_a_regression_has_values(tmp_path: Path) -> None:
     rows = [{**row, "label": value} for row, value in zip(rows_of_pairs(4), ["0.5", 2, 3.25, -1], strict=True)]
     for row in rows:
@@ -229,15 +202,6 @@ def test_a_regression_has_values(tmp_path: Path) -> None:
 # --- layout
 
 
-def test_sequences_are_those_of_the_tokenizer(data: LabelledData, folder: Path) -> None:
-    assert data.tokenizer is not None
-    for index, row in enumerate(rows_of_pairs(40)):
-        expected = data.tokenizer(row["premise"], row["hypothesis"], return_special_tokens_mask=True)
-        found = data.train[(0, index)]
-        for name in ("input_ids", "token_type_ids", "special_tokens_mask"):
-            assert found[name].tolist() == expected[name]
-
-
 @pytest.mark.parametrize("both", [False, True])
 def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path: Path, both: bool) -> None:
     found = load(config(folder, tmp_path), cls_tokens=2, double_cls_pairs="both" if both else "first")
@@ -251,19 +215,6 @@ def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path:
         for expected in (words("[CLS] " + row["premise"], second), found.tokenizer(row["premise"], row["hypothesis"])):
             assert example["input_ids"].tolist() == expected["input_ids"]
             assert example["token_type_ids"].tolist() == expected["token_type_ids"]
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 30), st.integers(1, 30), st.integers(8, 40))  # an empty second text is none to the library
-def test_pairs_are_cut_as_the_tokenizer_cuts_them(data: LabelledData, first: int, second: int, length: int) -> None:
-    words = data.tokenizer
-    assert isinstance(words, PreTrainedTokenizerFast)
-    a, b = ("cat " * first).strip(), ("lot " * second).strip()
-    ids = words([a, b], add_special_tokens=False)["input_ids"]
-    expected = words(a, b, truncation="longest_first", max_length=length)
-    found = Layout.of(words, length).build([np.array(part, dtype=int) for part in ids])
-    assert found["input_ids"].tolist() == expected["input_ids"]
-    assert found["token_type_ids"].tolist() == expected["token_type_ids"]
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())
@@ -335,20 +286,6 @@ def test_text_is_tokenised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(built) == before + 1
     load(config(path, cache), TokenizerConfig(vocab_size=55))
     assert len(built) == before + 3
-
-
-def test_workers_do_not_change_a_batch(data: LabelledData) -> None:
-    def batches(workers: int) -> list[dict[str, torch.Tensor]]:
-        sampler = EpochSampler(len(data.train), seed=3)
-        return list(DataLoader(data.train, batch_size=8, sampler=sampler, num_workers=workers, collate_fn=data.collate))
-
-    for alone, helped in zip(batches(0), batches(2), strict=True):
-        assert all(torch.equal(alone[name], helped[name]) for name in alone)
-
-
-def test_a_data_set_sent_to_a_worker_is_small_and_equal(data: LabelledData) -> None:
-    assert len(pickle.dumps(data.train.store)) < 1000
-    assert same(pickle.loads(pickle.dumps(data.train))[(0, 5)], data.train[(4, 5)])
 
 
 # --- real data

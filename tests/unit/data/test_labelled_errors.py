@@ -103,8 +103,6 @@ def test_values_are_no_classes(tmp_path: Path) -> None:
 def test_damaged_and_empty_files(tmp_path: Path) -> None:
     write_splits(tmp_path, "csv", train=rows_of_pairs(6), validation=rows_of_pairs(3))
     file, cache = tmp_path / "train.csv", tmp_path / "cache"
-    file.write_text("premise,hypothesis,label\na,b,0\na,b\n")
-    assert f"dataset.path={file}: line 3 has 2 fields, its header 3" in message(tmp_path, cache)
     file.write_text("premise,hypothesis,label\n")
     assert "has the classes none" in message(tmp_path, cache)
     assert "hold no text" in message(tmp_path, cache, labels=["a", "b"])

@@ -109,21 +109,6 @@ def test_given_sets_are_taken_as_they_are(tmp_path: Path, source: str) -> None:
     assert data.summary["test"]["lines"] == 15
 
 
-def test_files_called_after_splits_are_used_as_such(tmp_path: Path) -> None:
-    parts = {"train": LINES, "valid": LINES[:9], "test": LINES[5:20]}
-    (tmp_path / "wiki").mkdir()
-    for name, lines in parts.items():
-        (tmp_path / "wiki" / f"wiki.{name}.tokens").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    hub = [{"path": "some/set"}]
-    data = load(
-        tmp_path, source=Source.auto, path=str(tmp_path / "wiki"), hub=hub, evaluation_hub=hub, test_hub=hub,
-        evaluation_length=3,
-    )  # fmt: skip
-    for batches, lines in zip((data.train, data.evaluation, data.test), parts.values(), strict=True):
-        assert batches is not None
-        assert words_of(data, batches) == plain(lines)
-
-
 def test_evaluation_is_cut_at_a_line(tmp_path: Path) -> None:
     held_out, used = plain(LINES[32:]), plain(LINES[32:34])  # a blank line, and one of seven words
     for most in (9, 10):
@@ -234,8 +219,6 @@ def test_messages(tmp_path: Path) -> None:
         tmp_path, path=str(tmp_path / "one.txt")
     )
     assert "dataset.test_path=none.txt: " in message(tmp_path, test_path="none.txt")
-    (tmp_path / "latin.txt").write_bytes(b"a\nna\xefve\n")
-    assert "latin.txt: not UTF-8 at byte 4 (0xef)" in message(tmp_path, path=str(tmp_path / "latin.txt"))
 
 
 @pytest.mark.data

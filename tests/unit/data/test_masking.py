@@ -99,20 +99,6 @@ def test_words_are_selected_whole() -> None:
     assert any((chosen.any(axis=1) != chosen.all(axis=1)).any() for chosen in broken)
 
 
-def test_a_word_longer_than_the_budget_is_masked_in_part() -> None:
-    ids = np.array([CLS, 6, 7, 8, SEP])
-    _, labels, _ = mask_tokens(ids, plain_vocabulary(word_every=3), MaskingConfig(), generator(0))
-    assert (labels != IGNORE).sum() == 1
-
-
-def test_unknown_tokens_are_never_targets() -> None:
-    ids = np.array([CLS, 1, 1, 1, SEP])
-    fed, labels, kinds = mask_tokens(ids, plain_vocabulary(), MaskingConfig(), generator(0))
-    assert (fed == ids).all()
-    assert (labels == IGNORE).all()
-    assert not kinds.any()
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 49), min_size=1, max_size=60),

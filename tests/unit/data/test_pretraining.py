@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import pickle
 from dataclasses import replace
@@ -18,12 +17,10 @@ from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.pretraining import load as pretraining
-from adadepth.data.stores.arrays import ArrayWriter
-from adadepth.data.stores.documents import TokenStore, document_encoding
 from adadepth.data.stores.parts import cached_texts
 from adadepth.errors import DataError
 
-from .support import TokenizerConfig, flat, local_config, same, small_tokenizer, write_corpus
+from .support import TokenizerConfig, local_config, same, small_tokenizer, write_corpus
 
 
 def test_examples_are_pure_functions_of_seed_epoch_and_index(
@@ -219,19 +216,6 @@ def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     assert sorted(name.split("-")[0] for name in folders) == ["evaluation", "tokenizer", "train"]
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill(writer: Any, **rows: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    file, cache = write_corpus(tmp_path), tmp_path / "cache"
-    with monkeypatch.context() as patch:
-        patch.setattr(ArrayWriter, "append", fill)
-        with pytest.raises(DataError, match=r"dataset.cache_dir=.*No space left on device"):
-            load_pretraining_data(local_config(file, cache), small_tokenizer(), 0)
-    assert not list(cache.glob("*train*/**")) + list(cache.glob("*.partial"))
-    load_pretraining_data(local_config(file, cache), small_tokenizer(), 0)
-
-
 def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_path: Path) -> None:
     (tmp_path / "x.123.partial").mkdir()
 
@@ -247,20 +231,6 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
     with pytest.raises(DataError, match="occupied: File exists; make it a folder that can be written, or choose"):
         cached_folder(tmp_path / "occupied", "x", lambda folder: None)
     assert digest(1, "a") != digest(1, "b")
-
-
-def test_store_keeps_every_id_and_boundary(tmp_path: Path, data: PretrainingData) -> None:
-    texts = ["One cat. The dog sees.", "", "The whale."]
-    store = TokenStore.open(cached_texts(tmp_path, "x", lambda: texts, document_encoding(data.tokenizer), 1))
-    expected = [
-        data.tokenizer(s, add_special_tokens=False)["input_ids"] for s in ("One cat.", "The dog sees.", "The whale.")
-    ]
-    assert store.tokens.tolist() == flat(expected)
-    assert store.tokens.dtype == np.uint16
-    ends = np.cumsum([0, *map(len, expected)])
-    assert store.sentences.tolist() == ends.tolist()
-    assert store.documents.tolist() == [0, ends[2], ends[3]]
-    assert store.counts() == {"documents": 2, "sentences": 3, "tokens": int(ends[-1])}
 
 
 # --- streaming

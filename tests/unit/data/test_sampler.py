@@ -26,24 +26,6 @@ def test_longest_first(lengths: list[int]) -> None:
     assert order == sorted(range(len(lengths)), key=lambda number: (-lengths[number], number))
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 9))
-def test_shares_of_processes_are_alike_and_batches_nearly_free_of_padding(
-    lengths: list[int], processes: int, size: int
-) -> None:
-    order = longest_first(np.array(lengths)).tolist()
-    shares = [order[process::processes] for process in range(processes)]
-    assert sorted(number for share in shares for number in share) == list(range(len(lengths)))
-    totals = [sum(lengths[number] for number in share) for share in shares]
-    assert max(totals) - min(totals) <= max(lengths)
-    padded = [
-        lengths[share[first]] * len(share[first : first + size])
-        for share in shares
-        for first in range(0, len(share), size)
-    ]
-    # The padding of all batches of a process is at most that of one from the longest to the shortest.
-    assert sum(padded) - sum(totals) <= processes * size * max(lengths)
-
-
 def pretraining(folder: Path) -> Any:
     return load_pretraining_data(local_config(write_corpus(folder), folder / "cache"), small_tokenizer(), 0).evaluation
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.data import load_pretraining_data
-from adadepth.data.cache import SEAL, cached_folder, find_damage, seal
+from adadepth.data.cache import SEAL, cached_folder, find_damage
 from adadepth.data.stores.documents import TokenStore
 from tests.marks_support import quick_one_in
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
@@ -106,30 +105,3 @@ def test_files_reach_the_disk_before_the_folder_is_named(tmp_path: Path, monkeyp
     assert f".{SEAL}." in events[1]
     assert events[2].endswith(".partial")
     assert events[-1] == "renamed"
-
-
-def _build_once(root: Path, log: Path) -> None:
-    def build(folder: Path) -> None:
-        (folder / "a").write_text("content")
-        with log.open("a") as file:
-            file.write("built\n")
-
-    assert (cached_folder(root, "x", build) / "a").read_text() == "content"
-
-
-@pytest.mark.slow
-def test_of_several_processes_one_mends_a_damaged_folder(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    for number in range(10):
-        folder, log = tmp_path / "cache" / "x", tmp_path / f"log {number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "a").write_text("content")
-        seal(folder)
-        (folder / "a").write_text("garbage")
-        processes = [context.Process(target=_build_once, args=(folder.parent, log)) for _ in range(4)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0] * 4
-        assert log.read_text() == "built\n"

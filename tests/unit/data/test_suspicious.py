@@ -141,13 +141,6 @@ def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_column_named_twice_is_refused(tmp_path: Path) -> None:
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.csv").write_text("sentence,label,label\na,0,1\nb,1,0\n")
-    with pytest.raises(DataError, match="its header names the column label 2 times"):
-        load(tmp_path)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
