@@ -303,7 +303,7 @@ def measure(
 
 def _batches(trainer: Any, examples: Sequence[Any], batch_size: int) -> list[dict[str, Tensor]]:
     cut = [list(examples[start : start + batch_size]) for start in range(0, len(examples), batch_size)]
-    batches = [trainer.model_inputs(trainer._prepare_inputs(trainer.data_collator(part))) for part in cut]
+    batches = [trainer.model_inputs(trainer.prepare_batch(trainer.data_collator(part))) for part in cut]
     return [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]
 
 

@@ -20,7 +20,7 @@ from adadepth.system.console import say
 from adadepth.system.files import Record, damage
 from adadepth.system.processes import decide
 from adadepth.training.progress import first_not_finite
-from adadepth.training.restoring import processes_of
+from adadepth.training.resuming import written_world_size
 from adadepth.training.shards import is_sharded
 from adadepth.training.tracking import METRICS_FILE, read_metrics
 
@@ -89,7 +89,7 @@ def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
     found = resumable_checkpoint(directory, args)
     if found is None:
         raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
-    processes = processes_of(found)
+    processes = written_world_size(found)
     if processes != args.world_size and args.process_index == 0:
         say(
             f"{found.name} was written by another number of processes, {processes} then, {args.world_size} now: "

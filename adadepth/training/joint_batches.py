@@ -23,7 +23,7 @@ STAND_IN = "stand_in"  # in a batch: its examples do not count
 def shared_loader(
     train: Any, collate: Callable[[list[Any]], dict[str, Any]], sampler: EpochSampler, args: TrainingArguments
 ) -> DataLoader:
-    """This process's micro-batches of an epoch; one without examples is a `stand_in`."""
+    """Return the loader of this process's micro-batches of an epoch; one without examples is a `stand_in`."""
     shares = ProcessBatches(
         sampler, args.train_batch_size, args.process_index, args.world_size, drop_last=args.dataloader_drop_last
     )
@@ -71,10 +71,10 @@ def first_item(items: list[Any]) -> Any:
     return items[0]
 
 
-def totals_of_step(
+def sum_over_update(
     counts: list[dict[str, Tensor]], tokens: Tensor, device: torch.device, world_size: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """What normalises each loss part over an update, and the tokens that all processes read in it.
+    """Return what normalises each loss part over an update, and the tokens that all processes read in it.
 
     Args:
         counts: Targets of each loss part, a mapping a micro-batch of this process.

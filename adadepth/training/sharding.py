@@ -17,25 +17,33 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
-def share_out(accelerator: Accelerator, settings: dict[str, Any]) -> None:
-    """Let an accelerator that was made for plain data parallelism shard what it prepares, on any device.
+def share_out(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
+    """Let an accelerator that was made for plain data parallelism shard a model that it prepares, on any device.
 
     Weights stay in float32, and autocast alone lowers the precision of products, as without sharding: the policy that
     accelerate would set rounds every tensor that a model is given, among them the counts that losses are divided by.
 
     Args:
-        accelerator: Of several processes.
-        settings: Of the plugin, as transformers derives them from `trainer.fsdp_config`.
+        accelerator: That of several processes.
+        model: The model that it will prepare.
+        settings: Those of the plugin, as transformers derives them from `trainer.fsdp_config`.
     """
     state: Any = accelerator.state
     if getattr(state, "fsdp_plugin", None) is None:
         state.fsdp_plugin = FullyShardedDataParallelPlugin(**settings)
         state.distributed_type = DistributedType.FSDP
     state.fsdp_plugin.mixed_precision_policy = None
+    prepare = accelerator.prepare
+
+    def prepare_by_blocks(*parts: Any, **options: Any) -> Any:
+        with _by_blocks(model):
+            return prepare(*parts, **options)
+
+    accelerator.prepare = prepare_by_blocks  # type: ignore[method-assign]
 
 
 @contextmanager
-def by_blocks(model: Any) -> Iterator[None]:
+def _by_blocks(model: Any) -> Iterator[None]:
     """While accelerate shards a model, its groups are the blocks that the model names, and one of all that is left.
 
     What is frozen is a group of its own: a base whose states are kept is then never gathered.
@@ -43,7 +51,7 @@ def by_blocks(model: Any) -> Iterator[None]:
     heads tie biases as well as matrices, or read the embeddings' matrix without calling them.
     """
     for part in model.children():
-        if (parameters := list(part.parameters())) and not any(each.requires_grad for each in parameters):
+        if (parameters := list(part.parameters())) and not any(parameter.requires_grad for parameter in parameters):
             fully_shard(part)
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:

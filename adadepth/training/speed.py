@@ -133,7 +133,7 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
     if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return None
     loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()
-    batches = [trainer.model_inputs(trainer._prepare_inputs(batch)) for batch in islice(loader, _MOST_BATCHES)]
+    batches = [trainer.model_inputs(trainer.prepare_batch(batch)) for batch in islice(loader, _MOST_BATCHES)]
     chosen, was_training = model.config.execution, model.training
     traces: dict[str, list[Any]] = {}
 

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,10 +21,16 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_callback import ExportableState
+from torch.utils.data import DataLoader, IterableDataset, Subset
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.data.batches import EpochSampler, evaluation_order
@@ -40,31 +46,30 @@ from adadepth.settings.interpolations import holds_environment
 from adadepth.system.console import say
 from adadepth.system.places import quiet
 from adadepth.training.extension import Extension
-from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, totals_of_step
+from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, sum_over_update
+from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
-from adadepth.training.restoring import (
-    Beginning,
-    draw_anew,
+from adadepth.training.resuming import (
+    check_callback_states,
     moved_best,
-    processes_of,
     read_progress,
     read_stateless,
     reading,
     refuse_missing_weights,
+    reseed_for_world_size,
     save_progress,
-    tokenizer_of,
+    written_world_size,
 )
 from adadepth.training.selection import fill_undefined
-from adadepth.training.sharding import by_blocks, let_go, share_out
+from adadepth.training.sharding import let_go, share_out
 from adadepth.training.shards import (
-    afterwards,
     begin_writing,
+    gather_weights,
     is_sharded,
     load_optimizer,
     load_weights,
     save_settings,
-    whole_weights,
 )
 from adadepth.training.speed import Stopwatch, count_tokens
 from adadepth.training.stored_states import (
@@ -77,10 +82,10 @@ from adadepth.training.stored_states import (
 
 
 class Saving(NamedTuple):
-    """A checkpoint that is being written; `sealed` tells when it is whole, None: it is."""
+    """A checkpoint that is being written; `written` is done when it is whole, None: it is."""
 
     checkpoint: Path
-    sealed: Future[None] | None
+    written: Future[Any] | None
 
 
 class TrainingData(Protocol):
@@ -139,8 +144,8 @@ class DepthTrainer(Trainer):
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=first_item if self._has_whole_batches else data.collate,
-            processing_class=tokenizer_of(model, data.tokenizer),
-            callbacks=[Beginning(self._go_on), *(callbacks or [])],
+            processing_class=fit_tokenizer(model, data.tokenizer),
+            callbacks=[ResumeCallback(self), *(callbacks or [])],
         )
         for extension in extensions:
             if isinstance(extension, TrainerCallback):
@@ -152,12 +157,8 @@ class DepthTrainer(Trainer):
         """Make what distributes the model; with `trainer.fsdp` it shards, see `share_out`."""
         super().create_accelerator_and_postprocess()
         if self.args.fsdp:
-            share_out(self.accelerator, self.args.fsdp_plugin_args)
+            share_out(self.accelerator, self.model, self.args.fsdp_plugin_args)
             self.is_fsdp_enabled = True
-
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        with by_blocks(self.model) if self.is_fsdp_enabled else nullcontext():
-            return super()._prepare_for_training(*args, **kwargs)
 
     @property
     def unwrapped_model(self) -> Any:
@@ -171,24 +172,19 @@ class DepthTrainer(Trainer):
 
     # ---- data
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> EpochSampler:
-        assert isinstance(self.data.train, Sized), "a stream has no sampler"
-        self.train_sampler = EpochSampler(len(self.data.train), None if self._has_whole_batches else self.args.seed)
-        return self.train_sampler
-
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of one epoch.
+        """Return the batches of one epoch.
 
         accelerate would fill up the last batches of several processes with examples that were already read, and share
         out a stream that has done so itself.
         """
+        if isinstance(self.train_dataset, IterableDataset):
+            return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
+        assert isinstance(self.data.train, Sized), "has no epochs otherwise"
+        self.train_sampler = EpochSampler(len(self.data.train), None if self._has_whole_batches else self.args.seed)
         if self._has_whole_batches:
-            return self._loader(self.train_dataset, 1, sampler=self._get_train_sampler())
-        if not isinstance(self.train_dataset, IterableDataset):
-            if self.args.world_size == 1:
-                return super().get_train_dataloader()
-            return shared_loader(self.data.train, self.data.collate, self._get_train_sampler(), self.args)
-        return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
+            return self._loader(self.train_dataset, 1, sampler=self.train_sampler)
+        return shared_loader(self.data.train, self.data.collate, self.train_sampler, self.args)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """This process's share of an evaluation set, by length: every example exactly once over all processes."""
@@ -208,11 +204,11 @@ class DepthTrainer(Trainer):
             **options,
         )
 
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Let the extensions complete a batch, and move it to the device."""
         for extension in self.extensions:
-            inputs = extension.prepare(inputs, self.unwrapped_model)
-        return super()._prepare_inputs(inputs)
+            batch = extension.prepare(batch, self.unwrapped_model)
+        return self._prepare_inputs(batch)
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The part of a batch that the model's forward names; the rest is for statistics."""
@@ -223,13 +219,16 @@ class DepthTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, dict[str, Tensor]]:
-        """The micro-batches of one update, and the target counts that normalise each loss part over all of it."""
-        batches = list(islice(epoch_iterator, num_batches))
+        """Return the micro-batches of one update, and the target counts that normalise each loss part over all of it.
+
+        Nothing is read where a resumed run was at its end: transformers makes an update before it looks.
+        """
+        batches = [] if self.control.should_training_stop else list(islice(epoch_iterator, num_batches))
         if not batches:
             return batches, {}
         counts = [self._count_targets(batch) for batch in batches]
         own_tokens = torch.stack([count_tokens(batch) * is_read(batch) for batch in batches]).sum()
-        totals, tokens = totals_of_step(counts, own_tokens, device, self.args.world_size)
+        totals, tokens = sum_over_update(counts, own_tokens, device, self.args.world_size)
         self.progress.begin_step(tokens)
         return batches, totals
 
@@ -269,10 +268,12 @@ class DepthTrainer(Trainer):
             self._checked.add(name)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of a micro-batch."""
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        """Run the forward and backward passes of a micro-batch."""
+        model.train()  # an extension completes the batch for a pass of training
+        batch = self.prepare_batch(inputs)
+        loss = super().training_step(model, batch, num_items_in_batch)
         for extension in self.extensions:
-            extension.after_backward(inputs, model)
+            extension.after_backward(batch, model)
         return loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -295,10 +296,18 @@ class DepthTrainer(Trainer):
     # ---- the log
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, with the clock of the speed set."""
+        """Train, with the clock of the speed set.
+
+        transformers warns of a resumed run that its settings are not the checkpoint's, and that one at its end reads no
+        batch; both are meant.
+        """
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         self.progress.begin()
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        if self.resumed_from is None:
+            return super().train(None, *args, **kwargs)
+        check_callback_states(self.resumed_from, [*self.callback_handler.callbacks, self.control])
+        with quiet():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, adding the mean of every loss part since the last training log."""
@@ -395,7 +404,7 @@ class DepthTrainer(Trainer):
         model.eval()
         try:
             for shared, is_own in self._shared_batches(dataset):
-                batch = self._prepare_inputs(shared)
+                batch = self.prepare_batch(shared)
                 with torch.no_grad(), self.autocast_smart_context_manager():
                     outputs = model(**self.model_inputs(batch), **options(batch))
                 if is_own:
@@ -435,27 +444,32 @@ class DepthTrainer(Trainer):
                 begin_checkpoint(checkpoint)
             self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
-            if (
-                self.args.should_save and holds_environment()
-            ):  # the pickle has settings as they are, and nobody reads it
-                (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+            self._save_process_state(checkpoint)
+            if self.args.should_save and holds_environment():
+                (checkpoint / TRAINING_ARGS_NAME).unlink()  # a pickle of settings as they are, and nobody reads it
             self.accelerator.wait_for_everyone()
-            self._saving = Saving(checkpoint, self._begin_sealing(checkpoint))
+            self._begin_sealing(checkpoint)
         if not self.is_fsdp_enabled:
             self.finish_saving()
 
-    def _begin_sealing(self, checkpoint: Path) -> Future[None] | None:
-        """Seal a checkpoint; with shards, which are written meanwhile, in a thread."""
-        if not self.is_fsdp_enabled:
-            self._seal(checkpoint)
-            return None
-        with self._showing():
-            written = begin_writing(self.unwrapped_model, self._own_optimizer, checkpoint)
-        return afterwards(written, partial(self._seal, checkpoint))
+    def _save_process_state(self, checkpoint: Path) -> None:
+        """Save what each process has of its own: sums for the log, and the state of the extensions."""
+        progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
+        if not self.is_deepspeed_enabled:
+            progress["stateless"] = stateless_parameters(self._own_optimizer)
+        save_progress(checkpoint, self.args.process_index, progress)
+        for extension in self.extensions:
+            extension.save(checkpoint, self.args.process_index)
 
-    def _seal(self, checkpoint: Path) -> None:
-        if self.args.should_save:
+    def _begin_sealing(self, checkpoint: Path) -> None:
+        """Seal a checkpoint; one in shards is sealed when all are written, while training goes on."""
+        written = None
+        if self.is_fsdp_enabled:
+            with self._showing():
+                written = begin_writing(self.unwrapped_model, self._own_optimizer, checkpoint, seal_checkpoint)
+        elif self.args.should_save:
             seal_checkpoint(checkpoint)
+        self._saving = Saving(checkpoint, written)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is whole, and delete the oldest ones beyond the limit.
@@ -467,8 +481,8 @@ class DepthTrainer(Trainer):
             return
         saving, self._saving = self._saving, None
         with nothing_if_full(saving.checkpoint, self.args.should_save):
-            if saving.sealed is not None:
-                saving.sealed.result()
+            if saving.written is not None:
+                saving.written.result()
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             keep = {saving.checkpoint, Path(best or saving.checkpoint)}
@@ -490,7 +504,7 @@ class DepthTrainer(Trainer):
             if not self.is_fsdp_enabled:
                 super().save_model(output_dir, _internal_call)
             elif not _internal_call:
-                self._save(output_dir, whole_weights(self.unwrapped_model, is_main=self.args.should_save))
+                self._save(output_dir, gather_weights(self.unwrapped_model))
             elif self.args.should_save and output_dir is not None:  # weights are in shards beside these
                 self.unwrapped_model.config.save_pretrained(output_dir)
                 if self.processing_class is not None:
@@ -501,8 +515,8 @@ class DepthTrainer(Trainer):
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer without what accelerate puts around it."""
-        found: Any = self.optimizer
-        return getattr(found, "optimizer", found)
+        optimizer: Any = self.optimizer
+        return getattr(optimizer, "optimizer", optimizer)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save both; of a sharded optimizer what all processes share, the rest is written by `_begin_sealing`."""
@@ -512,117 +526,124 @@ class DepthTrainer(Trainer):
             save_settings(self._own_optimizer, Path(output_dir))
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        """Save what each process has of its own: random numbers, sums for the log, and the state of the extensions."""
-        super()._save_rng_state(output_dir)
-        progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
-        if not self.is_deepspeed_enabled:
-            progress["stateless"] = stateless_parameters(self._own_optimizer)
-        save_progress(output_dir, self.args.process_index, progress)
-        for extension in self.extensions:
-            extension.save(Path(output_dir), self.args.process_index)
-
-    def _go_on(self) -> None:
-        """Restore what transformers does not, when all else is loaded; a run that was at its end trains no further."""
-        if self.resumed_from is None:
-            return
-        with reading(self.resumed_from, "the state of the run"):
-            self._load_progress(self.resumed_from)
-            for extension in self.extensions:
-                extension.load(self.resumed_from, self.args.process_index, self.args.device)
-        self._load_rng_state(str(self.resumed_from))
-        self._begin_last_step_again()
-        is_last = self.state.global_step >= self.state.max_steps
-        if is_last or any(extension.has_ended() for extension in self.extensions):
-            self.control.should_training_stop = True
-
-    def _begin_last_step_again(self) -> None:
-        """Tell the callbacks where the last update was: from there a model that follows a schedule is evaluated."""
-        self.state.global_step -= 1
-        self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
-        self.state.global_step += 1
-
-    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        """Go on with the settings of now: transformers goes on with those of the checkpoint, and warns."""
-        with quiet():
-            found: tuple[int, int] = super()._init_training_state(max_steps, *args, **kwargs)
-        self.state.compute_steps(self.args, max_steps)
-        return found
-
-    def _load_progress(self, checkpoint: Path) -> None:
-        if (best := moved_best(checkpoint, self._checkpoints)) is not None:
-            self.state.best_model_checkpoint = str(best)
-        if (state := read_progress(checkpoint, self.args.process_index, self.args.world_size)) is not None:
-            self.progress.load(state)
-            self._tr_loss = torch.tensor(state["loss"], device=self.args.device)
-            self._globalstep_last_logged = state["logged"]
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing, where a resumed run was at its end: transformers would make an update before it looks."""
-        if not self.control.should_training_stop:
-            super()._run_epoch(*args, **kwargs)
+    # ---- resuming
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        with reading(resume_from_checkpoint, "the weights"):
-            if self.is_fsdp_enabled or is_sharded(Path(resume_from_checkpoint)):
-                load_weights(self.unwrapped_model, Path(resume_from_checkpoint))
-            else:
-                super()._load_from_checkpoint(resume_from_checkpoint, model)
+        """Load the weights of the checkpoint to resume."""
+        load = partial(super()._load_from_checkpoint, resume_from_checkpoint, model)
+        self._load_weights(Path(resume_from_checkpoint), load)
 
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint when it is whole."""
-        best = Path(str(self.state.best_model_checkpoint))
-        if self.is_fsdp_enabled or is_sharded(best):
-            with reading(best, "the weights"):
-                load_weights(self.unwrapped_model, best)
-        else:
-            with reading(best, "the weights"):
-                super()._load_best_model()
-
-    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self.finish_saving()
-        return super()._finalize_training(*args, **kwargs)
+        self._load_weights(Path(str(self.state.best_model_checkpoint)), super()._load_best_model)
+
+    def _load_weights(self, checkpoint: Path, load: Callable[[], None]) -> None:
+        """Load weights, all of which must be there; `load` is how transformers loads whole ones into a whole model."""
+        with reading(checkpoint, "the weights"):
+            if self.is_fsdp_enabled or is_sharded(checkpoint):
+                load_weights(self.unwrapped_model, checkpoint)
+                return
+            refuse_missing_weights(self.unwrapped_model, checkpoint)
+            with quiet():  # it warns of tied weights, which are stored once
+                load()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load both, and check the scale of the loss, which transformers loads next."""
         if checkpoint is None:
             return
+        folder = Path(checkpoint)
         if self.is_deepspeed_enabled:
-            with reading(checkpoint, "the optimizer or the schedule"):
+            with reading(folder, "the optimizer or the schedule"):
                 super()._load_optimizer_and_scheduler(checkpoint)
             return
-        with reading(checkpoint, "the optimizer"):
+        with reading(folder, "the optimizer"):
             names = parameter_names(self.unwrapped_model, self._own_optimizer)
-            load_optimizer(self._own_optimizer, Path(checkpoint), names, read_stateless(Path(checkpoint)))
-        with reading(checkpoint, "the schedule"):
-            stored = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True)
+            load_optimizer(self._own_optimizer, folder, names, read_stateless(folder))
+        with reading(folder, "the schedule"):
+            stored = torch.load(folder / SCHEDULER_NAME, weights_only=True)
             check_schedule(self.lr_scheduler, stored, self.state.global_step, may_skip=self.args.fp16)
             self.lr_scheduler.load_state_dict(stored)
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        with reading(checkpoint, "the scale of the loss"):
-            if checkpoint is not None and (path := Path(checkpoint, SCALER_NAME)).is_file():
+        with reading(folder, "the scale of the loss"):
+            if (path := folder / SCALER_NAME).is_file():
                 check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
-            super()._load_scaler(checkpoint)
 
-    def _load_callback_state(self) -> None:
-        """Go on with the states of callbacks, each built like the live one's."""
-        live = {type(one).__name__: one for one in (*self.callback_handler.callbacks, self.control)}
-        with reading(self.resumed_from, f"the callbacks in {TRAINER_STATE_NAME}"):
-            for name, stored in self.state.stateful_callbacks.items():
-                if isinstance(one := live.get(name), ExportableState):
-                    for state in stored if isinstance(stored, list) else [stored]:
-                        check_like(state, one.state(), name)
-            super()._load_callback_state()
+    def restore_progress(self, checkpoint: Path) -> None:
+        """Restore what transformers does not, when all else is loaded; the settings are those of now.
 
-    def _load_rng_state(self, checkpoint: str | None) -> None:
+        Raises:
+            CheckpointError: Naming what cannot be read.
+        """
+        self.state.compute_steps(self.args, self.state.max_steps)
+        with reading(checkpoint, "the state of the run"):
+            if (best := moved_best(checkpoint, self._checkpoints)) is not None:
+                self.state.best_model_checkpoint = str(best)
+            if (state := read_progress(checkpoint, self.args.process_index, self.args.world_size)) is not None:
+                self.progress.load(state)
+                self._tr_loss = torch.tensor(state["loss"], device=self.args.device)
+                self._globalstep_last_logged = state["logged"]
+            for extension in self.extensions:
+                extension.load(checkpoint, self.args.process_index, self.args.device)
+
+    def restore_random_numbers(self, checkpoint: Path) -> None:
+        """Set the random numbers that a checkpoint has of this process, or new ones of another world size.
+
+        Raises:
+            CheckpointError: If they cannot be read.
+        """
         with reading(checkpoint, "the random numbers"):
-            if checkpoint is not None and processes_of(Path(checkpoint)) != self.args.world_size:
-                draw_anew(self.args.seed, self.state.global_step, self.args.process_index)
-                return
-            if checkpoint is not None:
-                check_random_file(Path(checkpoint), self.args)
-            super()._load_rng_state(checkpoint)
+            if written_world_size(checkpoint) != self.args.world_size:
+                reseed_for_world_size(self.args.seed, self.state.global_step, self.args.process_index)
+            else:
+                check_random_file(checkpoint, self.args)
+                self._load_rng_state(str(checkpoint))
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        refuse_missing_weights(self.unwrapped_model, load_result.missing_keys)
-        super()._issue_warnings_after_load(load_result)
+
+class ResumeCallback(TrainerCallback):
+    """Goes on where a checkpoint was, in what transformers does not restore; nothing in a run that begins.
+
+    Args:
+        trainer: Of the run.
+    """
+
+    def __init__(self, trainer: DepthTrainer) -> None:
+        self._trainer = trainer
+        self._first_step = -1
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore all that is left; a run that was at its end trains no further."""
+        trainer = self._trainer
+        if trainer.resumed_from is None:
+            return
+        self._first_step = state.global_step
+        trainer.restore_progress(trainer.resumed_from)
+        trainer.restore_random_numbers(trainer.resumed_from)
+        # A model that follows a schedule is evaluated from where the last update was.
+        state.global_step -= 1
+        trainer.callback_handler.on_step_begin(args, state, control)
+        state.global_step += 1
+        if state.global_step >= state.max_steps or any(extension.has_ended() for extension in trainer.extensions):
+            control.should_training_stop = True
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the random numbers once more, where transformers has set those of another world size."""
+        checkpoint = self._trainer.resumed_from
+        if state.global_step == self._first_step and written_world_size(checkpoint) != args.world_size:
+            self._trainer.restore_random_numbers(checkpoint)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log, evaluate and save nothing again in an epoch without an update."""
+        if state.global_step == self._first_step:
+            control.should_log = control.should_evaluate = control.should_save = False
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Wait for the last checkpoint."""
+        self._trainer.finish_saving()

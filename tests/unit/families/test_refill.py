@@ -270,7 +270,7 @@ def test_exit_rules_are_timed_with_waiting_examples(refills: bool, monkeypatch: 
         monkeypatch.delattr(TrmForPuzzles, "refills")
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(unwrap_model=lambda model: model), model=model,
-        args=SimpleNamespace(device=torch.device("cpu")), model_inputs=dict, _prepare_inputs=dict,
+        args=SimpleNamespace(device=torch.device("cpu")), model_inputs=dict, prepare_batch=dict,
         data_collator=lambda rows: {"input_ids": torch.stack(rows)}, autocast_smart_context_manager=nullcontext,
         is_world_process_zero=lambda: False,
     )  # fmt: skip

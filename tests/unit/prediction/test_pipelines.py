@@ -25,7 +25,7 @@ from adadepth import (
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed
 from adadepth.prediction.models import first_tokens
-from adadepth.training.restoring import tokenizer_of
+from adadepth.training.model_tokenizer import fit_tokenizer
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import made
 from tests.unit.families.adalayers_support import BASES, HEAD
@@ -119,7 +119,7 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     else:
         layout = Layout.bert(made(kind), 32)
     model.save_pretrained(folder / "model")
-    tokenizer_of(model, as_fed(made(kind), layout, **options)).save_pretrained(folder / "model")
+    fit_tokenizer(model, as_fed(made(kind), layout, **options)).save_pretrained(folder / "model")
     return str(folder / "model"), model
 
 

@@ -1,0 +1,141 @@
+"""What a resumed run reads of a checkpoint beside weights and optimizer: counts, callback states, the best checkpoint.
+
+Libraries raise errors of many kinds over files that are not what they should be; `reading` makes one line of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, NotRequired, TypedDict
+
+from safetensors import safe_open
+from transformers import set_seed
+from transformers.trainer_callback import ExportableState
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from adadepth.data.randomness import Purpose, random_generator
+from adadepth.errors import CheckpointError
+from adadepth.runs.checkpoints import TRAINER_STATE, read_trainer_state
+from adadepth.system.files import write_atomic
+from adadepth.system.json_files import Count, JsonNumber, read_json
+from adadepth.training.stored_states import check_like
+
+_PROGRESS = "progress_{}.json"  # of a checkpoint, by process
+
+
+class _Progress(TypedDict):
+    """What a process has counted since the last line of the log."""
+
+    updates: Count
+    tokens: float
+    seconds: float
+    parts: dict[str, tuple[JsonNumber, Literal["float64", "float32", "bfloat16", "float16"]]]
+    explosion: tuple[JsonNumber, JsonNumber] | None
+    loss: JsonNumber
+    logged: Count
+    stateless: NotRequired[list[Count]]
+
+
+def save_progress(checkpoint: Path, process: int, progress: Mapping[str, Any]) -> None:
+    """Write what a process has counted."""
+    write_atomic(checkpoint / _PROGRESS.format(process), json.dumps(progress))
+
+
+def written_world_size(checkpoint: Path) -> int:
+    """Return by how many processes a checkpoint was written."""
+    return max(1, *(len(list(checkpoint.glob(name))) for name in (_PROGRESS.format("*"), "rng_state_*.pth")))
+
+
+def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, Any] | None:
+    """Read what a process had counted; None: an older version wrote the checkpoint.
+
+    Of another world size than now each process has the mean of what all had counted, since losses are logged as means
+    over processes.
+    """
+    written = written_world_size(checkpoint)
+    paths = [checkpoint / _PROGRESS.format(number) for number in range(written)]
+    if not all(path.is_file() for path in paths):
+        return None
+    states = [read_json(path, _Progress) for path in paths]
+    return states[process] if written == world_size else _average_progress(states)
+
+
+def read_stateless(checkpoint: Path) -> list[int] | None:
+    """Read which parameters had no state of the optimizer yet; None: an older version wrote the checkpoint."""
+    path = checkpoint / _PROGRESS.format(0)
+    numbers: list[int] | None = read_json(path, _Progress).get("stateless") if path.is_file() else None
+    return numbers
+
+
+def _average_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = states[0]
+    mean = dict(first)
+    mean["loss"] = fmean(state["loss"] for state in states)
+    mean["parts"] = {
+        name: [fmean(state["parts"][name][0] for state in states), dtype] for name, (_, dtype) in first["parts"].items()
+    }
+    if first["explosion"] is not None:
+        losses, counts = zip(*(state["explosion"] for state in states), strict=True)
+        mean["explosion"] = [fmean(losses), max(counts)]
+    return mean
+
+
+def reseed_for_world_size(seed: int, step: int, process: int) -> None:
+    """Set the random numbers of a run that is resumed by another number of processes, from its seed and step."""
+    set_seed(int(random_generator(seed, Purpose.RESUMING, step, process).integers(2**31)))
+
+
+def moved_best(checkpoint: Path, folder: Path) -> Path | None:
+    """Find the best checkpoint so far in this folder: the run may lie elsewhere now."""
+    best = read_trainer_state(checkpoint)["best_model_checkpoint"]
+    moved = None if best is None else folder / Path(best).name
+    return moved if moved is not None and moved.is_dir() else None
+
+
+def check_callback_states(checkpoint: Path, callbacks: Sequence[Any]) -> None:
+    """Check that the stored state of every callback is built like the live one's, before it replaces it.
+
+    Raises:
+        CheckpointError: Naming the callback and the part.
+    """
+    live = {type(callback).__name__: callback for callback in callbacks if isinstance(callback, ExportableState)}
+    with reading(checkpoint, f"the callbacks in {TRAINER_STATE}"):
+        for name, stored in read_trainer_state(checkpoint).get("stateful_callbacks", {}).items():
+            for state in (stored if isinstance(stored, list) else [stored]) if name in live else ():
+                check_like(state, live[name].state(), name)
+
+
+def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
+    """Refuse whole weights that are not all there; tied ones are saved once, and a frozen base may lie elsewhere.
+
+    Args:
+        model: What is loaded.
+        checkpoint: A folder; one without `model.safetensors` is not looked at.
+
+    Raises:
+        KeyError: Naming the first weight that is missing.
+    """
+    path = checkpoint / SAFE_WEIGHTS_NAME
+    if not path.is_file():
+        return
+    with safe_open(path, framework="pt") as stored:
+        known = {*stored.keys(), *model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
+    if missing := [name for name in model.state_dict() if name not in known]:
+        raise KeyError(f"{missing[0]} is missing")
+
+
+@contextmanager
+def reading(checkpoint: Path, part: str) -> Iterator[None]:
+    """Say in one line that a part of a checkpoint does not fit, in the first words of whoever noticed it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"{type(error).__name__}: {reason}" if isinstance(error, LookupError) else reason
+        raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
