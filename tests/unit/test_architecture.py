@@ -27,7 +27,7 @@ FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate
 FORBIDDEN["families"] |= {"data", "measure", "report"}
 FORBIDDEN["data"] |= {"measure", "report"}
 
-COSTLY = ("wandb", "evaluate", "datasets", "matplotlib", "seqeval")
+COSTLY = ("wandb", "evaluate", "datasets", "typst", "seqeval")
 
 
 def part_of(path: Path) -> str:
