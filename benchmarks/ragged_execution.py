@@ -29,7 +29,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -49,12 +48,11 @@ from ragged_cases import (
     why_impossible,
 )
 from ragged_targets import judge_rows
-from speedup_plot import draw_speedups
+from speedup_plot import save_speedups
 from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
-from adadepth.report.plots import save_drawing
 from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 
@@ -306,7 +304,7 @@ def main() -> None:
     if options.figure is not None:
         picture, *files = options.figure
         rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
-        save_drawing(partial(draw_speedups, rows=rows), picture)
+        save_speedups(rows, picture)
         return
     place = describe_machine(DEVICE)
     setting = {"device": place, "precision": str(PRECISION).removeprefix("torch."), "repeats": options.repeats}

@@ -1,17 +1,27 @@
-"""Measured speed-ups of ragged execution against the ideal ones, as a figure."""
+"""Measured speed-ups of ragged execution against the ideal ones, as a figure (needs matplotlib)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from adadepth.report.plots import MARKERS
 from adadepth.report.style import GRID, INK, LINES, MARKER_SHAPES, MUTED
 
 Group = tuple[int, int, int]
 _MODES = {"inference": "Inference", "training": "Training step"}
+_MARKERS = dict(zip(MARKER_SHAPES, ("o", "s", "^", "D", "v"), strict=True))  # matplotlib's names
 _TICKS = (0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24)
 _SHARE = 0.85  # of the ideal speed-up, beside which the measured ones are read
+
+
+def save_speedups(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the rows of one or several measurements into a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(dpi=150, layout="constrained")
+    draw_speedups(figure, rows)
+    figure.savefig(path)
 
 
 def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -27,6 +37,7 @@ def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     high = 1.12 * max(max(row["ideal"], row["ragged"]["speedup"]) for row in rows)
     panels = figure.subplots(1, len(modes), sharey=True, squeeze=False).flatten()
     for axes, mode in zip(panels, modes, strict=True):
+        axes.spines[["top", "right"]].set_visible(False)
         axes.set(xscale="log", yscale="log", title=_MODES[mode], xlabel="ideal: deepest / mean depth")
         _draw_guides(axes, low, high)
         for index, group in enumerate(groups):
@@ -36,7 +47,9 @@ def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
             across, up = zip(*points, strict=True) if points else ((), ())
             axes.plot(across, up, linestyle="none", markersize=6, **_look(group, groups))
     panels[0].set_ylabel("measured: dense / ragged time")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False
+    )
 
 
 def _draw_guides(axes: Any, low: float, high: float) -> None:
@@ -62,7 +75,7 @@ def _look(group: Group, groups: Sequence[Group]) -> dict[str, str]:
     hidden, batch, length = group
     color = LINES[widths.index(hidden) % len(LINES)]
     return {
-        "marker": MARKERS[MARKER_SHAPES[batches.index(batch) % len(MARKER_SHAPES)]],
+        "marker": _MARKERS[MARKER_SHAPES[batches.index(batch) % len(MARKER_SHAPES)]],
         "color": color,
         "markerfacecolor": color if length == lengths[0] else "white",
         "label": f"H {hidden}, batch {batch}, length {length}",

@@ -34,7 +34,6 @@ import torch
 
 from adadepth import tasks
 from adadepth.runs.checkpoints import complete_checkpoints
-from tests.figures_support import undrawn
 from tests.runs_support import become
 
 _COMMON = ("debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=3")
@@ -118,7 +117,7 @@ def run(given: list[str], number: signal.Signals | None = None, moment: float = 
         if child == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(errors.fileno(), 2)
-            become(given, undrawn())
+            become(given)
         begun, status = time.monotonic(), None
         while status is None:
             done, code = os.waitpid(child, os.WNOHANG)

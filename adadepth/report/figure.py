@@ -1,4 +1,4 @@
-"""What a figure shows, as plain data: described once, drawn as SVG (`svg`) and as PNG and PDF (`plots`).
+"""What a figure shows, as plain data: described once, drawn as SVG (`svg`), from which PNG and PDF are made (`export`).
 
 A figure has panels, a panel has one mark and two axes. A mark says what is drawn, never how: colours, strokes and fonts
 are the backends'.

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from jinja2 import TemplateError
+
 from adadepth.report.run_files import RunFiles
 from adadepth.settings.interpolations import told_within
 from adadepth.system.console import say
 from adadepth.system.failures import note_run, write_traceback
 
-_CONTRADICTIONS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError)
+_CONTRADICTIONS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, TemplateError)
 _T = TypeVar("_T")
 
 
 def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwise: _T) -> _T:
     """Build a part of a report; one whose files contradict each other is left out with a warning.
 
-    Types of fields are checked as files are read. What no type says, such as lists of one length, is found here.
+    What every page reads is checked as files are read. What one part alone reads is found here to be wrong.
 
     Args:
         build: From a run's files to a section, a verdict, ...

@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 
 from adadepth import report
 from adadepth.measure.names import unit_words
-from adadepth.report import plots
+from adadepth.report import export
 from adadepth.report.architectures import frame_panel, search_history
 from adadepth.report.comparison import comparison_sections, number_of_runs, sections_beside_seeds
 from adadepth.report.facts import facts_section, title
@@ -149,7 +149,7 @@ def draw_figures(run_directory: Path, further: Iterable[SectionOf | Placed] = ()
     if len(history) < 2:
         return drawn
     film = run_directory / FIGURES / FILM
-    plots.save_film([frame_panel(step, described) for step, described in history], film)
+    export.save_film([frame_panel(step, described) for step, described in history], film)
     return [*drawn, film]
 
 
@@ -157,7 +157,7 @@ def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
     """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; returns the files."""
     figures = [figure for section in sections for figure in section.figures]
     named = [replace(figure, name=file_name(figure.name)) for figure in figures]
-    return [path for figure in named for path in plots.save(figure, directory / FIGURES)]
+    return [path for figure in named for path in export.save_figure(figure, directory / FIGURES)]
 
 
 COMPARISONS = "comparisons"  # the folder of such pages

@@ -1,4 +1,4 @@
-"""Colours and fonts of pages and figures."""
+"""Colours of pages and figures."""
 
 from __future__ import annotations
 
@@ -64,19 +64,3 @@ def _luminance(color: str) -> float:
     channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-FONT_FAMILY = "DejaVu Sans without shaping"
-FONT_WEIGHTS = {"DejaVuSans.ttf": 400, "DejaVuSans-Bold.ttf": 700}
-_SHAPING = (b"GDEF", b"GPOS", b"GSUB")
-_HEADER, _RECORD = 12, 16  # bytes of a TrueType file: before its list of tables, and of an entry of that list
-
-
-def without_shaping(font: bytes) -> bytes:
-    """A TrueType font whose list of tables leaves out those of shaping; all else stays in its place."""
-    count = int.from_bytes(font[4:6], "big")
-    end = _HEADER + _RECORD * count
-    records = [font[start : start + _RECORD] for start in range(_HEADER, end, _RECORD)]
-    kept = b"".join(record for record in records if record[:4] not in _SHAPING)
-    header = font[:4] + (len(kept) // _RECORD).to_bytes(2, "big") + font[6:_HEADER]
-    return header + kept.ljust(end - _HEADER, b"\0") + font[end:]

@@ -83,11 +83,10 @@ def free_space(folder: Path) -> str:
     return f"{shutil.disk_usage(place).free / 2**20:,.1f} MiB are free"
 
 
-# A file that takes another's place when it is whole: `.NAME.WRITER.tmp`, or `.WRITER.NAME` where the ending says the
-# format. Folders are shared between machines, whose numbers of processes say nothing of each other.
+# A file that takes another's place when it is whole: `.NAME.WRITER.tmp`. Folders are shared between machines, whose
+# numbers of processes say nothing of each other.
 _HOST = re.sub(r"\W", "_", socket.gethostname())
-_WRITER = r"(?:(?P<{0}_host>\w+)-)?(?P<{0}_process>\d+)"
-_TEMPORARY = re.compile(rf"\..+\.{_WRITER.format('by')}\.tmp|\.{_WRITER.format('of')}\..+\.(png|pdf|gif)")
+_TEMPORARY = re.compile(r"\..+\.(?:(?P<host>\w+)-)?(?P<process>\d+)\.tmp")
 _WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders of a run
 
 
@@ -100,31 +99,22 @@ def write_atomic(path: Path, text: str) -> None:
 @contextmanager
 def open_atomic(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file to be written part by part, which is there when it is whole; see `write_atomic`."""
-    name = f".{path.name}.{_writer()}.tmp"
     try:
-        with (
-            replacing(path, name) as temporary,
-            temporary.open("w", encoding="utf-8", newline="") as file,
-        ):
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        if error.filename in (None, str(path.with_name(name))):  # else it is of what was read meanwhile
+        if error.filename in (None, str(_temporary(path))):  # else it is of what was read meanwhile
             error.filename = str(path)
         raise
 
 
 @contextmanager
-def replacing(path: Path, name: str | None = None) -> Iterator[Path]:
-    """A file beside `path` that takes its place at the end; what killed processes left there goes.
-
-    Args:
-        path: The file.
-        name: Of the one beside it; None: one of the same ending.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place at the end; what killed processes left there goes."""
     _remove_of_the_dead(path.parent)
-    temporary = path.with_name(name or f".{_writer()}.{path.name}")
+    temporary = _temporary(path)
     try:
         yield temporary
         temporary.replace(path)
@@ -132,18 +122,17 @@ def replacing(path: Path, name: str | None = None) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}.tmp")
+
+
 def _remove_of_the_dead(folder: Path) -> None:
     for path in folder.glob(".*"):
         found = _TEMPORARY.fullmatch(path.name)
         if found is None:
             continue
-        host, process = found["by_host"] or found["of_host"], found["by_process"] or found["of_process"]
-        if host == _HOST and is_dead(int(process)):
+        if found["host"] == _HOST and is_dead(int(found["process"])):
             path.unlink(missing_ok=True)
-
-
-def _writer() -> str:
-    return f"{_HOST}-{os.getpid()}"
 
 
 def is_dead(process: int) -> bool:

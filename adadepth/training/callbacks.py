@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from adadepth.measure.architectures import flatten_search
 from adadepth.measure.exit_steps import flatten_exits
 from adadepth.measure.names import metric_name
 from adadepth.measure.statistics import flatten
-from adadepth.report import plots
+from adadepth.report import export
 from adadepth.report.architectures import frame_panel
 from adadepth.report.classes import class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
@@ -262,8 +261,7 @@ class TrackingCallback(TrainerCallback):
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
-        plots.save_frame(frame_panel(step, described), path)
-        gc.collect()  # a drawing refers to itself: 2 MiB an evaluation would wait a thousand updates for it
+        export.save_panel(frame_panel(step, described), path)
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 

@@ -13,14 +13,14 @@ import adadepth.tasks
 from adadepth import run
 from adadepth.settings import ExperimentConfig
 from tests.cli.support import Result
-from tests.figures_support import briefly_timed, drawn_as_png, undrawn
+from tests.figures_support import briefly_timed
 from tests.puzzles_support import drawn_once
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _briefly() -> Iterator[None]:
-    """Leave out what only costs time; the README's runs draw the figures of every family."""
-    with undrawn(), briefly_timed(), drawn_as_png(), drawn_once():
+    """Leave out what only costs time."""
+    with briefly_timed(), drawn_once():
         yield
 
 

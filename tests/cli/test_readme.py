@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,6 @@ import pytest
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
-from tests.figures_support import drawn
 from tests.marks_support import mostly_slow
 from tests.models_support import small_ponder
 from tests.training.support import stopped_early
@@ -47,10 +46,6 @@ def commands(program: str, pages: Iterable[str] = PAGES) -> list[list[str]]:
     return [list(words) for words in split if " ".join(words).startswith(program)]
 
 
-DRAWN = (
-    *((f"{family}_tiny",) for family in ("act", "ponder", "par", "adalayers", "trm")),
-    ("act_maze", "mode=evaluate", "checkpoint=latest", "budget.targets=[3,4,5]"),
-)
 RUNS = [words[2:] for words in commands("python adadepth/run.py")]
 
 
@@ -77,7 +72,6 @@ def trained(tmp_path_factory):
 def test_the_readme_has_commands():
     assert len(RUNS) >= 30
     assert commands("torchrun")
-    assert {tuple(words[1:]) for words in RUNS} >= set(DRAWN)
     assert len(blocks("python", "docs/guide.md")) == 4
     assert set(blocks("python", "README.md")) < set(blocks("python", "docs/guide.md"))
     assert len(PAGES["README.md"].splitlines()) <= 150
@@ -138,20 +132,15 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         assert [list(served.drawn.sets) for served in opened] == [["inside", "beyond"]]
         return
     capsys.readouterr()
-    # Of every family a root draws its figures, and of evaluations one; tests/unit/report draws all there are.
-    is_drawn = tuple(arguments[1:]) in DRAWN
-    with drawn() if is_drawn else nullcontext():
-        invoke(monkeypatch, *arguments, "debug=default")
+    invoke(monkeypatch, *arguments, "debug=default")
     if "mode=estimate" in arguments:
         assert "tokens a second" in capsys.readouterr().out
         assert not list(tmp_path.iterdir())
         return
     *_, line = re.findall(r"^(?:report|comparison): (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
-    if is_drawn:
-        figures = [path for form in ("png", "gif") for path in Path(line).parent.rglob(f"figures/**/*.{form}")]
-        assert figures
-        assert all(path.stat().st_size > 1000 for path in figures), figures
+    figures = [path for form in ("png", "gif") for path in Path(line).parent.rglob(f"figures/**/*.{form}")]
+    assert all(path.stat().st_size > 1000 for path in figures), figures
 
 
 @pytest.mark.slow

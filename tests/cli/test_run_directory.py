@@ -401,7 +401,7 @@ def test_what_a_kill_left_half_written_is_removed_at_the_next_start(config: Expe
     figures.mkdir(parents=True)
     left = [
         directory / ".run.json.4711.tmp", directory / ".metrics.jsonl.4711.tmp",
-        directory / "figures" / ".4711.depth.png", figures / ".4711.step_000004.png",
+        directory / "figures" / ".depth.png.4711.tmp", figures / ".step_000004.png.4711.tmp",
     ]  # fmt: skip
     own = [directory / ".notes", figures / "step_000004.png", figures / ".gitignore"]
     for path in (*left, *own):

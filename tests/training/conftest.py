@@ -9,17 +9,14 @@ import pytest
 
 from adadepth import tasks
 from tests.configs.support import configured
-from tests.figures_support import briefly_timed, undrawn
+from tests.figures_support import briefly_timed
 from tests.puzzles_support import drawn_once
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _briefly() -> Iterator[None]:
-    """Drawing is more than half of a run of seconds, and what it draws nobody looks at here.
-
-    The README's runs, in tests/cli, draw the figures of every family, and tests/unit/report draws all there are.
-    """
-    with undrawn(), briefly_timed(), drawn_once():
+    """Time once what a run times often, and draw the puzzles of a kind once."""
+    with briefly_timed(), drawn_once():
         yield
 
 
@@ -27,7 +24,7 @@ def _briefly() -> Iterator[None]:
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
     folder = tmp_path_factory.mktemp("pretrained")
-    with undrawn(), briefly_timed():
+    with briefly_timed():
         tasks.run(
             configured(
                 "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.figures_support import undrawn
 from tests.runs_support import folder_of_run, logged
 
 SHORT = (
@@ -19,9 +18,8 @@ SHORT = (
 
 @pytest.mark.slow
 def test_a_profiled_run_learns_the_same_and_leaves_a_trace(tmp_path: Path) -> None:
-    with undrawn():
-        usual = folder_of_run(tmp_path / "usual", *SHORT)
-        traced = folder_of_run(tmp_path / "traced", *SHORT, "trainer.profiler=true")
+    usual = folder_of_run(tmp_path / "usual", *SHORT)
+    traced = folder_of_run(tmp_path / "traced", *SHORT, "trainer.profiler=true")
     assert logged(traced, "train/loss") == logged(usual, "train/loss")
     assert (traced / "model/model.safetensors").read_bytes() == (usual / "model/model.safetensors").read_bytes()
     assert not (usual / "trace.json.gz").exists()

@@ -18,7 +18,6 @@ from adadepth.training.callbacks import StopCallback
 from adadepth.training.progress import UPDATES, DivergedError, Explosion
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.figures_support import undrawn
 from tests.marks_support import mostly_slow
 from tests.training.support import tiny_trainer
 
@@ -87,7 +86,7 @@ def test_a_search_that_explodes_ends_in_one_line(tmp_path, rate):
         f"trainer.learning_rate={rate}",
         f"output_dir={tmp_path}",
     )
-    with pytest.raises(UserError) as caught, undrawn():
+    with pytest.raises(UserError) as caught:
         tasks.run(configured("par_tiny", "debug=default", *given))
     assert re.match(r"the (loss|loss part 'lm'|weights?) ", str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
@@ -117,7 +116,7 @@ DIVERGING = [
 def test_a_run_that_diverges_ends_in_one_line_wherever_it_shows_first(tmp_path, given):
     """In an update, in an evaluation, in a table of gates; nothing is left half-written."""
     root, *overrides = given
-    with pytest.raises(DivergedError) as caught, undrawn():
+    with pytest.raises(DivergedError) as caught:
         tasks.run(configured(root, *AT_EVERY_STEP, *overrides, f"output_dir={tmp_path}"))
     assert "\n" not in str(caught.value)
     (record,) = tmp_path.glob("*/*/run.json")
@@ -223,8 +222,7 @@ SIXTY_STEPS = (
 def reference(tmp_path_factory):
     """The folder of a run that nobody stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    with undrawn():
-        tasks.run(configured("act_tiny", *SIXTY_STEPS, f"output_dir={folder}"))
+    tasks.run(configured("act_tiny", *SIXTY_STEPS, f"output_dir={folder}"))
     (directory,) = folder.glob("act_tiny/*")
     return directory
 

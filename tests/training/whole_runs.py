@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from adadepth import tasks
-from tests.figures_support import briefly_timed, undrawn
+from tests.figures_support import briefly_timed
 from tests.runs_support import become
 from tests.training.processes_support import ROOT, free_port
 
@@ -94,7 +94,7 @@ def _started(rank: int, given: list[str], said: str, several: dict[str, str]) ->
         with open(said, "a") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
-        become(given, undrawn(), briefly_timed())
+        become(given, briefly_timed())
     return child
 
 

@@ -21,13 +21,13 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # The rooms of the package from the ground up: a room imports from those before it only.
 LAYERS = (
     "errors", "system", "settings", "halting", "budget", "measure", "report", "data", "families", "evaluation", "runs",
-    "training", "prediction", "serving", "tasks", "cli", "run",
+    "training", "prediction", "serving", "tasks", "cli", "run", "contrib",
 )  # fmt: skip
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
 FORBIDDEN["families"] |= {"data", "measure", "report"}
 FORBIDDEN["data"] |= {"measure", "report"}
 
-COSTLY = ("wandb", "evaluate", "datasets", "matplotlib", "seqeval")
+COSTLY = ("wandb", "evaluate", "datasets", "typst", "seqeval")
 
 
 def part_of(path: Path) -> str:

@@ -1,4 +1,7 @@
-"""Trackers beside `metrics.jsonl`, one file each, by the name that `logger.report_to` says; none is imported here."""
+"""Trackers beside `metrics.jsonl`, one file each, by the name that `logger.report_to` says; none is imported here.
+
+Further ones join by the entry points group `adadepth.loggers`, those of `adadepth.contrib.trackers` among them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,9 +39,6 @@ class TrackerKind:
 _TRACKERS: Mapping[str, TrackerKind] = {
     "wandb": TrackerKind(f"{_HERE}.wandb:WandbTracker", "wandb", "wandb", keeps_files=True),
     "tensorboard": TrackerKind(f"{_HERE}.tensorboard:TensorBoardTracker", "tensorboard", "adadepth[tensorboard]"),
-    "mlflow": TrackerKind(f"{_HERE}.mlflow:MlflowTracker", "mlflow", "adadepth[mlflow]", keeps_files=True),
-    "trackio": TrackerKind(f"{_HERE}.trackio:TrackioTracker", "trackio", "adadepth[trackio]"),
-    "comet": TrackerKind(f"{_HERE}.comet:CometTracker", "comet_ml", "adadepth[comet]", keeps_files=True),
 }
 
 

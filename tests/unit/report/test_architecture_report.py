@@ -11,10 +11,11 @@ import pytest
 
 from adadepth.measure.architectures import block_metrics
 from adadepth.report.architectures import architecture_text, comparison_text, frame_panel
+from adadepth.report.export import save_panel
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.plots import save_frame
 from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, write_seeds
 from adadepth.report.seeds import seeds_text, summarise_seeds
+from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
@@ -121,12 +122,6 @@ def test_long_searches_of_deep_networks_stay_small(tmp_path: Path) -> None:
     assert write_report(tmp_path).stat().st_size < 500_000
 
 
-def inked(path: Path) -> np.ndarray:
-    from matplotlib.image import imread
-
-    return (imread(path)[..., :3] < 0.9).any(axis=-1)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_figures_and_film(run: Path) -> None:
@@ -151,7 +146,7 @@ def test_figures_of_one_evaluation_a_fixed_network_and_a_frame(tmp_path: Path) -
     assert draw_figures(make_fixed_run(tmp_path / "fixed")) == []
     make_search_run(tmp_path, blocks=1, evaluations=1)
     assert [path.name for path in draw_figures(tmp_path)][::2] == ["gates.png"]
-    save_frame(frame_panel(7, search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
+    save_panel(frame_panel(7, search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
     assert [path.name for path in (tmp_path / "frames").iterdir()] == ["step_7.png"]
     assert 0.2 < inked(tmp_path / "frames" / "step_7.png").mean() < 0.9
 

@@ -14,6 +14,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
 from adadepth.report.style import shape_style
 from adadepth.report.svg import chart
+from tests.figures_support import inked
 from tests.marks_support import mostly_slow
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_exits import (
@@ -145,16 +146,13 @@ def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("sets", mostly_slow([1, 2], lambda sets: sets == 1))
 def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
-    from matplotlib.image import imread
-
     names = ("matched", "mismatched")[:sets]
     write_exits(tmp_path, dict.fromkeys(names, make_summary(make_records(size=60))), step=1)
     write_exit_study(tmp_path, dict.fromkeys(names, make_study(make_records(size=60), timed=sets == 1)))
     drawn = draw_figures(tmp_path)
     assert [path.name for path in drawn] == ["exits.png", "exits.pdf", "exit_rules.png", "exit_rules.pdf"]
     for path in drawn[::2]:
-        inked = (imread(path)[..., :3] < 0.9).any(axis=-1)
-        halves = [half for axis in (0, 1) for half in np.array_split(inked, 2, axis=axis)]
+        halves = [half for axis in (0, 1) for half in np.array_split(inked(path), 2, axis=axis)]
         assert all(0.005 < half.mean() < 0.5 for half in halves), path.name
 
 

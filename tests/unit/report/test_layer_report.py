@@ -16,6 +16,7 @@ from adadepth.report.layers import layers_text, needed_blocks
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import HALTING, METRICS, write_seeds
 from adadepth.report.seeds import seeds_text, summarise_seeds
+from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 
@@ -100,13 +101,11 @@ def test_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_figures_show_the_layers_and_no_halting(run: Path) -> None:
-    from matplotlib.image import imread
-
     layers, _, losses, _ = draw_figures(run)
     assert (layers.name, losses.name) == ("layers.png", "losses.png")
-    inked = (imread(layers)[..., :3] < 0.9).any(axis=-1)
-    assert 0.01 < inked.mean() < 0.7
-    for half in np.array_split(inked, 2, axis=1):
+    pixels = inked(layers)
+    assert 0.01 < pixels.mean() < 0.7
+    for half in np.array_split(pixels, 2, axis=1):
         assert half.mean() > 0.02, "no panel stayed empty"
 
 

@@ -18,7 +18,7 @@ def test_what_a_kill_left_is_removed_wherever_it_lies(tmp_path: Path) -> None:
         ".run.json.12.tmp",
         "model/.README.md.12.tmp",
         "retrained/derived/.pareto.csv.7.tmp",
-        "figures/.7.exits.png",
+        "figures/.exits.png.7.tmp",
     ]
     kept = ["run.json", "model/.gitattributes", ".hydra/config.yaml", "evaluations/one/.run.json.12.tmp"]
     for name in (*left, *kept):
@@ -34,9 +34,9 @@ def test_the_next_writer_removes_what_killed_ones_left(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     here = re.sub(r"\W", "_", socket.gethostname())
-    left = [f".{here}-{process.pid}.budget.pdf", f".curves.csv.{here}-{process.pid}.tmp"]
+    left = [f".budget.pdf.{here}-{process.pid}.tmp", f".curves.csv.{here}-{process.pid}.tmp"]
     kept = [
-        f".{here}-{os.getppid()}.budget.pdf",
+        f".budget.pdf.{here}-{os.getppid()}.tmp",
         f".curves.csv.elsewhere-{process.pid}.tmp",
         ".hidden.csv",
         ".notes.tmp",

@@ -1,0 +1,56 @@
+"""Figures as PNG, PDF and GIF files, made from their SVG. The only module that imports typst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Literal, cast
+
+from adadepth.report.figure import Figure, Panel
+from adadepth.report.svg import document
+from adadepth.system.files import replacing
+
+_PIXELS_PER_INCH = 144.0  # of which typst takes 96 for those of an SVG: 1.5 pixels each
+_FRAME_MILLISECONDS = 250
+# One page as large as the drawing. Without a date the files are a function of the figure.
+_PAGE = b'#set document(date: none)\n#set page(width: auto, height: auto, margin: 0pt)\n#image("figure.svg")\n'
+
+
+def save_figure(figure: Figure, folder: Path) -> list[Path]:
+    """Write `NAME.png` and `NAME.pdf` of a figure into a folder; returns the files."""
+    paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.pdf"]
+    for path, kind in zip(paths, ("png", "pdf"), strict=True):
+        _write(path, _convert(figure, kind))
+    return paths
+
+
+def save_panel(panel: Panel, path: Path) -> None:
+    """Write one panel into a PNG file."""
+    _write(path, _convert(Figure("panel", [panel]), "png"))
+
+
+def save_film(panels: Sequence[Panel], path: Path) -> None:
+    """Write panels that differ in their content only into a GIF file, a frame each."""
+    from PIL import Image
+
+    drawings = (_convert(Figure("film", [panel]), "png") for panel in panels)
+    first, *others = (Image.open(BytesIO(drawing)).convert("RGB") for drawing in drawings)
+    film = BytesIO()
+    first.save(film, "GIF", save_all=True, append_images=others, duration=_FRAME_MILLISECONDS, loop=0)
+    _write(path, film.getvalue())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _convert(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
+    """Return a figure in another format, in the fonts that typst brings along."""
+    import typst
+
+    files = {"main.typ": _PAGE, "figure.svg": document(figure).encode()}
+    return cast(bytes, typst.compile(files, format=kind, ppi=_PIXELS_PER_INCH, ignore_system_fonts=True))
