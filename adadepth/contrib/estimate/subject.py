@@ -1,0 +1,177 @@
+"""What is estimated: the model that a configuration trains, and what stands in for data that nobody has read.
+
+`mode=estimate` makes the model that a configuration trains, and micro-batches of the longest examples, without
+preparing anything: of data that are drawn a few examples are drawn, of all others settings say lengths and labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adadepth.contrib.estimate.mode import estimate_settings
+from adadepth.data.batches import IGNORE
+from adadepth.errors import ConfigError
+from adadepth.families.build import build_classifier, build_language_model, build_pretraining_model
+from adadepth.families.registry import family
+from adadepth.settings import ExperimentConfig, Task
+from adadepth.settings.experiment import GateConfig, TokenizerKind
+from adadepth.settings.kinds import kind_of, loaded_data, problem_of
+from adadepth.tasks.model_fields import class_fields, cls_options, head_fields
+
+_WORD = 5  # a piece that every vocabulary has
+_DRAWN = 64  # puzzles that are drawn to see what they are
+
+
+class Subject(NamedTuple):
+    """What is estimated: a model to be made, and its batches.
+
+    Attributes:
+        build: Makes the model.
+        batch: From a number of rows to a micro-batch of the longest examples, of which a model reads what it names.
+        examples: Of an epoch; None: not known before data are read.
+    """
+
+    build: Callable[[], Any]
+    batch: Callable[[int], dict[str, Tensor]]
+    examples: int | None
+
+
+def subject_of(config: ExperimentConfig) -> Subject:
+    """The model that a configuration trains, and micro-batches of its data, of which none are prepared.
+
+    Raises:
+        ConfigError: If nobody says how large the vocabulary is.
+    """
+    if hasattr(config.dataset, "train_examples"):
+        return _of_drawn(config)
+    if config.task is Task.pretrain:
+        size = pieces_of(config) or 0  # which nobody asks for where a pretrained model says it
+        return Subject(partial(build_pretraining_model, config.model, size), partial(_masked, config), None)
+    if config.task is Task.finetune:
+        fields = _fields(config)
+        problem = problem_of(config.dataset)
+        assert problem is not None, "validated"
+        build = partial(build_classifier, config.model, pieces_of(config), fields, problem)
+        return Subject(build, partial(_labelled, config, fields), None)
+    gates: dict[str, Any] = {field.name: getattr(config.search, field.name) for field in dataclasses.fields(GateConfig)}
+    gates |= {"gate_path": config.search.path, "gate_seed": config.seed}
+    searches = family(config.model.name).searches(config.model)
+    model, size = _settled(config), pieces_of(config) or 0
+    return Subject(
+        partial(build_language_model, model, size, gates if searches else None), partial(_running, config), None
+    )
+
+
+def pieces_of(config: ExperimentConfig) -> int | None:
+    """How many pieces there are: those of a trained tokenizer at the most; None: those of the pretrained model.
+
+    Raises:
+        ConfigError: If the text decides, and nobody says it.
+    """
+    tokenizer, model = config.tokenizer, config.model
+    if problem_of(config.dataset) == "puzzle":
+        return len(config.dataset.symbols) + 1  # type: ignore[attr-defined]
+    if tokenizer.path is not None:
+        return None if _has_own_vocabulary(model) else _stored_vocabulary(tokenizer.path)
+    if tokenizer.kind is TokenizerKind.byte:
+        return 256 + 3
+    found = tokenizer.vocab_size or estimate_settings(config).words or getattr(model, "vocab_size", None)
+    if found is None:
+        raise ConfigError(
+            "estimate.words: how many there are, where the tokenizer takes all words of a text (tokenizer.vocab_size="
+            "null), which mode=estimate does not read; 267735 of WikiText-103"
+        )
+    return int(found)
+
+
+def _has_own_vocabulary(model: Any) -> bool:
+    return bool(model.pretrained or getattr(model, "base_model", None) or getattr(model, "vocab_size", None))
+
+
+def _stored_vocabulary(path: str) -> int:
+    from adadepth.data.text.tokenizer import load_tokenizer
+
+    return len(load_tokenizer(path))
+
+
+def _settled(config: ExperimentConfig) -> Any:
+    """The model's settings; clusters of words, which are cut where a text says, are cut evenly."""
+    clusters = getattr(config.model, "cutoff_clusters", None)
+    if clusters is None:
+        return config.model
+    size = pieces_of(config) or 0
+    cutoffs = [size * part // clusters for part in range(1, clusters)]
+    return dataclasses.replace(config.model, cutoffs=cutoffs, cutoff_clusters=None)  # type: ignore[call-arg]
+
+
+def _of_drawn(config: ExperimentConfig) -> Subject:
+    """Of data that are drawn, a few examples tell all."""
+    whole: Any = config.dataset
+    dataset = dataclasses.replace(whole, train_examples=min(whole.train_examples, _DRAWN), max_evaluation_examples=8)
+    options = cls_options(config.model.name, config.model)
+    data = loaded_data(dataset, tokenizer=config.tokenizer, seed=config.seed, **options)
+    size = None if data.tokenizer is None else len(data.tokenizer)
+    build = partial(build_classifier, config.model, size, head_fields(data), data.problem)
+
+    def batch(rows: int) -> dict[str, Tensor]:
+        return dict(data.collate([data.train[row % len(data.train)] for row in range(rows)]))
+
+    return Subject(build, batch, whole.train_examples)
+
+
+def _fields(config: ExperimentConfig) -> dict[str, Any]:
+    """What data would decide of the model; two classes where nobody names them."""
+    dataset: Any = config.dataset
+    problem = str(problem_of(dataset))
+    if problem == "puzzle":
+        return {"cells": dataset.sequence_length}
+    return class_fields(problem, dataset.labels or ("0", "1"))
+
+
+def _words(config: ExperimentConfig, *shape: int) -> Tensor:
+    return torch.full((*shape, config.dataset.sequence_length), _WORD)
+
+
+def _masked(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
+    """Whole sequences, of which as many places are predicted as can be."""
+    dataset: Any = config.dataset
+    ids = _words(config, rows)
+    masking, length = dataset.masking, dataset.sequence_length
+    predicted = min(masking.max_predictions or length, max(1, round(masking.probability * length)))
+    labels = ids.where(torch.arange(length) < predicted, torch.tensor(IGNORE))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": ids * 0, "labels": labels}
+    return batch | ({"sentence_order_label": ids[:, 0] * 0} if dataset.sentence_order else {})
+
+
+def _labelled(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
+    """Whole sequences with a label of the first class for whatever has one."""
+    dataset: Any = config.dataset
+    problem = problem_of(dataset)
+    choices = [len(dataset.ending_columns)] if problem == "multiple_choice" else []
+    ids = _words(config, rows, *choices)
+    of_rows = torch.zeros(rows, dtype=torch.long)
+    if problem == "puzzle":
+        return {"input_ids": ids.clamp(max=1), "labels": ids.clamp(max=1)}
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": ids * 0}
+    if problem == "question_answering":
+        return batch | {"start_positions": of_rows, "end_positions": of_rows}
+    labels = {
+        "tagging": ids * 0,
+        "regression": of_rows.float(),
+        "multi_label": torch.zeros(rows, len(fields.get("id2label", ()))),
+    }
+    return batch | {"labels": labels.get(str(problem), of_rows)}
+
+
+def _running(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
+    """Text without an end of a document: a segment of every stream, or packed blocks."""
+    ids = _words(config, rows)
+    if kind_of(config.dataset).reading == "blocks":
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "documents": ids * 0}
+    return {"input_ids": ids, "targets": ids}

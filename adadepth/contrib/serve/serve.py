@@ -1,0 +1,261 @@
+"""`mode=serve`: a page on which one asks checkpoints, and moves their depth."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+
+from adadepth.contrib.serve.knobs import budget_knob, knobs_of
+from adadepth.contrib.serve.mode import serve_settings
+from adadepth.contrib.serve.served import Drawn, Measured, Served, Standing
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.errors import ConfigError, missing_package
+from adadepth.families.registry import load
+from adadepth.prediction import Pipeline
+from adadepth.report.budgets import drawn_quality
+from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
+from adadepth.runs.directory import run_of_checkpoint
+from adadepth.runs.inheritance import settings_of_run
+from adadepth.runs.program import program
+from adadepth.settings import ExperimentConfig, Mode, Task
+from adadepth.settings.kinds import columns_of, kind_of, problem_of
+from adadepth.settings.overrides import format_override
+from adadepth.system.console import say
+from adadepth.system.demos import format_run, is_demo
+from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
+from adadepth.tasks.identity import class_names_of
+from adadepth.tasks.model_fields import cls_options
+from adadepth.tasks.predict import load_pipeline, trained_columns
+from adadepth.tasks.session import Parts, given_overrides
+from adadepth.training.arguments import training_arguments
+
+_FEW = 64  # training examples, which nobody asks about
+_MEASURED_ON = 16, 128  # examples that tell how good a depth is: the fewest, and the most
+_SECONDS = 0.5  # that a measurement may take
+_ROWS = 32
+_BEGINNING = "The first sentence of a text, long enough that some of its words need more thought than others."
+# Long: in short texts a model that was trained on whole sequences gives masks no more depth than other words.
+_MASKED = (
+    "The expression list is evaluated once; it should yield an iterable object. An iterator is created for the result "
+    "of the expression list. The suite is then executed once for each {mask} provided by the iterator, in the order of "
+    "ascending indices."
+)
+_OWN = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")  # what is read beside several checkpoints
+
+
+def serve(config: ExperimentConfig) -> None:
+    """Open the page, and wait until it is closed with Ctrl-C."""
+    if find_spec("gradio") is None:
+        raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
+    served = [served_checkpoint(each) for each in _each(config)]
+    check_alike(served)
+    from adadepth.contrib.serve.page import open_page
+
+    address = serve_settings(config)
+    open_page(served, address.host, address.port, address.names)
+
+
+def check_alike(served: Sequence[Served]) -> None:
+    """Whether checkpoints can be asked the same.
+
+    Raises:
+        ConfigError: They read different inputs; names the first two.
+    """
+    kinds = [None if each.drawn is None else type(each.drawn.dataset) for each in served]
+    for each, kind in zip(served, kinds, strict=True):
+        if kind is not kinds[0] or each.pairs != served[0].pairs:
+            names = f"{served[0].name} and {each.name}"
+            raise ConfigError(f"checkpoint: {names} read different inputs; side by side they must read the same")
+
+
+def open_page_of_run(run: Path, host: str, port: int) -> None:
+    """Open the page of one run, whose folder may have been moved: what the file of a space does."""
+    from adadepth.contrib.serve.page import open_page
+
+    settings = settings_of_run(run, "checkpoint")
+    config = dataclasses.replace(settings, checkpoint=str(run), mode=Mode.predict)
+    open_page([served_checkpoint(config)], host, port)
+
+
+def _each(config: ExperimentConfig) -> list[ExperimentConfig]:
+    """The configuration of every checkpoint: several have their own each, as their runs were made."""
+    if not isinstance(config.checkpoint, list):
+        return [dataclasses.replace(config, mode=Mode.predict)]
+    if others := [key for key in given_overrides() if key.partition(".")[0] not in _OWN]:
+        raise ConfigError(f"{others[0]}: read only with one checkpoint; several have the settings of their runs each")
+    return [_of_run(config, place) for place in config.checkpoint]
+
+
+def _of_run(config: ExperimentConfig, place: str) -> ExperimentConfig:
+    """As a run was made; a checkpoint that is from none is of the family of the configuration."""
+    own = dataclasses.replace(config, checkpoint=place, mode=Mode.predict)
+    run = run_of_checkpoint(own)
+    if run is None:
+        return own
+    found = settings_of_run(run, "checkpoint")
+    return dataclasses.replace(found, checkpoint=str(run) if place == "latest" else place, mode=Mode.predict)
+
+
+def served_checkpoint(config: ExperimentConfig) -> Served:
+    """A checkpoint ready to be asked."""
+    pipeline, path = load_pipeline(config)
+    copy_weights(pipeline.model)
+    run = run_of_checkpoint(config)
+    data = _data(config, pipeline, path)
+    drawn = None if data is None or not hasattr(config.dataset, "train_examples") else _drawn(config, data)
+    measured = None if data is None else _measured(config, data, pipeline.model)
+    knobs = knobs_of(pipeline.model)
+    budget = None if measured is None else budget_knob(pipeline.model, lambda: measured.here().updates)
+    columns = columns_of(config.dataset)
+    columns = trained_columns(pipeline.model) if columns is None else columns
+    reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns) == 2
+    found = Served(
+        name=path if run is None else _name_run(config, run),
+        pipeline=pipeline,
+        knobs=knobs if budget is None else [*knobs[:1], budget, *knobs[1:]],
+        command=[
+            *program(),
+            "--config-name",
+            _root(config),
+            format_override("checkpoint", path if run is None else format_run(run)),
+        ],
+        pairs=reads_pairs,
+        drawn=drawn,
+        measured=measured,
+        curve=None if run is None else _curve(run),
+        beginning="" if drawn is not None else _beginning(run, pipeline),
+    )
+    turned = ", ".join(knob.name for knob in found.knobs) or "nothing: it has one depth"
+    whose = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
+    say(f"{found.name}: {whose}; what can be turned: {turned}")
+    return found
+
+
+def _name_run(config: ExperimentConfig, run: Path) -> str:
+    """Return the title of a run's column on the page."""
+    return format_run(run) if is_demo(run) else f"{config.name}/{run.name}"
+
+
+def copy_weights(model: torch.nn.Module) -> None:
+    """Copy weights out of the file that they were mapped from.
+
+    Whoever cuts that file short, or writes over it, while the page is open would end the process (SIGBUS) or change
+    the model.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):  # a view, whose base `data` would leave where it is
+            setattr(module, name, buffer.clone())
+
+
+def _root(config: ExperimentConfig) -> str:
+    given = HydraConfig.get().job.config_name if HydraConfig.initialized() else None
+    return config.name if given is None or isinstance(config.checkpoint, list) else str(given)
+
+
+# ---- data
+
+
+def _data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
+    """The labelled data of a run, where they are at hand without a network; None: they are not."""
+    dataset: Any = config.dataset
+    is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
+    if config.task is not Task.finetune or problem_of(dataset) is None or not is_at_hand:
+        return None
+    if hasattr(dataset, "train_examples"):  # as many evaluation examples as ever: which they are follows from that
+        most = dataset.max_evaluation_examples or dataset.train_examples
+        few = min(_FEW, dataset.train_examples)
+        dataset = dataclasses.replace(dataset, max_evaluation_examples=most, train_examples=few)
+    options = cls_options(config.model.name, pipeline.model.config)
+    options |= {"classes": class_names_of(pipeline.model.config)}
+    found: LabelledData = load_labelled_data(dataset, checkpoint_tokenizer(config, path), config.seed, **options)
+    if found.labels:
+        pipeline.model.take_classes(found.labels)
+    return found
+
+
+def _drawn(config: ExperimentConfig, data: LabelledData) -> Drawn:
+    place = kind_of(config.dataset).board
+    board = None if place is None else load(place)
+    return Drawn(config.dataset, data.evaluation, data.collate, board)
+
+
+def _measured(config: ExperimentConfig, data: LabelledData, model: Any) -> Measured | None:
+    """How the model does on examples of the first set, by the evaluation of mode=evaluate."""
+    if not config.trainer.halting_statistics:
+        return None
+    name, examples = next(iter(data.evaluation.items()))
+    parts = finetuning_parts(config, training_arguments(config), data, model)
+    fewest, most = (min(count, len(examples)) for count in _MEASURED_ON)  # type: ignore[arg-type]
+    begun = perf_counter()
+    _standing(parts, name, examples, fewest, data)
+    count = min(max(fewest, int(fewest * _SECONDS / (perf_counter() - begun))), most)
+    of = f"{count} examples of {name}"
+    copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # of arrays that a file may hold
+    return Measured("score", of, partial(_standing, parts, name, copies, count, data))
+
+
+def _standing(parts: Parts, name: str, examples: Any, count: int, data: LabelledData) -> Standing:
+    """Evaluate the model as it is set now."""
+    model: Any = parts.model
+    evaluation = parts.start_evaluation(name)
+    model.eval()
+    for first in range(0, count, _ROWS):
+        batch = data.collate([examples[number] for number in range(first, min(first + _ROWS, count))])
+        batch = {key: value.to(model.device) for key, value in batch.items()}
+        with torch.no_grad():
+            outputs = model(**_named(model, batch), **evaluation.options(batch))
+        evaluation.update(batch, outputs)
+    evaluation.merge()
+    report = evaluation.report()
+    assert report is not None
+    cost, depths = report.statistics["cost"], report.statistics["classes"]["all"]
+    return Standing(evaluation.metrics()["score"], cost["adaptive_over_full"], depths["mean"])
+
+
+def _named(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    names = inspect.signature(model.forward).parameters
+    return {key: value for key, value in batch.items() if key in names}
+
+
+# ---- what a run has measured, and a text of it
+
+
+def _curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
+    """(work, quality) of the exit rules, or of the budgets, that a run or its newest evaluation compared."""
+    for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
+        files = read_run(folder)
+        for study in files.of(EXIT_RULES).get("sets", {}).values():
+            if points := _rule_points(study):
+                return "score", points
+        found = files.of(BUDGETS)
+        if found and found.get("rows") and (name := drawn_quality(found)) is not None:
+            rows = [row for row in found["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
+            return name, sorted((row["adaptive_over_full"], row["metrics"][name]) for row in rows)
+    return None
+
+
+def _rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
+    rows = [row for row in study["rows"] if "macs_ratio" in row and "score" in row["quality"]]
+    return sorted((row["macs_ratio"], row["quality"]["score"]) for row in rows)
+
+
+def _beginning(run: Path | None, pipeline: Pipeline) -> str:
+    """A text to begin with: an example sentence of the run, else one of nobody's."""
+    if pipeline.predicts == "masks":
+        return _MASKED.format(mask=pipeline.tokenizer.mask_token)
+    sentences = read_run(run).sentences if run is not None else []
+    ids = [pipeline.tokenizer.convert_tokens_to_ids(list(map(str, each.get("tokens") or ()))) for each in sentences]
+    texts = [str(pipeline.tokenizer.decode(each, skip_special_tokens=True)).strip() for each in ids if each]
+    return next((text for text in texts if 20 <= len(text) <= 400), _BEGINNING)

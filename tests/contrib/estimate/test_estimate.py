@@ -1,0 +1,154 @@
+"""`mode=estimate` of every shipped configuration, against real models, and the batch that it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AlbertConfig, BartConfig, BertConfig, LlamaConfig, RobertaConfig
+
+from adadepth import AlbertActConfig
+from adadepth.contrib.estimate.estimate import estimated, fitting_rows, rehearse_step, say_estimate
+from adadepth.contrib.estimate.subject import subject_of
+from adadepth.errors import ConfigError
+from adadepth.settings import ExperimentConfig
+from adadepth.training.optimization import build_optimizer
+from tests.configs.support import NEEDS, ROOTS, configured
+from tests.marks_support import mostly_slow
+
+# As published, so that neither weights nor a network are needed.
+PUBLISHED = {
+    "albert/albert-base-v2": AlbertConfig(
+        hidden_size=768, num_attention_heads=12, intermediate_size=3072, vocab_size=30000
+    ),
+    "asi/albert-act-base": AlbertActConfig(vocab_size=30000),
+    "FacebookAI/roberta-large": RobertaConfig(
+        vocab_size=50265, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+        max_position_embeddings=514, type_vocab_size=1,
+    ),
+    "facebook/bart-large-cnn": BartConfig(),
+    "HuggingFaceTB/SmolLM2-135M": LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, tie_word_embeddings=True,
+    ),
+    "sentence-transformers/all-MiniLM-L6-v2": BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    ),
+}  # fmt: skip
+KEYS = ("pretrained", "base_model")
+NEITHER = {"depth_bench", "conll_tagger"}  # runs of other configurations; an evaluation
+TRAINED = [root for root in ROOTS if root not in NEITHER]
+QUICK = {"act_tiny", "ponder_parity", "trm_tiny"}
+
+
+@cache
+def folder_of(name: str, base: Path) -> Path:
+    PUBLISHED[name].save_pretrained(base / name)
+    return base / name
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+def estimable(root: str, hub: Path, *overrides: str) -> ExperimentConfig:
+    """A root that reads configurations of pretrained models from local folders."""
+    needs = NEEDS["dataset", "table"] if root in ("finetune", "adalayers") else []
+    config = configured(root, "mode=estimate", *needs, *overrides)
+    given: Any = config.model
+    named = {key: str(folder_of(place, hub)) for key in KEYS if (place := getattr(given, key, None)) in PUBLISHED}
+    return dataclasses.replace(config, model=dataclasses.replace(given, **named))
+
+
+@pytest.mark.parametrize("root", mostly_slow(TRAINED, lambda root: root in QUICK))
+def test_every_shipped_training_is_estimated(root: str, hub: Path) -> None:
+    config = estimable(root, hub)
+    found = estimated(config)
+    held = found["held"]
+    assert found["parameters"] >= found["trained"] > 0
+    assert held["weights"] >= 4 * found["parameters"]
+    assert held["optimizer"] > 0
+    assert held["activations"] > 0
+    assert held["total"] == sum(value for name, value in held.items() if name != "total")
+    assert found["macs_per_token"] > 0
+    peak = {"bf16": 989.4e12, "auto": 989.4e12, "fp32": 66.9e12}[str(config.trainer.precision)]
+    assert found["tokens_per_second"] == pytest.approx(0.4 * peak / found["operations_per_token"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["ouro_1_4b", "ouro_2_6b"])
+def test_published_looped_models_are_estimated(model: str, hub: Path) -> None:
+    rows = "trainer.per_device_train_batch_size=1"
+    found = estimated(estimable("loop_wikitext2", hub, f"model={model}", rows))
+    billions = {"ouro_1_4b": 1.43, "ouro_2_6b": 2.67}[model]
+    assert found["parameters"] == pytest.approx(billions * 1e9, rel=0.01)
+    assert found["held"]["weights"] == pytest.approx(4 * found["parameters"], rel=1e-3)
+
+
+@pytest.mark.parametrize("root", [pytest.param("act_wikitext2", marks=pytest.mark.slow), "loop_tiny"])
+def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path) -> None:
+    config = estimable(root, hub)
+    found, subject = estimated(config), subject_of(config)
+    model = subject.build()
+    assert found["parameters"] == sum(each.numel() for each in model.parameters())
+    assert found["held"]["weights"] == sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    optimizer = build_optimizer(model, config.trainer)
+    read = inspect.signature(model.forward).parameters
+    model(**{name: value for name, value in subject.batch(1).items() if name in read}).loss.backward()
+    optimizer.step()
+    state = sum(value.nbytes for one in optimizer.state.values() for value in one.values() if torch.is_tensor(value))
+    assert found["held"]["optimizer"] == pytest.approx(state, rel=0.01)
+
+
+@pytest.mark.slow
+def test_what_is_computed_again_is_not_held(hub: Path) -> None:
+    kept = estimated(estimable("loop_tiny", hub))["held"]
+    again = estimated(estimable("loop_tiny", hub, "trainer.gradient_checkpointing=true"))["held"]
+    assert again["activations"] < 0.7 * kept["activations"]
+    assert again["weights"] == kept["weights"]
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
+    hub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = estimable("act_wikitext2", hub)
+    subject, rows = subject_of(config), config.trainer.per_device_train_batch_size
+    limit = rehearse_step(config, subject, rows // 2).held.total
+    assert rows == 16
+    monkeypatch.setattr("adadepth.contrib.estimate.estimate.capacity", lambda device: limit)
+    with pytest.raises(ConfigError, match=r"size=16: takes .* GB of H100; trainer.per_device_train_batch_size=8 fits$"):
+        say_estimate(config)
+    assert "multiply-accumulates a token" in capsys.readouterr().out
+    assert fitting_rows(config, 1, "bf16") is None
+
+
+def test_several_devices_share_and_are_faster(hub: Path) -> None:
+    one = estimated(estimable("act_wikitext2", hub))
+    four = estimated(estimable("act_wikitext2", hub, "trainer.fsdp=true", "estimate.devices=4"))
+    assert four["held"]["optimizer"] == one["held"]["optimizer"] / 4
+    assert four["held"]["activations"] == one["held"]["activations"]
+    assert four["tokens_per_second"] == pytest.approx(4 * one["tokens_per_second"])
+    assert four["tokens"] == 4 * one["tokens"]
+
+
+@pytest.mark.parametrize(("overrides", "line"), [
+    (["estimate.share=0.5"], "estimate: read only with mode=estimate, but mode=train"),
+    (["mode=estimate", "estimate.device=H10"], "estimate.device=H10: must be a number of TFLOPS or one of"),
+    (["mode=estimate", "trainer.fsdp=true"], "trainer.fsdp=true: shards over several devices"),
+    (["mode=estimate", "estimate.devices=0"], "estimate.devices=0: must be at least 1"),
+], ids=str)  # fmt: skip
+def test_what_is_not_read_or_not_known_is_refused(overrides: list[str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        configured("act_tiny", *overrides)
+
+
+def test_words_that_only_a_text_says_are_asked_for(hub: Path) -> None:
+    config = estimable("par_tiny", hub, "tokenizer.vocab_size=null")
+    with pytest.raises(ConfigError, match=r"^estimate\.words: how many there are"):
+        estimated(config)

@@ -1,0 +1,93 @@
+"""A step without memory: bytes as autograd keeps them, operations as torch counts them, numbers that are read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from adadepth.contrib.estimate.rehearsal import KnownNumbers, Ledger
+from adadepth.errors import ConfigError
+
+
+def small_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def test_what_a_forward_pass_leaves_is_what_autograd_saves() -> None:
+    model, inputs = small_model(), torch.randn(10, 8)
+    own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), inputs)}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = model(inputs)
+    with Ledger() as ledger:
+        for each in (*model.parameters(), inputs):
+            ledger.add(each)
+        before = ledger.now
+        counted = model(inputs)
+    assert ledger.now - before == sum(saved.values()) + counted.nbytes
+    assert ledger.now - before == 4 * 10 * (32 + 32 + 16 + 4)  # before and after GELU, after tanh, the result
+    del counted, outputs
+    assert ledger.now == before
+
+
+def test_a_fake_step_takes_what_a_real_one_takes() -> None:
+    def step() -> tuple[int, int, int]:
+        model, inputs = small_model(), torch.ones(10, 8)
+        with Ledger() as ledger:
+            for each in model.parameters():
+                ledger.watch(each)
+            model(inputs).square().mean().backward()
+            return ledger.peak, ledger.gradients, ledger.operations
+
+    real = step()
+    with FakeTensorMode():
+        assert step() == real
+    model = small_model()
+    assert real[1] == sum(each.nbytes for each in model.parameters())
+    with FlopCounterMode(display=False) as counter:
+        model(torch.ones(10, 8)).square().mean().backward()
+    assert real[2] == counter.get_total_flops()
+
+
+def test_attention_on_a_cpu_counts_as_its_two_products() -> None:
+    query = torch.randn(2, 3, 16, 8, requires_grad=True)
+    with Ledger() as ledger:
+        nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+    product = 2 * 2 * 3 * 16 * 16 * 8
+    assert ledger.operations == 2 * product + 5 * product  # the backward pass computes the scores again
+
+
+def test_numbers_that_follow_from_the_batch_are_read() -> None:
+    real = torch.tensor([3, 5, 2])
+    with FakeTensorMode() as mode:
+        unknown = torch.ones(3, dtype=torch.long)
+    with mode, KnownNumbers() as known:
+        lengths = known.fake(real)
+        assert int(lengths.max()) == 5
+        assert (lengths > 2).nonzero().flatten().tolist() == [0, 1]
+        assert lengths[lengths > 2].shape == (2,)
+        lengths += unknown
+        assert known.real(lengths) is None
+
+
+def test_of_truths_that_follow_from_weights_the_costliest_is_answered() -> None:
+    with FakeTensorMode() as mode:
+        weights = torch.empty(6)
+    with mode, KnownNumbers():
+        assert bool((weights > 0).any())
+        assert weights[weights > 0].shape == (6,)
+        assert float(weights.sum()) == 1.0
+        with pytest.raises(
+            ConfigError, match=r"^mode=estimate: the model reads a number that follows from its weights"
+        ):
+            int(weights.argmax())

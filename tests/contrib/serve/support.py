@@ -1,0 +1,44 @@
+"""Served models of seconds: a tagger of pointers, and others that nobody trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adadepth.contrib.serve.knobs import knobs_of
+from adadepth.contrib.serve.serve import served_checkpoint
+from adadepth.contrib.serve.served import Served
+from adadepth.data import load_labelled_data
+from adadepth.families.build import build_classifier
+from adadepth.prediction import Pipeline
+from adadepth.tasks.model_fields import head_fields
+from tests.configs.support import configured
+from tests.models_support import spread_depths
+
+FEW = ("dataset.train_examples=64", "dataset.max_evaluation_examples=8", "trainer.use_cpu=true")
+
+
+def saved(folder: Path, root: str, *overrides: str, spreads: bool = False) -> Any:
+    """A configuration that asks an untrained model of drawn data, which it writes into the folder."""
+    config = configured(root, *FEW, *overrides)
+    data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
+    torch.manual_seed(0)
+    model: Any = build_classifier(config.model, len(data.tokenizer), head_fields(data), data.problem)
+    if spreads:
+        spread_depths(model)
+    model.save_pretrained(folder / "model")
+    data.tokenizer.save_pretrained(folder / "model")
+    return dataclasses.replace(config, checkpoint=str(folder / "model"))
+
+
+def served(folder: Path, root: str, *overrides: str, spreads: bool = False) -> Served:
+    """The same, ready to be asked."""
+    return served_checkpoint(saved(folder, root, *overrides, spreads=spreads))
+
+
+def of_text(model: Any, words: Any, **more: Any) -> Served:
+    """A model of texts that is in memory."""
+    return Served("mine", Pipeline(model, words), knobs_of(model), ["adadepth", "--config-name", "mine"], **more)

@@ -1,0 +1,138 @@
+"""What the server answers before gradio sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from adadepth.contrib.serve.gate import MOST_BYTES, Gate, Names, is_loopback
+
+LOCAL = "127.0.0.1:7860"
+
+
+def asked(
+    path: str,
+    headers: dict[str, str] | None = None,
+    chunks: tuple[bytes, ...] = (b"",),
+    names: Names | None = None,
+    error: Exception | None = None,
+) -> tuple[int, int]:
+    """Status, and how many bytes the page behind the gate was given."""
+    sent: list[Any] = []
+    seen = 0
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal seen
+        while (message := await receive())["type"] == "http.request":
+            seen += len(message["body"])
+            if not message["more_body"]:
+                break
+        if error is not None:
+            raise error
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    waiting = [
+        {"type": "http.request", "body": chunk, "more_body": number + 1 < len(chunks)}
+        for number, chunk in enumerate(chunks)
+    ]
+
+    async def receive() -> Any:
+        return waiting.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    told = {"Host": LOCAL} | (headers or {})
+    scope = {"type": "http", "path": path, "headers": [(k.encode(), v.encode()) for k, v in told.items()]}
+    asyncio.run(Gate(page, names or Names("127.0.0.1"))(scope, receive, send))
+    return (sent[0]["status"] if sent else 0), seen
+
+
+@pytest.mark.parametrize("path", ["/", "/config", "/gradio_api/queue/join", "/gradio_api/queue/data", "/assets/x.js"])
+def test_the_page_and_its_parts_are_let_through(path: str) -> None:
+    assert asked(path, {"content-length": "5"}, (b"12345",)) == (200, 5)
+
+
+@pytest.mark.parametrize(
+    "path", ["/gradio_api/upload", "/gradio_api/file=/etc/passwd", "/file=/etc/passwd", "/gradio_api/proxy=http://x"]
+)
+def test_no_files_are_taken_or_given(path: str) -> None:
+    assert asked(path) == (404, 0)
+
+
+def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not() -> None:
+    assert asked("/gradio_api/queue/join", {"content-length": str(MOST_BYTES + 1)}) == (413, 0)
+    assert asked("/gradio_api/queue/join", {"content-length": "many"}) == (413, 0)
+    assert asked("/gradio_api/queue/join", chunks=(b"x" * MOST_BYTES, b"y")) == (413, MOST_BYTES)
+
+
+@pytest.mark.parametrize("host", [LOCAL, "localhost:7860", "LOCALHOST.", "127.8.8.8", "[::1]:7860"])
+def test_the_names_of_this_machine_alone_are_known(host: str) -> None:
+    assert asked("/config", {"Host": host})[0] == 200
+    assert asked("/config", {"Host": host, "Origin": f"http://{host}"})[0] == 200
+
+
+FOREIGN = (
+    "evil.example", "evil.example:7860", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example@localhost",
+    "localhost@evil.example", "203.0.113.1", "0.0.0.0:7860", "", ":7860", "[::1", "[1]", "localhost:x", "\x00",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+@pytest.mark.parametrize("path", ["/", "/config", "/gradio_api/queue/join", "/assets/x.js", "/gradio_api/upload"])
+def test_a_name_that_others_made_lead_here_is_refused(host: str, path: str) -> None:
+    assert asked(path, {"Host": host}) == (403, 0)
+    assert asked(path, {"X-Forwarded-Host": host or "evil.example"}) == (403, 0)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "null", "", "http://127.0.0.1:8888", "http://localhost:7860", "https://127.0.0.1", "x"],
+)
+def test_another_page_is_refused(origin: str) -> None:
+    assert asked("/gradio_api/queue/join", {"Origin": origin}) == (403, 0)
+
+
+def test_a_page_that_is_open_to_others_is_known_by_addresses_and_by_its_own_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu7.lab.example")
+    names = Names("0.0.0.0", ["Page.Example"])
+    known = ["203.0.113.1:7860", "[fe80::1]:7860", "gpu7.lab.example", "gpu7", "localhost:7860", "page.example"]
+    assert all(names.has_host(host) for host in known)
+    assert not any(names.has_host(host) for host in ("evil.example", "x.page.example", "gpu7.lab.example.evil.example"))
+    assert names.has_origin("https://page.example", "127.0.0.1:7860"), "of a proxy, which asks under another name"
+    assert names.has_origin("http://203.0.113.1:7860", "203.0.113.1:7860")
+    assert names.has_origin("https://gpu7", "gpu7")
+    assert not names.has_origin("http://203.0.113.2:7860", "203.0.113.1:7860")
+    assert not names.has_origin("http://evil.example", "203.0.113.1:7860")
+
+
+def test_the_address_that_is_listened_at_is_known() -> None:
+    names = Names("page.example")
+    assert names.has_host("page.example:7860")
+    assert not names.has_host("evil.example")
+    assert (
+        list(map(is_loopback, ["127.0.0.1", "::1", "localhost", "0.0.0.0", "page.example", ""]))
+        == [True] * 3 + [False] * 3
+    )
+
+
+def test_a_websocket_is_closed_before_it_is_open() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(Gate(None, Names("127.0.0.1"))({"type": "websocket", "path": "/", "headers": []}, receive, send))
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def test_what_fails_behind_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    asked("/gradio_api/queue/join", error=KeyError("x\ny"))
+    assert capsys.readouterr().out.splitlines() == [r"refused /gradio_api/queue/join: KeyError: 'x\ny'"]

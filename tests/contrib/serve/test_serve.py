@@ -1,0 +1,90 @@
+"""`mode=serve` before the page: what is refused in a line, and what of a run is read for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from adadepth import tasks
+from adadepth.contrib.serve import serve
+from adadepth.contrib.serve.ports import free_port
+from adadepth.errors import ConfigError
+from adadepth.report.exits import write_exit_study
+from tests.configs.support import configured
+from tests.contrib.serve.support import saved
+from tests.unit.report.synthetic_exits import make_records, make_study
+
+SERVE = ("mode=serve", "checkpoint=somewhere")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["mode=serve"], "checkpoint: mode=serve needs it"),
+        (["serve.port=1"], "serve: read only with mode=serve checkpoint=latest, but mode=train"),
+        ([*SERVE, "serve.port=70000"], "serve.port=70000: must be from 0 to 65535"),
+        (["mode=predict", "checkpoint=[a,b]", "text=x"], "checkpoint=.*: must be one; a list is read only with"),
+        (["mode=serve", "checkpoint=[]"], "checkpoint=.*: must be one"),
+        (["mode=serve", "checkpoint=[a,'']"], "checkpoint: is empty"),
+        ([*SERVE, "text=x"], "text=.*: read only with mode=predict, but mode=serve"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_lines(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?m)^{message}"):
+        configured("act_hops", *overrides)
+
+
+def test_without_gradio_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"^mode=serve: the package gradio is missing, install it with pip install 'ad"
+    ):
+        tasks.run(configured("act_hops", *SERVE))
+
+
+def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured("act_hops", "mode=serve", "checkpoint=[a,b]")
+    monkeypatch.setattr(serve, "given_overrides", lambda: ["mode", "checkpoint", "serve.port", "model.act_epsilon"])
+    with pytest.raises(ConfigError, match=r"^model\.act_epsilon: read only with one checkpoint"):
+        serve._each(config)
+
+
+def test_checkpoints_that_read_different_inputs_are_refused(tmp_path: Path) -> None:
+    hops = serve.served_checkpoint(saved(tmp_path / "hops", "act_hops", "budget=none"))
+    maze = serve.served_checkpoint(saved(tmp_path / "maze", "act_maze", "budget=none"))
+    serve.check_alike([hops, hops])
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*hops/model and .*maze/model read different inputs"):
+        serve.check_alike([hops, hops, maze])
+
+
+def test_a_port_that_is_taken_is_a_line() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"^serve\.host=127\.0\.0\.1 serve\.port={port}: cannot be listened at"):
+            free_port("127.0.0.1", port)
+    assert free_port("127.0.0.1", 0) > 0
+
+
+def test_the_curve_is_what_the_run_has_compared(tmp_path: Path) -> None:
+    """As an exit study writes it."""
+    newest = tmp_path / "evaluations" / "2"
+    study = make_study(make_records(40), timed=False)
+    write_exit_study(newest, {"validation": study})
+    points = sorted((row["macs_ratio"], row["quality"]["score"]) for row in study["rows"])
+    assert len(points) > 2
+    assert serve._curve(tmp_path) == ("score", points)
+    assert serve._curve(newest / "none") is None
+
+
+def test_what_it_reads_is_the_checkpoints_own(tmp_path: Path) -> None:
+    found = serve.served_checkpoint(saved(tmp_path, "act_hops", "budget=none"))
+    assert list(found.drawn.sets if found.drawn else ()) == ["inside", "beyond"]
+    assert found.measured is not None
+    assert found.command[-1] == f"checkpoint={tmp_path}/model"

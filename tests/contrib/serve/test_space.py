@@ -1,0 +1,51 @@
+"""A folder for the hub: all that its page needs, nothing of the machine that the run was on."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adadepth.contrib.serve.space import make_space, write_space
+from adadepth.runs.inheritance import settings_of_run
+
+KEPT = {"status": "finished", "dataset_schema": "hops_task"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    directory = tmp_path / "act_hops" / "2026-01-01_00-00-00_0-0"
+    (directory / "model").mkdir(parents=True)
+    (directory / "model" / "config.json").write_text("{}")
+    (directory / "run.json").write_text(json.dumps(KEPT | {"hardware": {"node": "mine"}}))
+    (directory / "config.yaml").write_text(
+        "name: act_hops\ntask: finetune\nmodel: {name: albert_act}\ndataset: {name: hops, nodes: 16}\n"
+        "tokenizer: {}\ntrainer: {}\nlogger: {}\n"
+    )
+    return directory
+
+
+def test_it_has_what_the_page_needs(run: Path, tmp_path: Path) -> None:
+    folder = write_space(run, tmp_path / "space")
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert files == {
+        "app.py", "requirements.txt", "README.md", "run/run.json", "run/config.yaml", "run/model/config.json",
+    }  # fmt: skip
+    ast.parse((folder / "app.py").read_text())
+    _, card, _ = (folder / "README.md").read_text().split("---\n")
+    assert yaml.safe_load(card) | {"sdk_version": ""} == {
+        "title": "act_hops", "sdk": "gradio", "sdk_version": "", "app_file": "app.py", "license": "apache-2.0",
+    }  # fmt: skip
+    assert json.loads((folder / "run/run.json").read_text()) == KEPT
+    assert settings_of_run(folder / "run", "checkpoint").dataset.nodes == 16  # type: ignore[attr-defined]
+
+
+def test_mistakes_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    assert make_space([]) == make_space([str(tmp_path)]) == make_space([str(run), str(tmp_path / "full")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["error"] * 3
