@@ -73,7 +73,7 @@ gpu: $(READY) ## The first hour on a device: tests, parity, speed, crossovers, p
 		$(SUDOKU), --sudoku $(SUDOKU))$(if $(MAZES), --mazes $(MAZES)) $(ARGS)
 
 space: $(READY) ## Write a folder that the hub runs as a space: make space RUN=outputs/NAME/RUN [FOLDER=space]
-	@$(BIN)/python -m adadepth.serving.space $(RUN) $(FOLDER)
+	@$(BIN)/python -m adadepth.contrib.serve.space $(RUN) $(FOLDER)
 
 docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

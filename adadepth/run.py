@@ -33,8 +33,9 @@ from adadepth.cli.hydra_keys import close_hydra_keys
 from adadepth.cli.validation import checked
 from adadepth.runs.inheritance import inheritance, resumption
 from adadepth.runs.program import note_choices, noted_choices
-from adadepth.settings import ExperimentConfig, Mode
+from adadepth.settings import ExperimentConfig
 from adadepth.settings.interpolations import told_within
+from adadepth.settings.modes import modes
 from adadepth.system.console import patient_streams, say
 from adadepth.system.failures import activity
 from adadepth.system.places import allow_remote_code
@@ -46,12 +47,6 @@ from adadepth.system.processes import (
     keep_freed_memory,
 )
 from adadepth.system.signals import ending_as_exits, held_back, let_through
-
-_ACTIVITIES = {
-    Mode.train: "training", Mode.evaluate: "evaluating", Mode.predict: "predicting with", Mode.serve: "serving",
-    Mode.report: "writing the report of", Mode.estimate: "estimating",
-    Mode.probe: "probing",
-}  # fmt: skip
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -66,7 +61,8 @@ def run_job(composed: DictConfig) -> float | None:
             for told in filter(None, [line, *noted_choices()]):
                 say(told)
         _apply_runtime(config)
-        with activity(f"{_ACTIVITIES[config.mode]} {config.name}", Path(config.output_dir)), let_through():
+        doing = f"{modes()[config.mode].activity} {config.name}"
+        with activity(doing, Path(config.output_dir)), let_through():
             from adadepth import tasks  # torch and transformers are imported only once the configuration is right
 
             return tasks.run(config)

@@ -47,8 +47,8 @@ def measure(case: str) -> dict[str, float]:
     import torch
     from family_cases import config_of, inputs_of, model_of
 
-    from adadepth.tasks.estimate import estimated
-    from adadepth.tasks.subject import subject_of
+    from adadepth.contrib.estimate.estimate import estimated
+    from adadepth.contrib.estimate.subject import subject_of
     from adadepth.training.optimization import build_optimizer
 
     torch.set_num_threads(1)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from adadepth.cli.composition import register_schema
 from adadepth.cli.validation import checked
+from adadepth.contrib.estimate.estimate import carried_inputs, set_for_training
+from adadepth.contrib.estimate.subject import Subject, subject_of
 from adadepth.data.batches import IGNORE
-from adadepth.tasks.estimate import carried_inputs, set_for_training
-from adadepth.tasks.subject import Subject, subject_of
 
 WORDS = ("input_ids", "labels", "targets")
 NOBODY_HALTS = -20.0  # the bias of what decides whether to halt

@@ -5,9 +5,9 @@
 A step is forward pass, loss, backward pass and a fused AdamW, dense, at full depth, in bf16 autocast on an accelerator
 and in float32 on a CPU. Its operations are those of its products and of attention, counted while it runs, of both
 models alike; the share is operations a second over the peak of the data sheet (MFU) where the device is one of
-`adadepth.measure.devices`, and over the rate of a large product that is measured here. The peer has as many layers as
-the model applies, of the same widths; TRM and Ponder's recurrent cell have none in transformers. Steps are timed in
-turns. `--small` are models for minutes on a CPU, whose shares say little.
+`adadepth.contrib.estimate.devices`, and over the rate of a large product that is measured here. The peer has as many
+layers as the model applies, of the same widths; TRM and Ponder's recurrent cell have none in transformers. Steps are
+timed in turns. `--small` are models for minutes on a CPU, whose shares say little.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, GPT2Conf
 from transformers import GPT2LMHeadModel as Gpt
 from transformers import LlamaForCausalLM as Llama
 
-from adadepth.measure.devices import device_called, peak_of
-from adadepth.measure.rehearsal import Ledger
+from adadepth.contrib.estimate.devices import device_called, peak_of
+from adadepth.contrib.estimate.rehearsal import Ledger
 from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 

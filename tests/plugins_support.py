@@ -12,6 +12,7 @@ from adadepth.families import registry
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
 from adadepth.settings.kinds import kinds
+from adadepth.settings.modes import modes
 from adadepth.training.trackers import trackers
 
 
@@ -39,5 +40,5 @@ def package_on_path(
 
 def find_plugins_anew() -> None:
     """Forget what was found in installed packages."""
-    for found in (registry.families, kinds, halting_rules, exit_rules, trackers):
+    for found in (registry.families, kinds, modes, halting_rules, exit_rules, trackers):
         found.cache_clear()

@@ -14,6 +14,7 @@ from adadepth.errors import ConfigError
 from adadepth.families.registry import families
 from adadepth.settings import DatasetConfig, ExperimentConfig, ModelConfig
 from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.modes import experiment_schema
 
 
 def model_schemas() -> dict[str, type[ModelConfig]]:
@@ -36,7 +37,7 @@ def register_schema() -> None:
     # Hydra copies the store with every repository of YAML files, a hundred times for `--help`. Nobody changes the
     # copies, and what is loaded from the store is copied once more (docs/decisions/0016).
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
-    _store("schema", ExperimentConfig)
+    _store("schema", experiment_schema())
     for group, schemas in group_schemas().items():
         for name, node in schemas.items():
             _store(name, node, group)
@@ -63,15 +64,19 @@ def known_keys() -> Iterator[str]:
     yield from dict.fromkeys(key for key, _ in declared_keys())
 
 
-def declared_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[tuple[str, type]]:
+def declared_keys() -> Iterator[tuple[str, type]]:
     """Yield every public key with the dataclass that declares it; several may."""
+    yield from _declared_keys(experiment_schema(), "")
+
+
+def _declared_keys(schema: type, prefix: str) -> Iterator[tuple[str, type]]:
     kinds: dict[Any, Any] = {ModelConfig: model_schemas(), DatasetConfig: dataset_schemas()}
     for field in dataclasses.fields(schema):
         key = prefix + field.name
         yield key, schema
         for node in kinds[field.type].values() if field.type in kinds else [field.type]:
             if isinstance(node, type) and dataclasses.is_dataclass(node):
-                yield from declared_keys(node, f"{key}.")
+                yield from _declared_keys(node, f"{key}.")
 
 
 _MOST_NODES = 100_000  # a shipped configuration has some 300

@@ -19,6 +19,7 @@ from adadepth.cli.explanations import inline
 from adadepth.cli.hints import published_configs
 from adadepth.errors import ConfigError, nearest
 from adadepth.settings.declaration import MISSING, choices, declared, in_words
+from adadepth.settings.modes import modes
 
 _WIDTH = 112
 _USAGE = """\
@@ -45,14 +46,16 @@ Further help:
 
 
 def usage(folders: Sequence[Path]) -> str:
-    """How to run, every experiment in a line, every group with its options."""
+    """How to run, every mode and every experiment in a line, every group with its options."""
     experiments = _table({name: _comment(path) for name, path in _files(folders).items()})
     groups = "\n".join(
         textwrap.fill(f"  {group}: {', '.join(_options(group, folders))}", _WIDTH, subsequent_indent="    ")
         for group in _groups(folders)
     )
+    what = _table({name: mode.help for name, mode in modes().items()})
     return (
-        f"{_USAGE}\nExperiments (--config-name):\n\n{experiments}\n\nGroups (group=option):\n\n{groups}\n\n{_FURTHER}"
+        f"{_USAGE}\nModes (mode=NAME):\n\n{what}\n\nExperiments (--config-name):\n\n{experiments}\n\n"
+        f"Groups (group=option):\n\n{groups}\n\n{_FURTHER}"
     )
 
 

@@ -31,6 +31,7 @@ from adadepth.data.text.tokenizer import encode_sentences, parallel_encoding
 from adadepth.errors import ConfigError, DataError
 from adadepth.runs.program import note_choices
 from adadepth.settings import LabelledConfig, Source, TableConfig, TaggingConfig, TokenizerConfig
+from adadepth.settings.modes import modes
 from adadepth.settings.overrides import format_override
 from adadepth.system.places import require_hub
 
@@ -122,7 +123,8 @@ def _read_command(words: Sequence[str]) -> _Given | None:
     except HydraException:
         return None
     name = values.get("dataset", "table")
-    is_training = values.get("mode", "train") in ("train", "estimate") and not {"resume", "rival_of"} & values.keys()
+    mode = modes().get(values.get("mode", "train"))
+    is_training = mode is not None and mode.describes_training and not {"resume", "rival_of"} & values.keys()
     if name not in _SCHEMAS or not values.get("dataset.path") or not is_training or is_swept:
         return None
     settings = OmegaConf.structured(_SCHEMAS[name](name=name, source=Source.local))

@@ -16,13 +16,14 @@ from adadepth.cli.composition import to_config
 from adadepth.cli.debugging import given_keys, shrunk
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.families.registry import families, family, one_of, with_head
-from adadepth.measure.devices import device_of
 from adadepth.measure.quality import metric_key
 from adadepth.runs.inheritance import resumed, with_inherited
-from adadepth.settings import EstimateConfig, ExperimentConfig, Mode, ServeConfig, Task
+from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.declaration import misfits, out_of_range, shown
 from adadepth.settings.interpolations import note_environment
 from adadepth.settings.kinds import REGIMES, kind_of, problem_of
+from adadepth.settings.modes import misplaced_settings, modes
+from adadepth.settings.plugins import load
 from adadepth.training.trackers import trackers
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
@@ -112,28 +113,28 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     needs = {
         "resume": (Mode.train,),
         "rival_of": (Mode.train,),
-        "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe, Mode.serve),
+        "checkpoint": [name for name, mode in modes().items() if mode.checkpoints != "none"],
         "text": (Mode.predict,),
         "new_tokens": (Mode.predict,),
         "input": (Mode.predict,),
         "output": (Mode.predict,),
         "run": (Mode.report,),
     }
-    for key, modes in needs.items():
+    for key, able in needs.items():
         value = getattr(config, key)
-        if value is not None and config.mode not in modes:
+        if value is not None and config.mode not in able:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
-            yield f"{key}={shown(value)}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
+            yield f"{key}={shown(value)}: read only with mode={one_of(able)}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         what = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a model of the package"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
-    if isinstance(config.checkpoint, list) and (config.mode is not Mode.serve or not config.checkpoint):
-        yield f"checkpoint={shown(config.checkpoint)}: must be one; a list is read only with mode=serve"
+    yield from _several_checkpoints(config)
     if config.mode is Mode.predict:
         yield from _asked(config)
-    if config.serve != ServeConfig() and config.mode is not Mode.serve:
-        yield f"serve: read only with {format_mode(Mode.serve, config)}, but mode={config.mode}"
-    yield from _estimate(config)
+    for group in misplaced_settings(config):
+        yield f"{group}: read only with {format_mode(group, config)}, but mode={config.mode}"
+    for place in modes()[config.mode].checks:
+        yield from load(place)(config)
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
     if config.run is not None and config.runs:
@@ -166,21 +167,12 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
 
-def _estimate(config: ExperimentConfig) -> Iterator[str]:
-    """What mode=estimate supposes; how many words a text has is a fact that a configuration may always tell."""
-    wanted = config.estimate
-    if config.mode is not Mode.estimate:
-        if wanted != EstimateConfig(words=wanted.words):
-            yield f"estimate: read only with mode=estimate, but mode={config.mode}"
-        return
-    try:
-        device_of(wanted.device)
-    except ConfigError as error:
-        yield str(error)
-    if config.trainer.fsdp and wanted.devices == 1:
-        yield "trainer.fsdp=true: shards over several devices; say how many with estimate.devices"
-    if config.halting.alone:
-        yield "halting.alone=true: mode=estimate estimates the first stage; leave it out"
+def _several_checkpoints(config: ExperimentConfig) -> Iterator[str]:
+    """Which modes take a list of checkpoints."""
+    able = [name for name, mode in modes().items() if mode.checkpoints == "several"]
+    if isinstance(config.checkpoint, list) and (config.mode not in able or not config.checkpoint):
+        hint = f"; a list is read only with mode={one_of(able)}" if able else ""
+        yield f"checkpoint={shown(config.checkpoint)}: must be one{hint}"
 
 
 def _asked(config: ExperimentConfig) -> Iterator[str]:

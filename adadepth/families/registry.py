@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from adadepth.errors import ConfigError, nearest
 from adadepth.settings import BudgetUnit, ExperimentConfig, ModelConfig
-from adadepth.settings.kinds import kinds
+from adadepth.settings.kinds import Kind, kinds
+from adadepth.settings.modes import ModeSpec, modes
 from adadepth.settings.plugins import installed
 from adadepth.settings.plugins import load as load  # whoever asks for a descriptor loads what it names
 
@@ -246,8 +247,9 @@ def met(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
 
 
 def config_folders() -> list[Path]:
-    """The folders of YAML files that families and kinds of data bring along: `configs` beside their settings."""
-    settings = [*(each.settings for each in families().values()), *(each.settings for each in kinds().values())]
+    """The folders of YAML files that families, kinds of data and modes bring along: `configs` beside their settings."""
+    known: tuple[Family | Kind | ModeSpec, ...] = (*families().values(), *kinds().values(), *modes().values())
+    settings = [each.settings for each in known if each.settings is not None]
     places = dict.fromkeys(sys.modules[each.__module__].__file__ for each in settings)
     folders = (Path(place).parent / "configs" for place in places if place is not None)
     return [folder for folder in folders if folder.is_dir()]

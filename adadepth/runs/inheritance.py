@@ -24,9 +24,10 @@ from adadepth.runs.directory import (
     resolve_run,
     run_of_checkpoint,
 )
-from adadepth.settings import ContextConfig, ExperimentConfig, Mode, Source, TokenizerConfig
+from adadepth.settings import ContextConfig, ExperimentConfig, Source, TokenizerConfig
 from adadepth.settings.interpolations import note_environment, restore_references
 from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.modes import experiment_schema, modes
 from adadepth.settings.overrides import format_override
 from adadepth.system.demos import format_run
 from adadepth.system.plain_yaml import from_yaml
@@ -76,9 +77,7 @@ def _run_of(composed: Any) -> Path | None:
     Raises:
         CheckpointError: There is no such run; said before what else would be missing without its data.
     """
-    if composed.mode not in (Mode.evaluate, Mode.predict, Mode.serve) or not isinstance(
-        composed.checkpoint, str | None
-    ):
+    if not modes()[composed.mode].inherits or not isinstance(composed.checkpoint, str | None):
         return None
     if composed.checkpoint not in (None, "latest"):
         model_path(composed)
@@ -180,9 +179,12 @@ def _settings_of(run: Path, key: str) -> Any:
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
         raise CheckpointError(f"{key}={run}: model.name={name}: this family is not installed")
-    settings = OmegaConf.structured(ExperimentConfig)
+    settings = OmegaConf.structured(experiment_schema())
     settings.model = families()[name].settings
     settings.dataset = data_schema(run, set(stored.dataset))
+    for group in {*map(str, stored)} - {*map(str, settings)}:
+        if OmegaConf.is_dict(stored[group]):  # the settings of a mode that is not installed here
+            del stored[group]
     if "name" in stored.logger:  # before several could be named at once
         sink = stored.logger.pop("name")
         stored.logger.report_to = [] if sink == "none" else [sink]
@@ -195,7 +197,7 @@ def _settings_of(run: Path, key: str) -> Any:
 
 def _settings(composed: DictConfig, given: Set[str]) -> Iterator[str]:
     """Keys and groups of the configuration that the command line set, those of options for the whole run among them."""
-    known = {field.name for field in dataclasses.fields(ExperimentConfig)}
+    known = {field.name for field in dataclasses.fields(experiment_schema())}
     for key in sorted(given, key=lambda key: (key.count("."), key)):  # a group first, then single values of it
         root = key.partition(".")[0].partition("/")[0]
         if root in _NOT_LAID_OVER:

@@ -1,6 +1,5 @@
 """Every group of an experiment but the data: model, trainer, tokenizer, budget, search, logger, runtime."""
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +18,7 @@ from adadepth.settings.declaration import (
     between,
     setting,
 )
+from adadepth.settings.plugins import installed_names
 
 Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
@@ -320,54 +320,24 @@ def _names(given: Any) -> list[str]:
     return [name for name in (given if isinstance(given, list) else [given]) if name not in (None, "none")]
 
 
-_REACHED = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
-
-
-def _is_host(value: str) -> bool:
-    """Whether the system can look a name up at all: sockets raise a `UnicodeError` for others."""
-    try:
-        return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
-    except UnicodeError:
-        return False
-
-
-_HOST = Allowed(_is_host, "a name or an address of this machine, as localhost or 127.0.0.1")
-
-
-@dataclass
-class EstimateConfig:
-    """What mode=estimate supposes of the machines, and what only data would say."""
-
-    device: Any = setting(
-        "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
-    )
-    devices: int = setting(
-        1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
-    )
-    share: float = setting(0.4, "of the device's peak that training reaches", _REACHED)
-    words: int | None = setting(
-        None, "size of a vocabulary that takes all words of a text, which is not read", at_least(1)
-    )
-
-
-HOST_NAMES = Allowed(
-    lambda names: all(re.fullmatch(r"[\w.-]+", name) for name in names), "a list of names without scheme and port"
-)
-
-
-@dataclass
-class ServeConfig:
-    """Where mode=serve opens its page."""
-
-    host: str = setting(
-        "127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model", _HOST
-    )
-    port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
-    names: list[str] = setting([], "names of the page beside those of the address, such as that of a proxy", HOST_NAMES)
-
-
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report", "estimate", "serve"])
+MODES_GROUP = "adadepth.modes"
+
+
+class Mode(StrEnum):
+    """What a command does. The names of the core, which `adadepth.settings.modes` describes, and of installed modes."""
+
+    _ignore_ = ["installed"]
+    train = "train"
+    evaluate = "evaluate"
+    predict = "predict"
+    probe = "probe"
+    report = "report"
+    for installed in installed_names(MODES_GROUP):
+        if installed not in vars():
+            vars()[installed] = installed
+
+
 _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
 
 
@@ -377,11 +347,7 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(
-        Mode.train,
-        "train; estimate its costs; evaluate, probe or ask a checkpoint, also on a page (serve); write a run's report "
-        "again, or compare runs",
-    )
+    mode: Mode = setting(Mode.train, "what the command does; `--help` alone says it of each")
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -394,8 +360,6 @@ class ExperimentConfig:
     search: SearchConfig = setting(SearchConfig, "task=architecture_search, and every supernet")
     context: ContextConfig = setting(ContextConfig, "of attention in the evaluation of a language model")
     runtime: RuntimeConfig = setting(RuntimeConfig, "speed only")
-    estimate: EstimateConfig = setting(EstimateConfig, "of mode=estimate: what is supposed")
-    serve: ServeConfig = setting(ServeConfig, "of mode=serve: where the page is")
     seeds: int = setting(1, "runs with as many consecutive seeds; above 1 the metrics are means over them", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: compare these on one checkpoint; [all]")
     adopt_rule: bool = setting(
@@ -405,8 +369,8 @@ class ExperimentConfig:
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: Any = setting(
         None,
-        "mode=evaluate, predict, probe or serve: a run directory, one of its checkpoints, `latest`, a hub id, or a "
-        "model of the package: demo:hops, demo:loop, demo:maze, demo:words; mode=serve takes a list of them, too",
+        "for a mode that reads one: a run directory, one of its checkpoints, `latest`, a hub id, or a model of the "
+        "package: demo:hops, demo:loop, demo:maze, demo:words; some modes take a list of them, too",
         TEXTS,
     )
     text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")

@@ -1,7 +1,8 @@
 """What installed packages add to adadepth: a descriptor each, which an entry point of a group names.
 
-Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.halting_rules`, `adadepth.exit_rules` and
-`adadepth.loggers`. A YAML only ever names what a package offers; it never names code.
+Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.halting_rules`, `adadepth.exit_rules`
+and `adadepth.loggers`. A YAML only ever names what a package offers; it never names code. The folders of `contrib` join
+by entry points of this package, and a folder that has been deleted offers nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from adadepth.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def installed(
@@ -29,15 +33,30 @@ def installed(
         ConfigError: If a descriptor cannot be imported or is wrong, or its name is taken; names the package.
     """
     found: dict[str, Any] = {}
-    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+    for entry in _entries(group):
         found[entry.name] = _descriptor(entry, noun, {*taken, *found}, problem_with)
     return found
+
+
+def installed_names(group: str) -> list[str]:
+    """Return the names of a group in alphabetical order; nothing is imported."""
+    return [entry.name for entry in _entries(group)]
 
 
 def load(place: str) -> Any:
     """Import what `"module:name"` says; errors of the import are raised as they are."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def _entries(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group by name, without those of folders that are deleted from this package."""
+    return sorted(filter(_is_there, entry_points(group=group)), key=lambda entry: entry.name)
+
+
+def _is_there(entry: EntryPoint) -> bool:
+    package, *parts = entry.module.split(".")
+    return package != _PACKAGE.name or _PACKAGE.joinpath(*parts).with_suffix(".py").is_file()
 
 
 def _descriptor(

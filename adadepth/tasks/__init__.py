@@ -8,6 +8,7 @@ from adadepth.errors import UnreachableError
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.kinds import kind_of, trained_head
+from adadepth.settings.modes import modes
 from adadepth.settings.plugins import load
 
 
@@ -22,33 +23,30 @@ def run(config: ExperimentConfig) -> float | None:
 
 
 def _run(config: ExperimentConfig) -> float | None:
-    from adadepth.tasks import report
+    mode = modes()[config.mode]
+    if mode.needs_model:  # which others do not wait for
+        _prepare(config)
+    metric: float | None = load(mode.run)(config)
+    return metric
 
-    if config.mode is Mode.report:  # needs no model, so it does not wait for what models need
-        report.rewrite(config)
-        return None
+
+def _prepare(config: ExperimentConfig) -> None:
+    """Check what no configuration tells, and import what every model needs."""
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.families.build import rehearse
     from adadepth.families.members import check_family
-    from adadepth.tasks import estimate, predict, probe, rivals, seeds, serve
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
     check_family(family(config.model.name))
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
-    if config.mode is Mode.estimate:
-        estimate.say_estimate(config)
-        return None
-    if config.mode is Mode.probe:
-        probe.probe(config)
-        return None
-    if config.mode is Mode.predict:
-        predict.predict(config)
-        return None
-    if config.mode is Mode.serve:
-        serve.serve(config)
-        return None
+
+
+def train_or_evaluate(config: ExperimentConfig) -> float | None:
+    """Run the task of a validated experiment; see `run`."""
+    from adadepth.families.build import rehearse
+    from adadepth.tasks import report, rivals, seeds
+
     if (measure := kind_of(config.dataset).evaluate) is not None:
         load(measure)(config)
         return None

@@ -39,6 +39,7 @@ from adadepth.tasks.identity import (
     training_tokenizer,
 )
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
+from adadepth.tasks.model_fields import cls_options, head_fields
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -50,7 +51,6 @@ from adadepth.tasks.session import (
     train_parts,
 )
 from adadepth.tasks.stored import check_vocabulary, checked_model_path
-from adadepth.tasks.subject import cls_options, head_fields
 from adadepth.training.arguments import training_arguments
 
 

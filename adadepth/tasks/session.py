@@ -44,12 +44,13 @@ from adadepth.runs.upload import open_repository, push
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task, TokenizerConfig
 from adadepth.settings.experiment import Kept
 from adadepth.settings.kinds import called, kind_of, positions_read
+from adadepth.settings.modes import modes
+from adadepth.settings.plugins import load
 from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
 from adadepth.system.hardware import describe_machine
 from adadepth.system.processes import decide
 from adadepth.system.signals import pass_on
-from adadepth.tasks.estimate import advice, fitting_rows
 from adadepth.tasks.identity import check_initial_tokenizer, check_resumed_data, check_rival_data
 from adadepth.tasks.next_commands import commands_after
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
@@ -472,7 +473,7 @@ def check_memory(config: ExperimentConfig, parts: Parts, args: TrainingArguments
     """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
 
     Raises:
-        ConfigError: With what it needs, by parts, and the largest batch that does fit by mode=estimate; or the model
+        ConfigError: With what it needs, by parts, and a batch that fits where an installed mode names one; or the model
             has nothing that it could compute again to need less.
     """
     if args.gradient_checkpointing and not parts.model.supports_gradient_checkpointing:
@@ -487,9 +488,11 @@ def check_memory(config: ExperimentConfig, parts: Parts, args: TrainingArguments
 
 
 def _smaller(config: ExperimentConfig) -> str:
-    """Which batch of the longest examples fits into all memory there is, by the estimate of a whole step."""
+    """Say which batch of the longest examples fits into all memory there is, where an installed mode estimates it."""
+    places = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
     try:
-        return f"; {advice(fitting_rows(config, total_memory(), choose_precision(config.trainer)))}"
+        known = (config, total_memory(), choose_precision(config.trainer))
+        return "".join(f"; {load(place)(*known)}" for place in places)
     except Exception:  # the refusal stands without it, also of a model whose step cannot be rehearsed
         return ""
 

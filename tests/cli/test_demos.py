@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from adadepth.cli.command_line import arguments
+from adadepth.contrib.serve.serve import served_checkpoint
 from adadepth.runs.directory import run_directory
 from adadepth.system.files import describe_files
-from adadepth.tasks.serve import served_checkpoint
 from tests.cli.support import Result
 from tests.configs.support import configured
 from tests.scripts_support import ROOT, load_script

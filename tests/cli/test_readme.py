@@ -126,8 +126,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     if "mode=serve" in arguments:
         opened: list = []
         page = SimpleNamespace(open_page=lambda served, *address: opened.extend(served))
-        monkeypatch.setattr("adadepth.tasks.serve.find_spec", lambda name: True)
-        monkeypatch.setitem(sys.modules, "adadepth.serving.page", page)
+        monkeypatch.setattr("adadepth.contrib.serve.serve.find_spec", lambda name: True)
+        monkeypatch.setitem(sys.modules, "adadepth.contrib.serve.page", page)
         invoke(monkeypatch, *arguments, "debug=default")
         assert [list(served.drawn.sets) for served in opened] == [["inside", "beyond"]]
         return

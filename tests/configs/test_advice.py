@@ -270,8 +270,8 @@ EXEMPT = {
     "mode=serve asks it about whole examples": "a text of the user's",
     "no matched baseline (baseline=none)": "says what was given",
     "text='": "quotes the user's own text",
-    "text={}": "a command of the page: tests/unit/serving/test_showing.py runs it",
-    "new_tokens={}": "a command of the page: tests/unit/serving/test_showing.py runs it",
+    "text={}": "a command of the page: tests/contrib/serve/test_showing.py runs it",
+    "new_tokens={}": "a command of the page: tests/contrib/serve/test_showing.py runs it",
     "mode=evaluate reads the examples": "what a command of the page does",
     "output_dir={}": "a folder for jobs",
     "adadepth: transformers whose depth": "usage: tests/cli/test_documented_commands.py composes it",
@@ -286,7 +286,7 @@ EXEMPT = {
     "name one with tokenizer.path=...": "a folder of the user's",
     "give dataset.evaluation_path=...": "files of the user's",
     "dataset.labels={}": "the user's own labels",
-    "the package {} is missing": "pip; tests/unit/tasks/test_serve.py, tests/cli/test_optuna_sweep.py",
+    "the package {} is missing": "pip; tests/contrib/serve/test_serve.py, tests/cli/test_optuna_sweep.py",
     "no package {} is installed; pip install": "pip",
     "DEPTH": "a family's advice, below",
     "readout_weight={}: {} has no readouts": "of models in Python",
@@ -312,7 +312,6 @@ EXEMPT = {
     "search.stages={}: {} holds no finished search": "a run of the user's",
     "with task=finetune reads {}": "what was given",
     "task=architecture_search, and every supernet": "help of a key",
-    "mode=evaluate, predict, probe or serve": "help of a key",
     "with trainer.fsdp=true they share": "help of a key",
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # The rooms of the package from the ground up: a room imports from those before it only.
 LAYERS = (
     "errors", "system", "settings", "halting", "budget", "measure", "report", "data", "families", "evaluation", "runs",
-    "training", "prediction", "serving", "tasks", "cli", "run", "contrib",
+    "training", "prediction", "tasks", "cli", "run", "contrib",
 )  # fmt: skip
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
 FORBIDDEN["families"] |= {"data", "measure", "report"}
@@ -126,9 +126,15 @@ def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str
 
 
 def test_the_page_alone_imports_what_serves_it() -> None:
-    assert [name_of(path) for path in SOURCES if "gradio" in libraries_of(path, False)] == ["adadepth.serving.page"]
+    page = "adadepth.contrib.serve.page"
+    assert [name_of(path) for path in SOURCES if "gradio" in libraries_of(path, False)] == [page]
     trees = {path: module_level(ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES}
-    assert not [path for path, tree in trees.items() if "adadepth.serving.page" in {*imports(tree, path)}]
+    assert not [path for path, tree in trees.items() if page in {*imports(tree, path)}]
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if part_of(path) != "contrib"], ids=name_of)
+def test_the_core_names_nothing_of_contrib(path: Path) -> None:
+    assert "adadepth.contrib" not in path.read_text(encoding="utf-8")
 
 
 def asks_for_a_kind_of_data(source: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.tasks.estimate import estimated
+from adadepth.contrib.estimate.estimate import estimated
 from tests.configs.support import configured
 from tests.scripts_support import ROOT, load_script
 

@@ -10,7 +10,6 @@ from adadepth.cli.checks.modes import format_mode
 from adadepth.families.registry import families, families_reading, family, load, met, one_of
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 from adadepth.settings.declaration import declared
-from adadepth.settings.kinds import positions_read
 
 # Groups that say nothing unless a family reads them; a budget is checked by itself.
 _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]
@@ -31,28 +30,21 @@ _BLOCKS = ("num_hidden_layers", "core", "prelude", "coda", "layers_num", "num_la
            "halting_head_layers")  # fmt: skip
 _REPEATS = ("num_loops", "num_steps", "cycles", "reasoning_updates")
 _REPEATED = ("core", "num_layers")
-_MOST_BLOCKS, _MOST_UPDATES, _MOST_SIZE, _MOST_TOKENS = 4096, 2**15, 2**31 - 1, 2**28
+_MOST_BLOCKS, _MOST_UPDATES, _MOST_SIZE = 4096, 2**15, 2**31 - 1
 
 
 def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
     """Sizes that no machine has, of which some would be counted out one by one for ever."""
     model = config.model
-    for group in ("model", "estimate"):
-        for name in declared(type(getattr(config, group))):
-            value, most = getattr(getattr(config, group), name), _MOST_BLOCKS if name in _BLOCKS else _MOST_SIZE
-            if isinstance(value, int) and value > most:
-                yield f"{group}.{name}={value}: must be at most {most}"
+    for name in declared(type(model)):
+        value, most = getattr(model, name), _MOST_BLOCKS if name in _BLOCKS else _MOST_SIZE
+        if isinstance(value, int) and value > most:
+            yield f"model.{name}={value}: must be at most {most}"
     counts = {name: value for name in (*_REPEATED, *_REPEATS) if isinstance(value := getattr(model, name, None), int)}
     if math.prod(counts.values()) > _MOST_UPDATES:
         largest = max(counts, key=lambda name: counts[name])
         product = " x ".join(f"model.{name}" for name in counts)
         yield f"model.{largest}={counts[largest]}: {product} must be at most {_MOST_UPDATES}"
-    if config.mode is Mode.estimate:
-        key, length = positions_read(config.dataset)
-        rows = config.trainer.per_device_train_batch_size
-        if rows * length > _MOST_TOKENS:
-            of_batch = f"with {key}={length} a batch has more than {_MOST_TOKENS} tokens"
-            yield f"trainer.per_device_train_batch_size={rows}: {of_batch}"
 
 
 def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:

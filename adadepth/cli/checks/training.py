@@ -7,6 +7,7 @@ from adadepth.measure.directions import is_contradicted
 from adadepth.settings import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.settings.declaration import shown
 from adadepth.settings.experiment import Optimizer, Precision, Schedule
+from adadepth.settings.modes import modes
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
@@ -30,7 +31,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
     if trainer.fsdp and trainer.deepspeed:
         yield "trainer.fsdp and trainer.deepspeed: choose one"
-    if trainer.fsdp and config.mode not in (Mode.train, Mode.estimate):
+    if trainer.fsdp and not modes()[config.mode].describes_training:
         yield f"trainer.fsdp=true: read only with mode=train, but mode={config.mode}"
     if trainer.fsdp and config.task is Task.architecture_search:
         yield (

@@ -13,10 +13,10 @@ import torch
 from transformers import AlbertConfig, BartConfig, BertConfig, LlamaConfig, RobertaConfig
 
 from adadepth import AlbertActConfig
+from adadepth.contrib.estimate.estimate import estimated, fitting_rows, rehearse_step, say_estimate
+from adadepth.contrib.estimate.subject import subject_of
 from adadepth.errors import ConfigError
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.estimate import estimated, fitting_rows, rehearse_step, say_estimate
-from adadepth.tasks.subject import subject_of
 from adadepth.training.optimization import build_optimizer
 from tests.configs.support import NEEDS, ROOTS, configured
 from tests.marks_support import mostly_slow
@@ -121,7 +121,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
     subject, rows = subject_of(config), config.trainer.per_device_train_batch_size
     limit = rehearse_step(config, subject, rows // 2).held.total
     assert rows == 16
-    monkeypatch.setattr("adadepth.tasks.estimate.capacity", lambda device: limit)
+    monkeypatch.setattr("adadepth.contrib.estimate.estimate.capacity", lambda device: limit)
     with pytest.raises(ConfigError, match=r"size=16: takes .* GB of H100; trainer.per_device_train_batch_size=8 fits$"):
         say_estimate(config)
     assert "multiply-accumulates a token" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What data decide about a model, and what stands in for data that nobody has read.
+"""What is estimated: the model that a configuration trains, and what stands in for data that nobody has read.
 
 `mode=estimate` makes the model that a configuration trains, and micro-batches of the longest examples, without
 preparing anything: of data that are drawn a few examples are drawn, of all others settings say lengths and labels.
@@ -7,25 +7,25 @@ preparing anything: of data that are drawn a few examples are drawn, of all othe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from adadepth.data import LabelledData
+from adadepth.contrib.estimate.mode import estimate_settings
 from adadepth.data.batches import IGNORE
 from adadepth.errors import ConfigError
 from adadepth.families.build import build_classifier, build_language_model, build_pretraining_model
-from adadepth.families.registry import family, load
+from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, Task
 from adadepth.settings.experiment import GateConfig, TokenizerKind
-from adadepth.settings.kinds import PREDICTED, kind_of, loaded_data, problem_of
+from adadepth.settings.kinds import kind_of, loaded_data, problem_of
+from adadepth.tasks.model_fields import class_fields, cls_options, head_fields
 
 _WORD = 5  # a piece that every vocabulary has
 _DRAWN = 64  # puzzles that are drawn to see what they are
-_PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
 
 
 class Subject(NamedTuple):
@@ -40,30 +40,6 @@ class Subject(NamedTuple):
     build: Callable[[], Any]
     batch: Callable[[int], dict[str, Tensor]]
     examples: int | None
-
-
-def cls_options(name: str, model: Any) -> dict[str, Any]:
-    """How many [CLS] a family's texts begin with, from settings or configuration; 0 leaves them to the tokenizer."""
-    place = family(name).first_tokens
-    return {} if place is None else load(place)(model)
-
-
-def head_fields(data: LabelledData) -> dict[str, Any]:
-    """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
-    fields = {**data.model_fields, **data.least_fields}
-    return fields | _class_fields(data.problem, data.labels)
-
-
-def _class_fields(problem: Any, names: Sequence[str]) -> dict[str, Any]:
-    if not PREDICTED[problem].has_classes:
-        return {}
-    if problem == "regression":
-        return {"num_labels": 1, "problem_type": "regression"}
-    return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: place for place, name in enumerate(names)},
-        "problem_type": _PROBLEM_TYPES.get(problem),
-    }
 
 
 def subject_of(config: ExperimentConfig) -> Subject:
@@ -105,7 +81,7 @@ def pieces_of(config: ExperimentConfig) -> int | None:
         return None if _has_own_vocabulary(model) else _stored_vocabulary(tokenizer.path)
     if tokenizer.kind is TokenizerKind.byte:
         return 256 + 3
-    found = tokenizer.vocab_size or config.estimate.words or getattr(model, "vocab_size", None)
+    found = tokenizer.vocab_size or estimate_settings(config).words or getattr(model, "vocab_size", None)
     if found is None:
         raise ConfigError(
             "estimate.words: how many there are, where the tokenizer takes all words of a text (tokenizer.vocab_size="
@@ -155,7 +131,7 @@ def _fields(config: ExperimentConfig) -> dict[str, Any]:
     problem = str(problem_of(dataset))
     if problem == "puzzle":
         return {"cells": dataset.sequence_length}
-    return _class_fields(problem, dataset.labels or ("0", "1"))
+    return class_fields(problem, dataset.labels or ("0", "1"))
 
 
 def _words(config: ExperimentConfig, *shape: int) -> Tensor:

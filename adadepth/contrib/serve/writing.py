@@ -13,13 +13,13 @@ import torch
 from transformers import StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
+from adadepth.contrib.serve.asking import refuse_text
+from adadepth.contrib.serve.knobs import Setting, turned
+from adadepth.contrib.serve.served import MOST_NEW_TOKENS, Served
+from adadepth.contrib.serve.turns import GRACE, Turn
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
 from adadepth.prediction.describing import describe_texts
-from adadepth.serving.asking import refuse_text
-from adadepth.serving.knobs import Setting, turned
-from adadepth.serving.served import MOST_NEW_TOKENS, Served
-from adadepth.serving.turns import GRACE, Turn
 
 _SEED = 0
 

@@ -14,11 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.text.passages import Text
-from adadepth.errors import DataError
-from adadepth.prediction.describing import describe, describe_texts
-from adadepth.serving.knobs import FULL, Setting, turned
-from adadepth.serving.served import (
+from adadepth.contrib.serve.knobs import FULL, Setting, turned
+from adadepth.contrib.serve.served import (
     LONGEST_TEXT,
     GivenExample,
     Served,
@@ -27,7 +24,10 @@ from adadepth.serving.served import (
     rows_of,
     symbols_of_cells,
 )
-from adadepth.serving.turns import call_within
+from adadepth.contrib.serve.turns import call_within
+from adadepth.data.text.passages import Text
+from adadepth.errors import DataError
+from adadepth.prediction.describing import describe, describe_texts
 
 _QUICK = 1.0  # seconds: what takes less is timed again, and the median told
 _TIMES = 3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.errors import ConfigError
-from adadepth.measure.devices import (
+from adadepth.contrib.estimate.devices import (
     DEVICES,
     Held,
     capacity,
@@ -16,6 +15,7 @@ from adadepth.measure.devices import (
     peak_of,
     per_device,
 )
+from adadepth.errors import ConfigError
 
 
 def test_a_device_is_named_in_any_case_or_told_by_its_peak() -> None:

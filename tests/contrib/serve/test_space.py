@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from adadepth.contrib.serve.space import make_space, write_space
 from adadepth.runs.inheritance import settings_of_run
-from adadepth.serving.space import make_space, write_space
 
 KEPT = {"status": "finished", "dataset_schema": "hops_task"}
 

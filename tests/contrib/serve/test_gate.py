@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.serving.gate import MOST_BYTES, Gate, Names, is_loopback
+from adadepth.contrib.serve.gate import MOST_BYTES, Gate, Names, is_loopback
 
 LOCAL = "127.0.0.1:7860"
 

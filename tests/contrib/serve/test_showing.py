@@ -14,14 +14,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from adadepth import AlbertActForTokenClassification
 from adadepth.cli.command_line import verbatim
+from adadepth.contrib.serve.asking import ask
+from adadepth.contrib.serve.knobs import Setting
+from adadepth.contrib.serve.served import drawn_example
+from adadepth.contrib.serve.showing import answer_html, board_html, command_for, error_html
 from adadepth.errors import DataError
-from adadepth.serving.asking import ask
-from adadepth.serving.knobs import Setting
-from adadepth.serving.served import drawn_example
-from adadepth.serving.showing import answer_html, board_html, command_for, error_html
+from tests.contrib.serve.support import of_text, served
 from tests.models_support import small_act, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.serving.support import of_text, served
 
 HOSTILE = [
     "<script>alert(1)</script>",

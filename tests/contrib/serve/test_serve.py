@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from adadepth import tasks
+from adadepth.contrib.serve import serve
+from adadepth.contrib.serve.ports import free_port
 from adadepth.errors import ConfigError
 from adadepth.report.exits import write_exit_study
-from adadepth.serving.ports import free_port
-from adadepth.tasks import serve
 from tests.configs.support import configured
+from tests.contrib.serve.support import saved
 from tests.unit.report.synthetic_exits import make_records, make_study
-from tests.unit.serving.support import saved
 
 SERVE = ("mode=serve", "checkpoint=somewhere")
 

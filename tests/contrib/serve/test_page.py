@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET
+from adadepth.contrib.serve.served import drawn_example
 from adadepth.errors import ConfigError
-from adadepth.serving.knobs import AS_TRAINED, BUDGET
-from adadepth.serving.served import drawn_example
+from tests.contrib.serve.support import of_text, served
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped.looped_support import OURO, small
-from tests.unit.serving.support import of_text, served
 
 pytest.importorskip("gradio")
 
-from adadepth.serving import page as pages
+from adadepth.contrib.serve import page as pages
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,13 @@ import torch
 
 from adadepth import AdaLayersForSequenceClassification, AlbertActForPreTraining, ParXLConfig, ParXLForCausalLM
 from adadepth.prediction import models
+from tests.contrib.serve.support import of_text, saved, served
 from tests.models_support import small_act, small_ponder
 from tests.toy_support import DATA, toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.adalayers_support import HEAD, save_base
 from tests.unit.families.looped.looped_support import OURO, small
 from tests.unit.families.par_xl_support import SMALL as PAR
-from tests.unit.serving.support import of_text, saved, served
 
 playwright = pytest.importorskip("playwright.sync_api")
 gradio = pytest.importorskip("gradio")
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="the
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The address of a page for every family, and of one with two checkpoints."""
-    from adadepth.serving.page import build_page, launch
+    from adadepth.contrib.serve.page import build_page, launch
 
     words, pieces = tokenizer("bert"), tokenizer("roberta")
 
@@ -422,7 +422,7 @@ def test_the_page_works_by_keyboard(pages: dict[str, str], visit: Any) -> None:
 
 
 def test_an_outsiders_family_is_served(tmp_path: Path, visit: Any) -> None:
-    from adadepth.serving.page import build_page, launch
+    from adadepth.contrib.serve.page import build_page, launch
 
     with toy_family_installed(tmp_path):
         models._models.cache_clear()

@@ -1,6 +1,6 @@
 """A folder that the hub runs as a space: the page for one run, with its model and settings.
 
-python -m adadepth.serving.space RUN [FOLDER]
+python -m adadepth.contrib.serve.space RUN [FOLDER]
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write_space(run: Path, folder: Path) -> Path:
         "version": _installed("adadepth", "0"),
     }
     for name, template in _FILES.items():
-        write_atomic(folder / name, templates("adadepth.serving").get_template(template).render(**told) + "\n")
+        write_atomic(folder / name, templates("adadepth.contrib.serve").get_template(template).render(**told) + "\n")
     return folder
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from adadepth import AlbertActForMaskedLM, AlbertActForSequenceClassification, AlbertActForTokenClassification, tasks
+from adadepth.contrib.serve.asking import ask, standing
+from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, restored, turned
+from adadepth.contrib.serve.served import LONGEST_TEXT, Served, drawn_example, edited_example
+from adadepth.contrib.serve.showing import answer_html
 from adadepth.errors import ConfigError, DataError
 from adadepth.prediction import models
-from adadepth.serving.asking import ask, standing
-from adadepth.serving.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, restored, turned
-from adadepth.serving.served import LONGEST_TEXT, Served, drawn_example, edited_example
-from adadepth.serving.showing import answer_html
 from tests.configs.support import configured
+from tests.contrib.serve.support import FEW, of_text, served
 from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
 from tests.toy_support import toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped.looped_support import OURO, small
-from tests.unit.serving.support import FEW, of_text, served
 
 WORDS, PIECES = tokenizer("bert"), tokenizer("roberta")
 TEXT = "a cat, they said: stop!"

@@ -8,8 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from adadepth.contrib.estimate.rehearsal import KnownNumbers, Ledger
 from adadepth.errors import ConfigError
-from adadepth.measure.rehearsal import KnownNumbers, Ledger
 
 
 def small_model() -> nn.Module:

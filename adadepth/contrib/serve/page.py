@@ -14,14 +14,11 @@ from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple
 
-from adadepth.data.text.passages import Text
-from adadepth.errors import ConfigError, UserError, format_error, is_exit
-from adadepth.report.section import templates
-from adadepth.serving.asking import ask
-from adadepth.serving.gate import Gate, Names, is_loopback, space_names
-from adadepth.serving.knobs import AS_TRAINED, FULL, Setting
-from adadepth.serving.ports import free_port
-from adadepth.serving.served import (
+from adadepth.contrib.serve.asking import ask
+from adadepth.contrib.serve.gate import Gate, Names, is_loopback, space_names
+from adadepth.contrib.serve.knobs import AS_TRAINED, FULL, Setting
+from adadepth.contrib.serve.ports import free_port
+from adadepth.contrib.serve.served import (
     LONGEST_TEXT,
     MOST_NEW_TOKENS,
     GivenExample,
@@ -29,8 +26,11 @@ from adadepth.serving.served import (
     drawn_example,
     edited_example,
 )
-from adadepth.serving.showing import answer_html, board_html, error_html, written_html
-from adadepth.serving.writing import Continuation, write_on
+from adadepth.contrib.serve.showing import answer_html, board_html, error_html, written_html
+from adadepth.contrib.serve.writing import Continuation, write_on
+from adadepth.data.text.passages import Text
+from adadepth.errors import ConfigError, UserError, format_error, is_exit
+from adadepth.report.section import templates
 from adadepth.system.console import say
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before it is imported
@@ -142,7 +142,7 @@ def _theme() -> Any:
     return gr.themes.Base(font=_FONT, font_mono=_FONT_OF_CODE, primary_hue="blue", neutral_hue="slate")
 
 
-def _template(name: str, package: str = "adadepth.serving") -> str:
+def _template(name: str, package: str = "adadepth.contrib.serve") -> str:
     return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
@@ -167,7 +167,7 @@ def build_page(served: Sequence[Served]) -> gr.Blocks:
 
 def _heading(served: Sequence[Served]) -> str:
     names = " and ".join(each.name for each in served)
-    return str(templates("adadepth.serving").get_template("heading.html.j2").render(names=names))
+    return str(templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names))
 
 
 # ---- inputs

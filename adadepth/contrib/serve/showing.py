@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from adadepth.contrib.serve.asking import Reply, Square, standing
+from adadepth.contrib.serve.knobs import AS_TRAINED, FULL, Setting
+from adadepth.contrib.serve.served import GivenExample, Served
+from adadepth.contrib.serve.writing import Continuation
 from adadepth.data.text.passages import Text
 from adadepth.report import svg
 from adadepth.report.figure import Axis, Boards, Dot, Figure, Panel, Scatter, with_air
@@ -20,10 +24,6 @@ from adadepth.report.section import templates
 from adadepth.report.table import number, percent
 from adadepth.report.texts import said, text_row
 from adadepth.report.writing import Link, depth_styles, file_name
-from adadepth.serving.asking import Reply, Square, standing
-from adadepth.serving.knobs import AS_TRAINED, FULL, Setting
-from adadepth.serving.served import GivenExample, Served
-from adadepth.serving.writing import Continuation
 
 _SIDE, _SMALL_SIDE, _MANY = 34, 26, 12  # pixels of a cell, and of one of many
 _POINTS = 7  # of a curve
@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 
 def filled(template: str, **content: Any) -> Markup:
     """A template of this package, filled in; text is escaped."""
-    return Markup(templates("adadepth.serving").get_template(f"{template}.html.j2").render(**content))
+    return Markup(templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
 
 
 def error_html(served: Served, error: Exception) -> Markup:

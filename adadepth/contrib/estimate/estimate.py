@@ -1,7 +1,8 @@
 """`mode=estimate`: what a training costs, before anything is prepared or allocated: memory, operations, days.
 
-The model is made without weights and its own step runs on fake tensors, see `adadepth.measure.rehearsal`: forward pass,
-loss, backward pass and optimiser on a micro-batch of the longest examples, nobody halting before the last update.
+The model is made without weights and its own step runs on fake tensors, see `adadepth.contrib.estimate.rehearsal`:
+forward pass, loss, backward pass and optimiser on a micro-batch of the longest examples, nobody halting before the last
+update.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from adadepth.contrib.estimate.devices import Held, capacity, days, device_of, most_rows, peak_of, per_device
+from adadepth.contrib.estimate.mode import estimate_settings
+from adadepth.contrib.estimate.rehearsal import KnownNumbers, Ledger
+from adadepth.contrib.estimate.subject import Subject, subject_of
 from adadepth.errors import ConfigError
 from adadepth.families.contract import ReadsCachedStates, Remembers
 from adadepth.families.folder import without_weights
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.devices import Held, capacity, days, device_of, most_rows, peak_of, per_device
-from adadepth.measure.rehearsal import KnownNumbers, Ledger
 from adadepth.report.table import clock, number
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.experiment import Precision
 from adadepth.system.console import say
-from adadepth.tasks.subject import Subject, subject_of
 from adadepth.training.optimization import build_optimizer
 
 _GIB, _MIB, _DAY = 2**30, 2**20, 86400
@@ -65,12 +67,12 @@ def say_estimate(config: ExperimentConfig) -> None:
     found = estimated(config)
     say(estimate_lines(config, found))
     if found["fits"] is False:
-        needed, device = f"{found['held']['total'] / _GIGA:,.1f} GB", config.estimate.device
+        needed, device = f"{found['held']['total'] / _GIGA:,.1f} GB", estimate_settings(config).device
         of_device = f"{(capacity(device_of(device)) or 0) / _GIGA:,.0f} GB of {device}"
         rows = config.trainer.per_device_train_batch_size
         raise ConfigError(
             f"trainer.per_device_train_batch_size={rows}: takes {needed}, more than the {of_device}; "
-            f"{advice(found['rows_that_fit'])}"
+            f"{_advice(found['rows_that_fit'])}"
         )
 
 
@@ -87,7 +89,8 @@ def estimated(config: ExperimentConfig) -> dict[str, Any]:
     Raises:
         ConfigError: If the step cannot be rehearsed, or what only data say is missing.
     """
-    wanted, device = config.estimate, device_of(config.estimate.device)
+    wanted = estimate_settings(config)
+    device = device_of(wanted.device)
     subject, rows = subject_of(config), config.trainer.per_device_train_batch_size
     found = rehearse_step(config, subject, rows)
     held, limit = _on_device(config, found), capacity(device)
@@ -127,11 +130,16 @@ def rows_that_fit(config: ExperimentConfig, subject: Subject, of_rows: float, li
     return most_rows(rows, few, of_rows, of_few, limit)
 
 
-def advice(rows: int | None) -> str:
+def _advice(rows: int | None) -> str:
     """What fits instead, `rows_that_fit`."""
     if rows is None:
         return "not even one row fits"
     return f"trainer.per_device_train_batch_size={rows} fits"
+
+
+def advise_batch(config: ExperimentConfig, limit: float, precision: str) -> str:
+    """Say which batch fits into so many bytes where that of the configuration does not; see `fitting_rows`."""
+    return _advice(fitting_rows(config, limit, precision))
 
 
 def fitting_rows(config: ExperimentConfig, limit: float, precision: str) -> int | None:
@@ -144,13 +152,14 @@ def fitting_rows(config: ExperimentConfig, limit: float, precision: str) -> int 
 
 
 def _on_device(config: ExperimentConfig, found: Rehearsed) -> Held:
-    return per_device(found.held, config.estimate.devices, config.trainer.fsdp, found.gradients, found.largest_block)
+    devices = estimate_settings(config).devices
+    return per_device(found.held, devices, config.trainer.fsdp, found.gradients, found.largest_block)
 
 
 def _tokens(config: ExperimentConfig, subject: Subject, of_batch: int) -> float | None:
     """Tokens of all steps; None where nobody knows how many there are."""
     trainer = config.trainer
-    of_step = of_batch * trainer.gradient_accumulation_steps * config.estimate.devices
+    of_step = of_batch * trainer.gradient_accumulation_steps * estimate_settings(config).devices
     if trainer.max_steps > 0:
         return float(trainer.max_steps * of_step)
     if subject.examples is None:
@@ -306,8 +315,8 @@ def _largest_block(model: nn.Module) -> int:
 
 def estimate_lines(config: ExperimentConfig, found: Mapping[str, Any]) -> str:
     """The estimate as lines of a table."""
-    wanted, held = config.estimate, found["held"]
-    trainer, several = config.trainer, config.estimate.devices > 1
+    wanted, held = estimate_settings(config), found["held"]
+    trainer, several = config.trainer, wanted.devices > 1
     batch = f"{trainer.per_device_train_batch_size} rows of {found['length']:,}"
     how = [precision_of(config), batch]
     how += ["gradient checkpointing"] if trainer.gradient_checkpointing else []
@@ -327,9 +336,9 @@ def estimate_lines(config: ExperimentConfig, found: Mapping[str, Any]) -> str:
 
 
 def _peak(config: ExperimentConfig) -> str:
-    device = config.estimate.device
-    name = device if isinstance(device, str) else f"{device:g} TFLOPS"
-    return f"{config.estimate.devices} x {name}" if config.estimate.devices > 1 else str(name)
+    wanted = estimate_settings(config)
+    name = wanted.device if isinstance(wanted.device, str) else f"{wanted.device:g} TFLOPS"
+    return f"{wanted.devices} x {name}" if wanted.devices > 1 else str(name)
 
 
 def _length(found: Mapping[str, Any]) -> str:

@@ -15,19 +15,19 @@ from tokenizers import Regex, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from adadepth import Pipeline, tasks
+from adadepth.contrib.serve import turns
+from adadepth.contrib.serve.asking import ask, standing
+from adadepth.contrib.serve.knobs import Setting
+from adadepth.contrib.serve.serve import served_checkpoint
+from adadepth.contrib.serve.served import Measured, Served, Standing, drawn_example
+from adadepth.contrib.serve.turns import Turns, call_within
+from adadepth.contrib.serve.writing import write_on
 from adadepth.errors import DataError
-from adadepth.serving import turns
-from adadepth.serving.asking import ask, standing
-from adadepth.serving.knobs import Setting
-from adadepth.serving.served import Measured, Served, Standing, drawn_example
-from adadepth.serving.turns import Turns, call_within
-from adadepth.serving.writing import write_on
-from adadepth.tasks.serve import served_checkpoint
 from tests.configs.support import configured
+from tests.contrib.serve.support import of_text, saved
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped.looped_support import OURO, small
-from tests.unit.serving.support import of_text, saved
 
 PANIC = "a" * 60  # which the expression below cannot decide
 LINE = "tokenizer: it fails on this text .PanicException: .*retry-limit"
@@ -44,7 +44,7 @@ def panicking(kind: str) -> PreTrainedTokenizerFast:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Turns of a moment."""
     monkeypatch.setattr(turns, "GRACE", 0.05)
-    monkeypatch.setattr("adadepth.serving.writing.GRACE", 0.05)
+    monkeypatch.setattr("adadepth.contrib.serve.writing.GRACE", 0.05)
     return Turns(0.3)
 
 
@@ -85,7 +85,7 @@ class Fatal(BaseException):
 
 def test_a_writer_tells_whatever_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = of_text(small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), tokenizer("roberta"))
-    monkeypatch.setattr("adadepth.serving.writing.describe_texts", _fail)
+    monkeypatch.setattr("adadepth.contrib.serve.writing.describe_texts", _fail)
     with pytest.raises(Fatal):
         list(write_on(one, "a cat", 2, Setting()))
 
@@ -150,7 +150,7 @@ def test_a_token_that_never_comes_is_a_line(
 ) -> None:
     words = tokenizer("roberta")
     one = of_text(small(**OURO | {"vocab_size": len(words)}), words, turns=impatient)
-    monkeypatch.setattr("adadepth.serving.writing.describe_texts", lambda *_: stuck.wait(60))
+    monkeypatch.setattr("adadepth.contrib.serve.writing.describe_texts", lambda *_: stuck.wait(60))
     with pytest.raises(DataError, match=r"^the next token takes more than 0\.3 seconds"):
         list(write_on(one, "a cat", 2, Setting()))
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from adadepth.contrib.serve.knobs import knobs_of
+from adadepth.contrib.serve.serve import served_checkpoint
+from adadepth.contrib.serve.served import Served
 from adadepth.data import load_labelled_data
 from adadepth.families.build import build_classifier
 from adadepth.prediction import Pipeline
-from adadepth.serving.knobs import knobs_of
-from adadepth.serving.served import Served
-from adadepth.tasks.serve import served_checkpoint
-from adadepth.tasks.subject import head_fields
+from adadepth.tasks.model_fields import head_fields
 from tests.configs.support import configured
 from tests.models_support import spread_depths
 

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from adadepth.contrib.serve.knobs import budget_knob, knobs_of
+from adadepth.contrib.serve.mode import serve_settings
+from adadepth.contrib.serve.served import Drawn, Measured, Served, Standing
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError, missing_package
 from adadepth.families.registry import load
@@ -24,8 +27,6 @@ from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
 from adadepth.runs.directory import run_of_checkpoint
 from adadepth.runs.inheritance import settings_of_run
 from adadepth.runs.program import program
-from adadepth.serving.knobs import budget_knob, knobs_of
-from adadepth.serving.served import Drawn, Measured, Served, Standing
 from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import columns_of, kind_of, problem_of
 from adadepth.settings.overrides import format_override
@@ -33,9 +34,9 @@ from adadepth.system.console import say
 from adadepth.system.demos import format_run, is_demo
 from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
 from adadepth.tasks.identity import class_names_of
+from adadepth.tasks.model_fields import cls_options
 from adadepth.tasks.predict import load_pipeline, trained_columns
 from adadepth.tasks.session import Parts, given_overrides
-from adadepth.tasks.subject import cls_options
 from adadepth.training.arguments import training_arguments
 
 _FEW = 64  # training examples, which nobody asks about
@@ -58,9 +59,10 @@ def serve(config: ExperimentConfig) -> None:
         raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
     served = [served_checkpoint(each) for each in _each(config)]
     check_alike(served)
-    from adadepth.serving.page import open_page
+    from adadepth.contrib.serve.page import open_page
 
-    open_page(served, config.serve.host, config.serve.port, config.serve.names)
+    address = serve_settings(config)
+    open_page(served, address.host, address.port, address.names)
 
 
 def check_alike(served: Sequence[Served]) -> None:
@@ -78,7 +80,7 @@ def check_alike(served: Sequence[Served]) -> None:
 
 def open_page_of_run(run: Path, host: str, port: int) -> None:
     """Open the page of one run, whose folder may have been moved: what the file of a space does."""
-    from adadepth.serving.page import open_page
+    from adadepth.contrib.serve.page import open_page
 
     settings = settings_of_run(run, "checkpoint")
     config = dataclasses.replace(settings, checkpoint=str(run), mode=Mode.predict)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adadepth.contrib.serve.knobs import Knob, Setting
+from adadepth.contrib.serve.turns import Turns
 from adadepth.data.board import Board
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
-from adadepth.serving.knobs import Knob, Setting
-from adadepth.serving.turns import Turns
 
 LONGEST_TEXT = 5_000  # characters that a visitor may ask about
 MOST_NEW_TOKENS = 200

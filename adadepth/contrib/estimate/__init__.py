@@ -1,0 +1,1 @@
+"""`mode=estimate`: memory, operations and days of a training before anything is prepared or allocated."""

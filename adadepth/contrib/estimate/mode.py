@@ -1,0 +1,71 @@
+"""The mode `estimate`: its settings, their checks and its descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from adadepth.contrib.estimate.devices import device_of
+from adadepth.errors import ConfigError
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.declaration import Allowed, at_least, between, setting
+from adadepth.settings.kinds import positions_read
+from adadepth.settings.modes import ModeSpec, mode_settings
+
+_REACHED = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
+
+
+_MOST_WORDS, _MOST_TOKENS = 2**31 - 1, 2**28
+
+
+@dataclass
+class EstimateConfig:
+    """What mode=estimate supposes of the machines, and what only data would say."""
+
+    device: Any = setting(
+        "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
+    )
+    devices: int = setting(
+        1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
+    )
+    share: float = setting(0.4, "of the device's peak that training reaches", _REACHED)
+    words: int | None = setting(
+        None, "size of a vocabulary that takes all words of a text, which is not read", between(1, _MOST_WORDS)
+    )
+
+
+ESTIMATE = ModeSpec(
+    "adadepth.contrib.estimate.estimate:say_estimate",
+    "memory, operations and days of a training, before anything is prepared",
+    "estimating",
+    settings=EstimateConfig,
+    always=("words",),
+    checks=(f"{__name__}:check_estimate",),
+    describes_training=True,
+    batch_advice="adadepth.contrib.estimate.estimate:advise_batch",
+)
+
+
+def check_estimate(config: ExperimentConfig) -> Iterator[str]:
+    """Yield a line for everything that cannot be estimated."""
+    wanted = estimate_settings(config)
+    try:
+        device_of(wanted.device)
+    except ConfigError as error:
+        yield str(error)
+    if config.trainer.fsdp and wanted.devices == 1:
+        yield "trainer.fsdp=true: shards over several devices; say how many with estimate.devices"
+    if config.halting.alone:
+        yield "halting.alone=true: mode=estimate estimates the first stage; leave it out"
+    key, length = positions_read(config.dataset)
+    rows = config.trainer.per_device_train_batch_size
+    if rows * length > _MOST_TOKENS:
+        of_batch = f"with {key}={length} a batch has more than {_MOST_TOKENS} tokens"
+        yield f"trainer.per_device_train_batch_size={rows}: {of_batch}"
+
+
+def estimate_settings(config: ExperimentConfig) -> EstimateConfig:
+    """Return the settings of this mode."""
+    found: EstimateConfig = mode_settings(config, "estimate")
+    return found

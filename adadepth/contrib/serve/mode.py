@@ -1,0 +1,53 @@
+"""The mode `serve`: its settings and its descriptor."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.declaration import Allowed, between, setting
+from adadepth.settings.modes import ModeSpec, mode_settings
+
+
+def _is_host(value: str) -> bool:
+    """Whether the system can look a name up at all: sockets raise a `UnicodeError` for others."""
+    try:
+        return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
+    except UnicodeError:
+        return False
+
+
+_HOST = Allowed(_is_host, "a name or an address of this machine, as localhost or 127.0.0.1")
+
+
+HOST_NAMES = Allowed(
+    lambda names: all(re.fullmatch(r"[\w.-]+", name) for name in names), "a list of names without scheme and port"
+)
+
+
+@dataclass
+class ServeConfig:
+    """Where mode=serve opens its page."""
+
+    host: str = setting(
+        "127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model", _HOST
+    )
+    port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
+    names: list[str] = setting([], "names of the page beside those of the address, such as that of a proxy", HOST_NAMES)
+
+
+SERVE = ModeSpec(
+    "adadepth.contrib.serve.serve:serve",
+    "ask checkpoints on a page, and move their depth",
+    "serving",
+    settings=ServeConfig,
+    checkpoints="several",
+    inherits=True,
+)
+
+
+def serve_settings(config: ExperimentConfig) -> ServeConfig:
+    """Return the settings of this mode."""
+    found: ServeConfig = mode_settings(config, "serve")
+    return found

@@ -1,0 +1,32 @@
+"""The public keys of mode=estimate and what they can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadepth.cli.composition import known_keys
+from adadepth.errors import ConfigError
+from tests.configs.support import configured
+
+
+def test_the_public_keys_are_frozen() -> None:
+    keys = ["estimate.device", "estimate.devices", "estimate.share", "estimate.words"]
+    assert [key for key in known_keys() if key.startswith("estimate")] == ["estimate", *keys]
+
+
+@pytest.mark.parametrize(("override", "message"), [
+    ("estimate.words=1000000000000", "estimate.words=1000000000000: must be from 1 to "),
+    ("estimate.share=0", "estimate.share=0.0: must be above 0 and at most 1"),
+    ("trainer.per_device_train_batch_size=1000000000", "trainer.per_device_train_batch_size=1000000000: "),
+    ("estimate.device=H10", "estimate.device=H10: must be a number of TFLOPS or one of "),
+])  # fmt: skip
+def test_what_cannot_be_estimated_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured("par_tiny", "mode=estimate", override)
+    assert str(caught.value).startswith(message)
+
+
+def test_only_a_fact_is_read_with_other_modes() -> None:
+    assert configured("par_tiny", "estimate.words=7").estimate.words == 7  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"^estimate: read only with mode=estimate, but mode=train$"):
+        configured("par_tiny", "estimate.devices=2")

@@ -1,0 +1,34 @@
+"""The public keys of mode=serve and what they can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadepth.cli.composition import known_keys
+from adadepth.errors import ConfigError
+from tests.configs.support import configured
+
+
+def test_the_public_keys_are_frozen() -> None:
+    keys = ["serve.host", "serve.port", "serve.names"]
+    assert [key for key in known_keys() if key.startswith("serve")] == ["serve", *keys]
+
+
+@pytest.mark.parametrize("host", ["ü..x", "x..", "a" * 64, "a b", "http://x", "", "x/y"])
+def test_a_host_that_no_system_can_look_up_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"serve\.host"):
+        configured("act_tiny", "mode=serve", "checkpoint=x", f"serve.host='{host}'")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "0.0.0.0", "my-machine.example", "bücher.example"])
+def test_names_and_addresses_are_hosts(host: str) -> None:
+    assert configured("act_tiny", "mode=serve", "checkpoint=x", f"serve.host='{host}'").serve.host == host  # type: ignore[attr-defined]
+
+
+def test_which_modes_read_checkpoints_and_lists_of_them() -> None:
+    with pytest.raises(ConfigError, match=r"read only with mode=evaluate, predict, probe or serve, but mode=train"):
+        configured("act_tiny", "checkpoint=a")
+    with pytest.raises(ConfigError, match=r"must be one; a list is read only with mode=serve"):
+        configured("act_tiny", "mode=evaluate", "checkpoint=[a,b]")
+    with pytest.raises(ConfigError, match=r"^serve: read only with mode=serve checkpoint=latest, but mode=train"):
+        configured("act_tiny", "serve.port=3")
