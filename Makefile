@@ -22,7 +22,7 @@ SUDOKU ?=
 MAZES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demos test test-slow model-tests test-gpu gpu space docs lint format bench lock lock-check clean
+.PHONY: help install demo demos test test-slow test-next model-tests test-gpu gpu space docs lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ test: $(READY) ## Run the quick tests
 test-slow: model-tests ## Run the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m pytest tests/property --hypothesis-profile thorough)
+
+test-next: ## Run the quick tests with the newest transformers and torch, in .venv-next: ARGS="--pre --only transformers"
+	@$(PYTHON) .ci/next.py --workers $(WORKERS) $(ARGS)
 
 model-tests: $(MODEL_TESTS)/.ready ## Fetch transformers' own model tests, which test-slow runs on the families
 
@@ -102,5 +105,5 @@ lock-check: ## Check that poetry.lock belongs to pyproject.toml (offline)
 	@$(PYTHON) .ci/lock.py check
 
 clean: ## Remove the environment and the caches; keep outputs/
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
+	rm -rf $(VENV) .venv-next .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

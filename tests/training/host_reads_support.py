@@ -28,7 +28,8 @@ WITHOUT_ENDS = (
 )  # fmt: skip
 
 
-BATCH = ("islice(epoch_iterator", "_prepare_inputs(inputs)")  # what brings a batch to the device
+# What brings a batch to the device, and the counts of its targets.
+BATCH = ("_prepare_inputs(batch)", "totals = torch.stack([*sums, tokens])")
 
 
 class Update(NamedTuple):
