@@ -44,12 +44,30 @@ _ACT_PHASES = {
         "trainer.gradient_accumulation_steps": 32,
     },
 }  # fmt: skip
+# Question answering and multiple choice: Lan et al. 2020, table 14, and the windows of its code.
+_ALBERT = {
+    "trainer.per_device_train_batch_size": 16, "trainer.optimizer": "adamw", "trainer.weight_decay": 0.01,
+    "trainer.adam_epsilon": 1e-6,
+}  # fmt: skip
 _ACT = {
     **{(name, f"preset=paper/{name}", *phase): _ACT_GEOMETRY | _ACT_OPTIMISER | recipe | {
         "model.num_hidden_layers": layers, "model.act_penalty": penalty, "budget.target": None,
         "dataset.name": "wikipedia_bookcorpus", "dataset.sentence_order": True,
         "tokenizer.path": "albert/albert-base-v2", "trainer.time_budget_minutes": None,
     } for name, (layers, penalty) in _ACT_DEPTHS.items() for phase, recipe in _ACT_PHASES.items()},
+    ("act_squad",): _ALBERT | {
+        "dataset.sequence_length": 384, "trainer.learning_rate": 5e-5, "trainer.gradient_accumulation_steps": 3,
+        "trainer.max_steps": 3649, "trainer.warmup_steps": 365, "dataset.stride": 128,
+        "dataset.max_question_length": 64, "dataset.max_answer_length": 30, "dataset.n_best": 20,
+    },
+    ("act_squad", "dataset=squad_v2", "trainer=albert_squad_v2"): _ALBERT | {
+        "dataset.sequence_length": 512, "trainer.learning_rate": 3e-5, "trainer.gradient_accumulation_steps": 3,
+        "trainer.max_steps": 8144, "trainer.warmup_steps": 814, "dataset.unanswerable": True,
+    },
+    ("act_swag",): _ALBERT | {
+        "dataset.sequence_length": 128, "trainer.learning_rate": 2e-5, "trainer.gradient_accumulation_steps": 2,
+        "trainer.max_steps": 12_000, "trainer.warmup_steps": 1000,
+    },
     ("act_cola",): {
         "trainer.optimizer": "lamb", "trainer.num_train_epochs": 4, "trainer.warmup_steps": 200,
         "dataset.sequence_length": 128, "model.classifier_dropout_prob": 0.1,
@@ -199,6 +217,7 @@ _PAR = {
         "model.proj_factor": 4, "model.hidden_dropout_prob": 0.1, "model.output_dropout_prob": 0,
         "model.attention_scale": "linear", "model.attention_out_act": "relu", "model.share_position_bias": False,
         "model.projection_bias": True, "model.softmax_bias": True, "model.layer_norm_eps": 1e-3,
+        "model.initializer": "glorot", "search.gate_learning_rate": None, "search.seed_evaluation": True,
         "search.method": "joint", "search.path": "soft", "search.straight_through": False, "search.tau_start": 1.0,
         "search.tau_end": 0.1, "dataset.sequence_length": 32, "dataset.append_eos": False, "tokenizer.kind": "unigram",
         "tokenizer.vocab_size": 12_000, "tokenizer.lowercase": True, "tokenizer.symbols": ["@-@"],

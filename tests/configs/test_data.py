@@ -1,0 +1,57 @@
+"""Settings of data: which models read them, what is measured of them, and what a run takes from its files."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadepth.cli.validation import evaluation_metrics
+from adadepth.settings.data import TreebankConfig
+from adadepth.settings.fingerprint import result_hash
+from adadepth.settings.kinds import problem_of
+from tests.configs.support import configured
+
+
+def test_columns_by_name_are_those_that_runs_wrote_out_before() -> None:
+    """So that a run goes on, and is the same run of a grid, whether its file names the columns or not."""
+    given = ("ponder_tiny", "dataset=table", "dataset.path=x")
+    by_name = configured(*given)
+    written = configured(*given, "dataset.text_columns=[sentence]", "dataset.label_column=label")
+    other = configured(*given, "dataset.text_columns=[text]")
+    assert (by_name.dataset.text_columns, by_name.dataset.label_column) == (None, None)
+    assert result_hash(by_name) == result_hash(written) != result_hash(other)
+
+
+@pytest.mark.parametrize("root", ["act_wikitext2", "act_tiny", "act_base", "act_pos", "act_cola", "act_squad"])
+def test_a_model_of_any_task_reads_a_treebank(root: str) -> None:
+    given = ("mode=evaluate", "checkpoint=latest", "dataset=treebank", "dataset.path=folder")
+    dataset = configured(root, *given).dataset
+    assert isinstance(dataset, TreebankConfig)
+    assert (dataset.max_evaluation_examples, dataset.masking) == (None, configured().dataset.masking)
+
+
+@pytest.mark.parametrize("root", ["act_maze", "act_hops", "act_addition", "act_pos"])
+def test_token_tasks_select_on_their_accuracy(root: str) -> None:
+    config = configured(root)
+    assert problem_of(config.dataset) == "tagging"
+    assert {"score", "token_accuracy"} <= set(evaluation_metrics(config))
+
+
+@pytest.mark.parametrize("dataset", ["ud_pos", "wikiann", "conll2003", "tagging_table"])
+@pytest.mark.parametrize("model", ["albert_act_mini", "albert_act_pretrained"])
+def test_act_takes_every_tagging_data_set(dataset: str, model: str) -> None:
+    given = ["dataset.path=folder"] if dataset == "tagging_table" else []
+    assert configured("act_pos", f"dataset={dataset}", f"model={model}", *given).model.name == "albert_act"
+
+
+def test_the_sequence_form_of_pointers_is_for_every_family() -> None:
+    for model in ("ponder_albert_mini", "pabee_mini", "albert_mini"):
+        config = configured("ponder_tiny", "dataset=hops_sequence", f"model={model}")
+        assert problem_of(config.dataset) == "classification"
+        assert "accuracy" in evaluation_metrics(config)
+
+
+def test_an_evaluation_measures_what_is_named() -> None:
+    assert evaluation_metrics(configured("act_squad")) == (
+        "loss", "task_loss", "ponder_loss", "score", "exact_match", "f1",
+    )  # fmt: skip
+    assert evaluation_metrics(configured("act_swag"))[-2:] == ("score", "accuracy")
