@@ -57,15 +57,6 @@ def test_equals_the_definition(probabilities, cap):
         assert weights[0, token].tolist() == pytest.approx(expected, abs=1e-5)
 
 
-@given(probabilities=PROBABILITIES)
-def test_weights_of_tokens_sum_to_one_and_updates_stay_below_the_cap(probabilities):
-    state, weights = roll(probabilities, cap="forced")
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(state.updates), atol=1e-6, rtol=0)
-    assert (weights >= 0).all()
-    assert ((state.updates >= 1) & (state.updates <= probabilities.shape[-1])).all()
-    assert not state.running.any()
-
-
 @given(probabilities=PROBABILITIES, epsilons=st.tuples(st.floats(0.001, 0.9), st.floats(0.001, 0.9)))
 def test_a_larger_epsilon_never_deepens(probabilities, epsilons):
     small, large = sorted(epsilons)
@@ -79,14 +70,6 @@ def test_padding_starts_halted_and_stays_so(probabilities):
     assert not (state.updates.any())
     assert not (state.remainders.any())
     assert not (weights.any())
-
-
-def test_known_depths():
-    """Never halting reaches the cap; one half halts at the second update; certainty at the first."""
-    rows = torch.tensor([[0.0] * 6, [0.5] * 6, [1.0] * 6])
-    state, _ = roll(rows)
-    assert state.updates.tolist() == [[6.0, 2.0, 1.0]]
-    assert state.remainders.tolist() == [[0.0, 0.5, 1.0]]
 
 
 def test_only_the_switch_gives_capped_tokens_a_gradient():

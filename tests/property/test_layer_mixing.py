@@ -1,9 +1,11 @@
 """Laws of layer weights, for any scores."""
 
 import math
+from itertools import pairwise
 
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from adadepth.halting.layer_mixing import expected_state, layer_weights, weights_entropy
@@ -23,21 +25,37 @@ def settings(draw):
     return scores, options
 
 
+def plain_weights(scores, alpha, cutoff, top_k, kept):
+    """The definition in double precision: who takes part, their softmax, and what is left of it above the cutoff."""
+    logits = {layer: alpha * score for layer, score in enumerate(scores) if kept is None or layer in kept}
+    chosen = sorted(logits, key=logits.__getitem__, reverse=True)[: top_k or len(scores)]
+    powers = {layer: math.exp(logits[layer] - logits[chosen[0]]) for layer in chosen}
+    weights = {layer: power / sum(powers.values()) for layer, power in powers.items()}
+    left = {layer: weight for layer, weight in weights.items() if weight > cutoff or layer == chosen[0]}
+    return [left.get(layer, 0.0) / sum(left.values()) for layer in range(len(scores))]
+
+
 @given(settings())
-def test_weights_are_a_distribution(case):
+def test_weights_equal_their_definition(case):
+    scores, options = case
+    logits = sorted(options["alpha"] * scores.double())
+    assume(all(later - earlier > 1e-3 for earlier, later in pairwise(logits)))  # which of equal ones is cut is open
+    found = layer_weights(scores, **options)
+    raw = plain_weights(scores.tolist(), **{**options, "cutoff": 0.0})
+    assume(all(abs(weight - options["cutoff"]) > 1e-5 for weight in raw))
+    assert found.tolist() == pytest.approx(plain_weights(scores.tolist(), **options), abs=1e-4)
+
+
+@given(settings())
+def test_weights_are_a_distribution_over_the_layers_asked_for(case):
     scores, options = case
     weights = layer_weights(scores, **options)
     assert (weights >= 0).all()
     torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
-    assert weights[scores == scores.max()].max() > 0 or options["kept"] is not None
-
-
-@given(settings())
-def test_no_more_layers_than_asked_for(case):
-    scores, options = case
-    active = layer_weights(scores, **options).nonzero().flatten().tolist()
+    active = weights.nonzero().flatten().tolist()
     assert len(active) <= (options["top_k"] or len(scores))
     assert options["kept"] is None or set(active) <= set(options["kept"])
+    assert -1e-5 <= weights_entropy(weights).item() <= math.log(len(scores)) + 1e-5
 
 
 @given(st.integers(1, 26), st.floats(0.1, 256.0), st.floats(0.0, 0.999))
@@ -46,10 +64,3 @@ def test_equal_scores_are_uniform(layers, alpha, share):
     torch.testing.assert_close(weights, torch.full((layers,), 1 / layers))
     assert math.isclose(weights_entropy(weights).item(), math.log(layers), abs_tol=1e-4)
     assert math.isclose(expected_state(weights, 0).item(), (layers - 1) / 2, abs_tol=1e-3)
-
-
-@given(settings())
-def test_entropy_is_between_that_of_one_layer_and_of_all(case):
-    scores, options = case
-    entropy = weights_entropy(layer_weights(scores, **options)).item()
-    assert -1e-5 <= entropy <= math.log(len(scores)) + 1e-5

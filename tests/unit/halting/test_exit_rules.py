@@ -93,19 +93,6 @@ def test_the_level_of_a_quantile_is_strict():
     assert [apply_rule(Quantile(q), None, halves).item() for q in (0.49, 0.5, 0.74, 0.75)] == [1, 2, 2, 3]
 
 
-@pytest.mark.parametrize("q", [0.0, 0.3, 0.5, 0.9, 1.0])
-def test_quantile_exits_where_the_online_cdf_crosses(q):
-    lambdas = torch.rand(100, 5, generator=torch.Generator().manual_seed(2))
-    expected = []
-    for row in lambdas.double().tolist():
-        reached, crossed = 1.0, []
-        for probability in row:
-            reached *= 1 - probability
-            crossed.append(1 - reached > q)
-        expected.append(first(crossed))
-    assert apply_rule(Quantile(q), None, halting_logits(lambdas)).tolist() == expected
-
-
 def test_quantile_at_the_edges():
     certain = halting_logits(torch.tensor([[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
     assert apply_rule(Quantile(0.5), None, certain).tolist() == [2, 3, 1]
@@ -122,13 +109,6 @@ def test_samples_follow_the_halting_distribution():
     expected = halting_distribution(logits[0], "leftover").pmf.double()
     counts = torch.bincount(drawn, minlength=6)[1:]
     assert chisquare(counts.numpy(), (expected / expected.sum() * 10_000).numpy(), sum_check=False)[1] > 0.01
-
-
-def test_samples_depend_on_the_generator_only():
-    logits = torch.randn(50, 6)
-    first_draw = apply_rule(Sample(), None, logits, torch.Generator().manual_seed(1))
-    assert torch.equal(first_draw, apply_rule(Sample(), None, logits, torch.Generator().manual_seed(1)))
-    assert not torch.equal(first_draw, apply_rule(Sample(), None, logits, torch.Generator().manual_seed(2)))
 
 
 def test_expectation_mixes_probabilities_and_runs_every_step():
@@ -160,7 +140,9 @@ def test_predictions_are_those_of_each_examples_own_step():
     assert found.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
 
 
-@pytest.mark.parametrize("label", standard_rules(ALL, 3, 6))
+@pytest.mark.parametrize("label", ["quantile:0.5", "sample", "expectation", "fixed:3", "entropy:0.5",
+                                   "normalised_entropy:0.5", "confidence:0.75", "margin:0.5", "kl:0.1", "patience:2",
+                                   "distance:0.5", "acceleration:0.5:1"])  # fmt: skip
 def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
     """Batch of B, B batches of one, and the loop in which finished rows leave: one and the same decision."""
     rule = parse_rule(label)
@@ -183,18 +165,15 @@ def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
     assert exits.tolist() == alone
 
 
-@pytest.mark.parametrize(
-    "label", [*standard_rules(ALL, 3, 24), "acceleration:0.1", "patience:2:0.05", "entropy:0.123456789", "quantile:1"]
-)
-def test_a_label_reads_back(label):
-    rule = parse_rule(label)
-    assert rule.label == label
-    assert parse_rule(rule.label) == rule
+def test_a_label_reads_back():
+    own = ("acceleration:0.1", "patience:2:0.05", "entropy:0.123456789", "quantile:1")
+    for label in (*standard_rules(ALL, 3, 24), *own):
+        assert parse_rule(label).label == label
+        assert parse_rule(parse_rule(label).label) == parse_rule(label)
 
 
 def test_a_bare_name_takes_the_published_default():
     assert parse_rule("quantile") == Quantile(0.5)
-    assert parse_rule("quantile").label == "quantile:0.5"
     assert parse_rule("patience").label == "patience:3"
 
 
@@ -229,12 +208,7 @@ def test_a_wrong_text_is_refused_in_one_line(text, message):
 @pytest.mark.parametrize(
     ("label", "signals", "classes", "message"),
     [
-        (
-            "quantile",
-            LOGITS,
-            2,
-            r"'quantile:0.5': needs halting probabilities, which some_model does not have; .*fixed",
-        ),
+        ("quantile", LOGITS, 2, r"'quantile:0.5': needs halting probabilities, which some_model does not .*fixed"),
         ("expectation", frozenset(), 2, r"needs halting probabilities and logits of every step.*no exit rule"),
         ("confidence:0.9", BOTH, 1, r"needs classes, and this is a regression; .*patience$"),
         ("fixed:7", BOTH, 2, r"'fixed:7': the model has 6 steps"),
@@ -274,20 +248,14 @@ def test_a_higher_level_never_exits_earlier(label):
     assert depths[-1].float().mean() > 5.5
 
 
-@pytest.mark.parametrize("label", ["fixed:2", "patience", "sample", "expectation"])
-def test_rules_without_a_threshold_have_no_level(label):
-    assert parse_rule(label).at_level(0.5) is None
+def test_rules_without_a_threshold_have_no_level():
+    for label in ("fixed:2", "patience", "sample", "expectation"):
+        assert parse_rule(label).at_level(0.5) is None
 
 
-@pytest.mark.parametrize(
-    ("label", "reads"),
-    [
-        ("fixed:2", set()),
-        ("quantile", {"halting"}),
-        ("kl:1", {"logits"}),
-        ("distance:1", {"states"}),
-        ("expectation", {"logits", "halting"}),
-    ],
-)
-def test_a_rule_says_what_it_reads(label, reads):
-    assert parse_rule(label).reads == reads
+def test_a_rule_says_what_it_reads():
+    reads = {
+        "fixed:2": set(), "quantile": {"halting"}, "kl:1": {"logits"}, "distance:1": {"states"},
+        "expectation": {"logits", "halting"},
+    }  # fmt: skip
+    assert {label: parse_rule(label).reads for label in reads} == reads
