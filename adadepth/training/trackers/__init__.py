@@ -1,6 +1,6 @@
 """Trackers beside `metrics.jsonl`, one file each, by the name that `logger.report_to` says; none is imported here.
 
-Further ones join by the entry points group `adadepth.loggers`, those of `adadepth.contrib.trackers` among them.
+Further ones join by the entry points group `adadepth.loggers`.
 """
 
 from collections.abc import Mapping
