@@ -169,7 +169,8 @@ def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
 def _measured(figures: Sequence[Sequence[Any]], digits: int) -> str:
     """Format figures of several seeds, pairs of a value and its unit, as a range with the unit."""
     values = [value for value, _ in figures if value is not None]
-    return f"{_range(values, digits)} {figures[0][1]}" if values else "-"
+    units = [unit for value, unit in figures if value is not None]
+    return f"{_range(values, digits)} {units[0]}" if values else "-"
 
 
 def _range(values: Sequence[float], digits: int) -> str:
