@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from filelock import FileLock
 
@@ -42,7 +42,7 @@ def find_damage(folder: Path) -> str | None:
     """
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        return damage(folder, {name: _entry(written) for name, written in record.items()})
+        return damage(folder, record)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return f"its {SEAL} is missing"
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -62,11 +62,6 @@ def remove_path(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _entry(written: Any) -> dict[str, Any]:
-    """What is said of a file; folders of older versions say it as a pair."""
-    return written if isinstance(written, dict) else dict(zip(("bytes", "crc32"), written, strict=True))
 
 
 def _flush(path: Path) -> None:

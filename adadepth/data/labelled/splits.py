@@ -414,13 +414,11 @@ def _used_rows(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | N
             rows = count_rows(batch)
             kept = [True] * rows if used is None else used[first : first + rows].tolist()
             missing += sum(keep and _is_missing(text) for name in texts for text, keep in _pair(batch[name], kept))
-            yield {
-                **batch,
-                **{
-                    name: [cell if keep else blank for cell, keep in _pair(batch[name], kept)]
-                    for name, blank in blanks.items()
-                },
+            cells = {
+                name: [cell if keep else blank for cell, keep in _pair(batch[name], kept)]
+                for name, blank in blanks.items()
             }
+            yield {**batch, **cells}
             first += rows
         if missing:
             logger.warning(

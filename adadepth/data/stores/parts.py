@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -28,7 +27,6 @@ from adadepth.data.cache import CheckedSource, digest, remove_path
 from adadepth.data.stores.arrays import ArrayWriter, cached_arrays, versioned
 from adadepth.errors import DataError
 from adadepth.system.console import progress
-from adadepth.system.files import is_dead
 from adadepth.system.processes import end_with_parent
 
 if TYPE_CHECKING:
@@ -117,8 +115,6 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
     if not kept.is_dir():
         remove_path(kept)
     kept.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(kept.parent)
-    (kept / _PREPARER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
     payload = pickle.dumps(encode)
     tasks = (
         delayed(_encoded)(payload, part, kept / f"{number}.npz")
@@ -138,24 +134,6 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
             f"dataset.prepare_workers={workers}: a process was killed while it tokenised, for want of memory perhaps; "
             "the same command goes on with what is done, and fewer processes need less"
         ) from error
-
-
-_PREPARER = "preparer"  # names the machine and the process that encodes
-_SEMAPHORES = Path("/dev/shm")  # where Linux has those of processes
-
-
-def _remove_leftovers(root: Path) -> None:
-    """Remove what killed preparations of this cache left: folders of joblib, semaphores of its pool."""
-    for file in root.glob(f"*.parts/{_PREPARER}"):
-        try:
-            host, process = file.read_text(encoding="utf-8").split(" ")
-            if host != socket.gethostname() or not is_dead(int(process)):
-                continue
-            leftovers = [*file.parent.glob("joblib_*"), *_SEMAPHORES.glob(f"sem.loky-{int(process)}-*"), file]
-            for path in leftovers:
-                remove_path(path)
-        except (OSError, ValueError):  # of another user, or no such record
-            continue
 
 
 def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:

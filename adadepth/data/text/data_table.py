@@ -52,8 +52,10 @@ class DataTable:
         first = 0
         for batch in self.batches():
             count = count_rows(batch)
-            places = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
-            yield batch if ROW_PLACES in batch else {**batch, ROW_PLACES: places}
+            if ROW_PLACES not in batch:
+                places = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
+                batch = {**batch, ROW_PLACES: places}
+            yield batch
             first += count
 
     def count(self) -> int:

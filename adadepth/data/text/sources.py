@@ -10,9 +10,6 @@ from pathlib import Path
 
 from adadepth.errors import DataError
 
-_BYTES_AT_ONCE = 2**22
-_COLUMNS = (".parquet", ".arrow", ".gz")  # files in which a carriage return is no end of a line
-
 
 class SourceFile:
     """A file that a setting names, as it is when this object is made.
@@ -60,21 +57,11 @@ class SourceFile:
         return os.path.realpath(self.path), status.st_mtime_ns, status.st_size
 
     def _compute_digest(self) -> str:
-        """Digest the bytes; texts in which a carriage return ends a line were read otherwise before and say so."""
-        hasher = hashlib.blake2b()
-        returns = pairs = 0  # carriage returns, and those with a line feed behind them
-        last = b""
         try:
             with self.path.open("rb") as stream:
-                while piece := stream.read(_BYTES_AT_ONCE):
-                    hasher.update(piece)
-                    returns += piece.count(b"\r")
-                    pairs += piece.count(b"\r\n") + (last == b"\r" and piece[:1] == b"\n")
-                    last = piece[-1:]
+                return f"{self.path.suffix} {hashlib.file_digest(stream, 'blake2b').hexdigest()}"
         except OSError as error:
             raise self._unreadable(error) from error
-        is_text = self.path.suffix not in _COLUMNS
-        return f"{self.path.suffix} {hasher.hexdigest()}{' cr' if is_text and returns > pairs else ''}"
 
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(f"{self.key}={self.path}: cannot be read ({error.strerror})")

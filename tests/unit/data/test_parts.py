@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -169,32 +168,6 @@ def test_parts_that_are_not_of_this_text_are_made_anew(
         shutil.rmtree(kept)
         kept.write_text("")
     assert prepared(root, texts, encoding, 1) == whole
-
-
-def test_what_a_killed_preparation_left_in_memory_is_removed(
-    texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "PART", 800)
-    shared = tmp_path / "shm"
-    shared.mkdir()
-    monkeypatch.setattr(parts, "_SEMAPHORES", shared)
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    dead, alive = int(gone.stdout), os.getpid()
-    root = tmp_path / "cache"
-    for process, host in ((dead, socket.gethostname()), (alive, socket.gethostname()), (dead + 1, "elsewhere")):
-        left = root / f"{process}.parts"
-        (left / "joblib_memmapping_folder_1").mkdir(parents=True)
-        (left / "preparer").write_text(f"{host} {process}")
-        (shared / f"sem.loky-{process}-abc").write_text("")
-    (root / "torn.parts").mkdir()
-    (root / "torn.parts" / "preparer").write_text("")
-    parts.cached_texts(root, "train-key", lambda: texts, document_encoding(tokenizer), 1)
-    assert sorted(path.name for path in shared.iterdir()) == sorted(
-        [f"sem.loky-{alive}-abc", f"sem.loky-{dead + 1}-abc"]
-    )
-    assert sorted(path.parent.name for path in root.glob("*.parts/joblib_*")) == sorted(
-        [f"{alive}.parts", f"{dead + 1}.parts"]
-    )
 
 
 PREPARE = """

@@ -21,8 +21,7 @@ from adadepth.data.text import hub
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import CausalConfig, ChoiceConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
-from tests.configs.support import configured
+from adadepth.settings.data import CausalConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
 from tests.marks_support import mostly_slow
 from tests.treebank_support import write_treebank
 
@@ -39,16 +38,6 @@ QUESTIONS = [
         "answers": {"text": ["cat"], "answer_start": [4]},
     }
     for n in range(4)
-]
-CHOICES = [
-    {"sent1": "they said: stop", "sent2": "a cat", "label": n % 4} | {f"ending{c}": f"stops {c + n}" for c in range(4)}
-    for n in range(6)
-]
-SENTEVAL = [
-    f"{split}\t{tense}\tthe cat number {n} ."
-    for n, (split, tense) in enumerate(
-        [("tr", "PAST"), ("va", "PRES"), ("te", "PAST"), ("tr", "PRES"), ("te", "PRES"), ("tr", "PAST"), ("va", "PAST")]
-    )
 ]
 CONLL = "a\tO\ncat\tB-PER\n\nthe\tO\ncat\tB-PER\nstops\tO\n\n"
 
@@ -112,19 +101,6 @@ def read_questions(folder: Path, root: Path) -> list[Any]:
     return read_labelled(folder, QuestionConfig(**settings, evaluation_splits=["train"]))
 
 
-def read_choices(folder: Path, root: Path) -> list[Any]:
-    settings: Any = {"name": "c", "source": Source.local, "path": str(folder), "cache_dir": str(root)}
-    return read_labelled(folder, ChoiceConfig(**settings, sequence_length=32, evaluation_splits=["train"]))
-
-
-def read_senteval(folder: Path, root: Path) -> list[Any]:
-    dataset: Any = configured(
-        "act_cola", "dataset=senteval", "dataset.task=past_present", f"dataset.path={folder}"
-    ).dataset
-    dataset.cache_dir, dataset.sequence_length = str(root), 128
-    return read_labelled(folder, dataset)
-
-
 # Name: the file, what is in it, and what reads it; every text has a "cat" in it.
 KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path, Path], list[Any]]]] = {
     "corpus": ("corpus.txt", lambda file: write_corpus(file.parent, 20), read_corpus),
@@ -136,8 +112,6 @@ KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path, Path], lis
     "part": ("train.csv", lambda file: write_table(file, PAIRS), read_part_of_a_table),
     "conll": ("train.conll", lambda file: file.write_text(CONLL), read_tags),
     "questions": ("train.jsonl", lambda file: write_table(file, QUESTIONS), read_questions),
-    "choices": ("train.jsonl", lambda file: write_table(file, CHOICES), read_choices),
-    "senteval": ("past_present.txt", lambda file: file.write_text("\n".join(SENTEVAL)), read_senteval),
 }  # fmt: skip
 
 
@@ -316,17 +290,6 @@ def test_a_moved_file_is_the_same_source(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     first, second, third = (SourceFile("key", tmp_path / name).digest() for name in ("a.txt", "b.txt", "c.txt"))
     assert first == second != third
-    assert third.endswith(" cr"), "which was read as one line before"
-
-
-@pytest.mark.parametrize("bytes_at_once", [1, 2, 3])
-def test_returns_are_told_from_line_ends_across_pieces(
-    bytes_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("adadepth.data.text.sources._BYTES_AT_ONCE", bytes_at_once)
-    for content, has_return in ((b"ab\r\nc\r\n", False), (b"ab\rc\r\n", True), (b"a\r", True), (b"\r\r\n", True)):
-        (tmp_path / "a.txt").write_bytes(content)
-        assert SourceFile("key", tmp_path / "a.txt").digest().endswith(" cr") == has_return
 
 
 def test_options_of_a_tokenizer_that_its_file_does_not_tell_count_too(tmp_path: Path) -> None:
