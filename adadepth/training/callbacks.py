@@ -15,6 +15,7 @@ import torch.distributed as dist
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.measure.architectures import flatten_search
 from adadepth.measure.exit_steps import flatten_exits
@@ -27,6 +28,7 @@ from adadepth.report.run_files import write_exits, write_grids, write_prediction
 from adadepth.report.table import as_records
 from adadepth.system.signals import is_repeated, stopping
 from adadepth.training.selection import fill_undefined
+from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
@@ -164,10 +166,16 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the evaluations in a row that were no better, after which the run may have been at its end."""
+        """Restore the evaluations in a row that were no better, after which the run may have been at its end.
+
+        Raises:
+            CheckpointError: If what is stored is not built like the live state.
+        """
         super().on_train_begin(args, state, control, **kwargs)
         states: dict[str, Any] = cast(dict[str, Any], state.stateful_callbacks)
         kept = states.setdefault(type(self).__name__, self.state())
+        if problem := difference(kept, self.state(), type(self).__name__):
+            raise CheckpointError(f"the trainer's state of the checkpoint: {problem}")
         self.early_stopping_patience_counter = kept["attributes"]["early_stopping_patience_counter"]
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True

@@ -77,10 +77,6 @@ class Extension:
         """Whether the model as it is now may become the best one."""
         return True
 
-    def has_ended(self) -> bool:
-        """Whether it had ended training before the checkpoint that it was loaded from."""
-        return False
-
     def save(self, checkpoint: Path, process: int) -> None:
         """Write its state into a checkpoint; every process calls it."""
 

@@ -125,9 +125,11 @@ class StopUnchanged(Extension, TrainerCallback):
         state = read_json(checkpoint / STOP, _StopState)
         self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
 
-    def has_ended(self) -> bool:
-        """Whether the search had ended."""
-        return self._has_ended
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Train no further where the search had ended before the checkpoint that it was loaded from."""
+        control.should_training_stop |= self._has_ended
 
 
 def two_phase(search: SearchConfig, updates: int) -> TwoPhase:

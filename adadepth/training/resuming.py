@@ -1,4 +1,4 @@
-"""What a resumed run reads of a checkpoint beside weights and optimizer: counts, callback states, the best checkpoint.
+"""What a resumed run reads of a checkpoint beside weights and optimizer: counts, random numbers, the best checkpoint.
 
 Libraries raise errors of many kinds over files that are not what they should be; `reading` makes one line of them.
 """
@@ -14,15 +14,13 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from safetensors import safe_open
 from transformers import set_seed
-from transformers.trainer_callback import ExportableState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from adadepth.data.randomness import Purpose, random_generator
 from adadepth.errors import CheckpointError
-from adadepth.runs.checkpoints import TRAINER_STATE, read_trainer_state
+from adadepth.runs.checkpoints import read_trainer_state
 from adadepth.system.files import write_atomic
 from adadepth.system.json_files import Count, JsonNumber, read_json
-from adadepth.training.stored_states import check_like
 
 _PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 
@@ -94,19 +92,6 @@ def moved_best(checkpoint: Path, folder: Path) -> Path | None:
     best = read_trainer_state(checkpoint)["best_model_checkpoint"]
     moved = None if best is None else folder / Path(best).name
     return moved if moved is not None and moved.is_dir() else None
-
-
-def check_callback_states(checkpoint: Path, callbacks: Sequence[Any]) -> None:
-    """Check that the stored state of every callback is built like the live one's, before it replaces it.
-
-    Raises:
-        CheckpointError: Naming the callback and the part.
-    """
-    live = {type(callback).__name__: callback for callback in callbacks if isinstance(callback, ExportableState)}
-    with reading(checkpoint, f"the callbacks in {TRAINER_STATE}"):
-        for name, stored in read_trainer_state(checkpoint).get("stateful_callbacks", {}).items():
-            for state in (stored if isinstance(stored, list) else [stored]) if name in live else ():
-                check_like(state, live[name].state(), name)
 
 
 def refuse_missing_weights(model: Any, checkpoint: Path) -> None:

@@ -149,20 +149,15 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Load a model's weights from a checkpoint, whichever of the two is sharded.
 
     Raises:
-        ValueError: If a weight is missing or of another shape.
+        RuntimeError: If a weight has another shape.
     """
-    weights = _name_weights(model)
     if is_sharded(checkpoint):
-        _read(checkpoint, weights)
+        _read(checkpoint, _name_weights(model))
         return
-    stored = load_file(checkpoint / SAFE_WEIGHTS_NAME)
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    names = {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
-    found = {_WEIGHTS + names.get(name, name): value for name, value in stored.items()}  # of tied ones a file has one
-    for name, weight in weights.items():
-        if name not in found:
-            raise ValueError(f"{name.removeprefix(_WEIGHTS)} is missing")
-        copy_same_shape(name.removeprefix(_WEIGHTS), found[name], weight)
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, strict=False)  # tied weights are stored once
+    set_model_state_dict(model, load_file(checkpoint / SAFE_WEIGHTS_NAME), options=options)
 
 
 def load_optimizer(

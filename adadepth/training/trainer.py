@@ -51,7 +51,6 @@ from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
 from adadepth.training.resuming import (
-    check_callback_states,
     moved_best,
     read_progress,
     read_stateless,
@@ -305,7 +304,6 @@ class DepthTrainer(Trainer):
         self.progress.begin()
         if self.resumed_from is None:
             return super().train(None, *args, **kwargs)
-        check_callback_states(self.resumed_from, [*self.callback_handler.callbacks, self.control])
         with quiet():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -541,10 +539,10 @@ class DepthTrainer(Trainer):
     def _load_weights(self, checkpoint: Path, load: Callable[[], None]) -> None:
         """Load weights, all of which must be there; `load` is how transformers loads whole ones into a whole model."""
         with reading(checkpoint, "the weights"):
+            refuse_missing_weights(self.unwrapped_model, checkpoint)
             if self.is_fsdp_enabled or is_sharded(checkpoint):
                 load_weights(self.unwrapped_model, checkpoint)
                 return
-            refuse_missing_weights(self.unwrapped_model, checkpoint)
             with quiet():  # it warns of tied weights, which are stored once
                 load()
 
@@ -624,7 +622,7 @@ class ResumeCallback(TrainerCallback):
         state.global_step -= 1
         trainer.callback_handler.on_step_begin(args, state, control)
         state.global_step += 1
-        if state.global_step >= state.max_steps or any(extension.has_ended() for extension in trainer.extensions):
+        if state.global_step >= state.max_steps:
             control.should_training_stop = True
 
     def on_step_begin(

@@ -7,16 +7,19 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import IntervalStrategy, TrainerControl, TrainerState
 
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import flaw, seal_checkpoint
 from adadepth.training.averaging import WeightAverage
+from adadepth.training.callbacks import EarlyStoppingCallback
 from tests.training.support import tiny_trainer
 
 GIVEN = ("trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
@@ -158,14 +161,18 @@ def test_a_trainer_s_state_has_its_types_and_the_step_of_its_folder(
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("counter", "words"),
     [
-        ({"args": {"should_save": "x"}, "attributes": {}}, "TrainerControl.args.should_save must be true or false"),
-        ({"args": {"other": True}, "attributes": {}}, "TrainerControl.args has 'other'"),
-        ({"args": {}, "attributes": {"__class__": 1}}, "TrainerControl.attributes has '__class__'"),
+        ({"early_stopping_patience_counter": "x"}, "early_stopping_patience_counter must be a whole number"),
+        ({"__class__": 1}, "attributes has '__class__'"),
     ],
 )
-def test_callbacks_go_on_with_what_they_keep_only(checkpoint: Path, state: dict[str, Any], words: str) -> None:
-    change_json(checkpoint / "trainer_state.json", lambda s: s["stateful_callbacks"].update(TrainerControl=state))
+def test_early_stopping_goes_on_with_what_it_keeps_only(counter: dict[str, Any], words: str) -> None:
+    callback = EarlyStoppingCallback(2, 0.0)
+    kept = {**callback.state(), "attributes": counter}
+    args: Any = SimpleNamespace(
+        load_best_model_at_end=True, metric_for_best_model="loss", eval_strategy=IntervalStrategy.STEPS
+    )
+    state = TrainerState(stateful_callbacks={"EarlyStoppingCallback": kept})
     with pytest.raises(CheckpointError, match=words):
-        resume(checkpoint)
+        callback.on_train_begin(args, state, TrainerControl())

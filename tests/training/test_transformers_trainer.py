@@ -22,7 +22,8 @@ OVERRIDDEN: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "_save_optimizer_and_scheduler": (
         ("output_dir",),
         {
-            "_save_checkpoint": "self._save_optimizer_and_scheduler(output_dir)\n            self._save_scaler(output_dir)"
+            "_save_checkpoint": "if not self.args.save_only_model:\n            # Save optimizer and scheduler\n"
+            "            self._save_optimizer_and_scheduler(output_dir)"
         },
     ),
     "_load_from_checkpoint": (
@@ -64,7 +65,8 @@ ORDER = {
     ),
     "_run_epoch": (
         "self.get_batch_samples(", "self._load_rng_state(resume_from_checkpoint)\n                rng_to_sync = False",
-        "self.callback_handler.on_step_begin(", "self.training_step(", "should_epoch_stop or self.control.should_training_stop",
+        "self.callback_handler.on_step_begin(", "self.training_step(",
+        "if self.control.should_epoch_stop or self.control.should_training_stop",
         "self.callback_handler.on_epoch_end(", "self._maybe_log_save_evaluate(",
     ),
     "_save_checkpoint": ("self.save_model(output_dir, _internal_call=True)", "self._save_optimizer_and_scheduler("),
