@@ -26,7 +26,6 @@ CALLS = ((0, 6), (6, 7), (7, 9))  # a prompt, a token, two at once
 
 
 def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tensor, Tensor]:
-    """Logits and exits of rows that come in several calls."""
     cache, logits, exits = None, [], []
     with torch.no_grad():
         for first, last in CALLS:

@@ -42,7 +42,6 @@ STATE = torch.randn(2, LENGTH, 40, generator=torch.Generator().manual_seed(2))
 
 
 def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Weights of these shapes, norms around one."""
     generator = torch.Generator().manual_seed(3)
     return {
         name: float("norm" in name or "ln_f" in name) + torch.randn(shape, generator=generator) * shape[-1] ** -0.5
