@@ -14,8 +14,10 @@ from adadepth import (
     convert_reference_state_dict,
 )
 from adadepth.errors import CheckpointError, ConfigError
-from tests.marks_support import quick_one_in
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.unit.families.adalayers_support import BASES, HEAD, VARIANTS, save_base, set_scores, texts
+
+QUICK = ("adalayers", "scalar mix", "fine-tuning")
 
 
 def names_in(folder):
@@ -33,7 +35,7 @@ def names_in(folder):
         ],
     ),
 )
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", mostly_slow(VARIANTS, lambda name: name in QUICK))
 def test_a_head_finds_its_base_again(variant, auto, own, tmp_path):
     base = save_base("bert", tmp_path / "base")
     model = own.from_base(base, **(HEAD | VARIANTS[variant]), num_labels=3)

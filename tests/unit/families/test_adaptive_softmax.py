@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, check_cutoffs
+from adadepth.families.par_xl import adaptive_softmax as module
+from adadepth.families.par_xl.adaptive_softmax import (
+    AdaptiveEmbedding,
+    AdaptiveSoftmax,
+    check_cutoffs,
+    parted_cross_entropy,
+)
 
 HIDDEN, VOCAB, CUTOFFS = 16, 50, (7, 20)
 CASES = [((), 4), ((7,), 4), (CUTOFFS, 4), (CUTOFFS, 2), (CUTOFFS, 1), ((1, 2, 49), 4)]
@@ -102,6 +106,26 @@ def test_a_tail_without_targets_has_gradients_of_zero(targets):
         assert softmax.tables[tail].weight.grad.any() == used
 
 
+@pytest.mark.parametrize("logits", [1, 3 * 50, 2**20])
+@pytest.mark.parametrize("bias", [True, False])
+def test_losses_and_gradients_are_those_of_all_logits_at_once(logits, bias, monkeypatch):
+    monkeypatch.setattr(module, "_LOGITS", logits)
+    torch.manual_seed(0)
+    states, weight = torch.randn(10, 4, dtype=torch.float64), torch.randn(50, 4, dtype=torch.float64)
+    offsets = torch.randn(50, dtype=torch.float64) if bias else None
+    given = [value.requires_grad_() for value in (states, weight, offsets) if value is not None]
+    targets = torch.randint(50, (10,))
+    above = torch.rand(10, dtype=torch.float64)  # every row's own
+    expected = torch.nn.functional.cross_entropy(
+        torch.nn.functional.linear(states, weight, offsets), targets, reduction="none"
+    )
+    found = parted_cross_entropy(states, weight, offsets, targets)
+    torch.testing.assert_close(found, expected)
+    gradients = zip(torch.autograd.grad(found, given, above), torch.autograd.grad(expected, given, above), strict=True)
+    for mine, torch_s in gradients:
+        torch.testing.assert_close(mine, torch_s)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("cutoffs", [(), CUTOFFS])
 def test_half_precision_normalises_in_float32(dtype, cutoffs):
@@ -151,13 +175,6 @@ def test_widths_that_are_not_one_for_each_tail(widths):
         AdaptiveSoftmax(HIDDEN, VOCAB, CUTOFFS, tail_widths=widths)
 
 
-def test_without_training_the_loss_is_that_of_a_guess():
-    softmax = make_softmax(cutoffs=())
-    nn.init.zeros_(softmax.tables[0].weight)
-    nn.init.zeros_(softmax.tables[0].bias)
-    torch.testing.assert_close(softmax(*every_word()), torch.full((VOCAB,), math.log(VOCAB)))
-
-
 @pytest.mark.parametrize(("cutoffs", "factor"), CASES)
 def test_an_embedding_is_its_table_s_row_projected(cutoffs, factor):
     torch.manual_seed(0)
@@ -176,13 +193,6 @@ def test_an_embedding_is_its_table_s_row_projected(cutoffs, factor):
             torch.testing.assert_close(vectors[row, column], expected)
     vectors.sum().backward()
     assert all(weight.grad is not None for weight in embedding.parameters())
-
-
-def test_without_cutoffs_there_is_one_table():
-    embedding = AdaptiveEmbedding(VOCAB, HIDDEN)
-    assert {name: tuple(weight.shape) for name, weight in embedding.named_parameters()} == {
-        "tables.0.weight": (VOCAB, HIDDEN)
-    }
 
 
 @pytest.mark.parametrize("cutoffs", [(), CUTOFFS])

@@ -5,7 +5,7 @@ import torch
 from transformers import AlbertConfig, AlbertForSequenceClassification, AlbertModel
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, PlainAlbertForSequenceClassification
-from adadepth.errors import CheckpointError, DataError
+from adadepth.errors import CheckpointError
 from tests.models_support import SMALL, padded_batch, small_config
 
 
@@ -15,7 +15,6 @@ def make(**changes):
 
 
 def test_checkpoints_are_transformers_own(tmp_path):
-    """Written here and read there, and the other way round."""
     ours = make(num_labels=3)
     ours.save_pretrained(tmp_path / "ours")
     theirs = AlbertForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
@@ -26,28 +25,6 @@ def test_checkpoints_are_transformers_own(tmp_path):
         expected = theirs(**batch).logits
         assert torch.equal(ours(**batch).logits, expected)
         assert torch.equal(again(**batch).logits, expected)
-
-
-@pytest.mark.parametrize(
-    ("count", "labels"),
-    [
-        (3, torch.tensor([0, 2, 1])),
-        (1, torch.tensor([0.5, 2.0, -1.0])),
-        (3, torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1]])),
-    ],
-)
-def test_loss_equals_transformers(count, labels, tmp_path):
-    ours = make(num_labels=count)
-    ours.save_pretrained(tmp_path)
-    theirs = AlbertForSequenceClassification.from_pretrained(tmp_path).eval()
-    batch = padded_batch()
-    outputs = ours(**batch, labels=labels)
-    torch.testing.assert_close(outputs.loss, theirs(**batch, labels=labels).loss)
-    torch.testing.assert_close(outputs.loss_parts["task"], outputs.loss)
-    counts = ours.count_targets({"labels": labels})
-    rows = (slice(0, 1), slice(1, 3))
-    halves = [ours(**{n: v[r] for n, v in batch.items()}, labels=labels[r], num_targets=counts).loss for r in rows]
-    torch.testing.assert_close(sum(halves), outputs.loss)
 
 
 def test_the_trace_is_full_depth():
@@ -83,16 +60,8 @@ def test_initialises_from_act_albert(tmp_path):
     assert [*model.albert.state_dict()] == [*AlbertModel(AlbertConfig(**SMALL)).state_dict()]
 
 
-def test_mistakes(tmp_path):
-    with pytest.raises(DataError, match="labels: 2 is not a class"):
-        make()(**padded_batch(), labels=torch.tensor([0, 1, 2]))
+def test_a_model_of_another_type_is_refused(tmp_path):
     AlbertForSequenceClassification(AlbertConfig(**SMALL)).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(CheckpointError, match="holds a model of type bert"):
         PlainAlbertForSequenceClassification.from_pretrained(tmp_path)
-
-
-def test_every_parameter_is_trained():
-    model = make(num_labels=3).train()
-    model(**padded_batch(), labels=torch.tensor([0, 2, 1])).loss.backward()
-    assert not {name for name, p in model.named_parameters() if p.grad is None}

@@ -11,11 +11,8 @@ from torch import nn
 from adadepth.errors import ConfigError
 from adadepth.families.ponder.rnn import PonderRnnConfig, PonderRnnForClassification
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.measure.exit_study import standard_rules
 from tests.parity.plain_ponder import plain_pmf
 from tests.unit.families.ponder_rnn_support import examples, small_model
-
-RULES = standard_rules(frozenset({"logits", "halting"}), 2, 6)
 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru"])
@@ -61,35 +58,6 @@ def test_the_loss_is_the_papers(truncation, direction, prior_name):
     assert output.loss.item() == pytest.approx(task + 0.3 * divergence, rel=1e-4)
 
 
-@pytest.mark.parametrize("label", RULES)
-def test_leaving_the_batch_changes_nothing(label):
-    """Compacted, uncompacted and one by one: the same exits and predictions."""
-    model, inputs = small_model(), examples()
-
-    def run(rows, generator, **how):
-        return model(inputs=rows, exit_rule=label, generator=generator, **how)
-
-    compacted = run(inputs, torch.Generator().manual_seed(4))
-    whole = run(inputs, torch.Generator().manual_seed(4), run_all_steps=True)
-    generator = torch.Generator().manual_seed(4)
-    alone = [run(row, generator) for row in inputs.split(1)]
-    for other_steps, other_logits in (
-        (whole.exit_steps, whole.logits),
-        (torch.cat([one.exit_steps for one in alone]), torch.cat([one.logits for one in alone])),
-    ):
-        assert torch.equal(compacted.exit_steps, other_steps)
-        torch.testing.assert_close(compacted.logits, other_logits, atol=1e-6, rtol=1e-5)
-
-
-def test_rows_that_left_are_not_computed():
-    output = small_model()(inputs=examples())
-    still = [(output.exit_steps >= step).sum().item() for step in range(1, output.exit_steps.max().item() + 1)]
-    assert output.trace.execution.rows.tolist() == still
-    assert len(set(still)) > 1
-    ran = torch.arange(1, 7) <= output.exit_steps.unsqueeze(1)
-    assert torch.equal(output.step_logits.isfinite().all(-1), ran)
-
-
 def test_work_counts_what_ran():
     model = small_model()
     output = model(inputs=examples())
@@ -101,15 +69,6 @@ def test_work_counts_what_ran():
     assert work.dense.item() == 17 * (once + output.exit_steps.max().item() * each)
     whole = model.price(model(inputs=examples(), run_all_steps=True).trace)
     assert (whole.executed, whole.dense, whole.adaptive) == (work.full, work.dense, work.adaptive)
-
-
-def test_regression():
-    model = small_model(num_labels=1)
-    targets = torch.randn(17)
-    output = model(inputs=examples(), labels=targets, exit_rule="patience:1:0.05")
-    squares = (output.step_logits.squeeze(-1) - targets.unsqueeze(1)) ** 2
-    assert output.loss_parts["task"].item() == pytest.approx((squares * output.posterior.pmf).sum(1).mean().item())
-    assert output.logits.shape == (17, 1)
 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru"])
@@ -129,12 +88,7 @@ def test_initialisation_and_its_survival_of_a_round_trip(cell, tmp_path):
     assert all(torch.equal(one, loaded.state_dict()[name]) for name, one in model.state_dict().items())
 
 
-def test_every_parameter_is_trained():
-    model = small_model(cell="gru").train()
-    model(inputs=examples(), labels=torch.randint(0, 2, (17,))).loss.backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
-
-
+@pytest.mark.slow
 def test_it_learns_the_parity_of_a_few_values():
     torch.manual_seed(1)
     model = PonderRnnForClassification(PonderRnnConfig(input_size=4, hidden_size=32, num_steps=5)).train()

@@ -32,20 +32,27 @@ def twins():
     return mapped, plain
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (40,)])
-def test_values_and_gradients_are_those_in_double_precision(used, shape):
-    mapped, plain = twins()
-    state, gradient = torch.randn(*shape, INPUTS), torch.randn(*shape, OUTPUTS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "width", "outputs"),
+    [((1,), 64, 256), ((3, 5), 128, 512), ((4, 36), 512, 128), ((4, 36), 8, 400), ((4, 36), 400, 8)],
+)
+def test_values_and_gradients_are_those_in_double_precision(used, shape, width, outputs, bias):
+    torch.manual_seed(0)
+    ours, exact = Product(width, outputs, bias), nn.Linear(width, outputs, bias).double()
+    exact.load_state_dict(ours.state_dict())
+    states = torch.randn(*shape, width)
+    gradient = torch.randn(*shape, outputs + 3)[..., :outputs]  # as a concatenation hands it back
     found = []
-    for layer, kind in ((mapped, torch.float32), (plain, torch.float64)):
-        read = state.detach().clone().to(kind).requires_grad_()
-        output = layer(read)
+    for layer, kind in ((ours, torch.float32), (exact, torch.float64)):
+        given = states.to(kind, copy=True).requires_grad_()
+        output = layer(given)
         output.backward(gradient.to(kind))
-        found.append([output.detach(), read.grad, layer.weight.grad, layer.bias.grad])
+        found.append([output.detach(), given.grad, *(weight.grad for weight in layer.parameters())])
     assert len(used) == 3
     for one, other in zip(*found, strict=True):
         assert one.is_contiguous()
-        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
 
 
 def test_what_needs_no_gradient_gets_none(used):
@@ -122,24 +129,6 @@ def test_torch_counts_their_operations(used):
             layer(torch.randn(5, INPUTS, requires_grad=True)).sum().backward()
         counted.append(counter.get_total_flops())
     assert counted[0] == counted[1] == 3 * 2 * 5 * INPUTS * OUTPUTS
-
-
-@pytest.mark.parametrize(("width", "outputs"), [(128, 512), (512, 128), (8, 400), (400, 8)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_parts_of_larger_gradients_and_narrow_maps(used, width, outputs, bias):
-    torch.manual_seed(0)
-    ours, library = Product(width, outputs, bias), nn.Linear(width, outputs, bias)
-    library.load_state_dict(ours.state_dict())
-    states = torch.randn(4, 36, width)
-    gradient = torch.randn(4, 36, outputs + 3)[..., :outputs]  # as a concatenation hands it back
-    found = []
-    for layer in (ours, library):
-        given = states.clone().requires_grad_()
-        mapped = layer(given)
-        found.append([mapped, *torch.autograd.grad(mapped, [given, *layer.parameters()], gradient)])
-    for mine, expected in zip(*found, strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
-    assert len(used) == 3
 
 
 def test_a_gradient_has_a_gradient(used):

@@ -18,7 +18,7 @@ from adadepth.tasks import exit_study
 from tests.unit.families.ponder_rnn_support import examples, small_model
 from tests.unit.families.trm_support import puzzles, small
 
-PLACES = [1, 4, 11]
+PLACES = [None, 1, 4, 11]  # None: rows leave, and none waits
 ROWS = 17
 RULES = ["correct", "confidence", "patience:1", "patience:2", "margin:0.05", "entropy:1.4", "fixed:2", "fixed:6"]
 CASES = [("positions", rule) for rule in RULES] + [("attention", rule) for rule in ("correct", "patience:2")]
@@ -59,7 +59,6 @@ def same(found: Any, dense: Any) -> None:
 
 @pytest.mark.parametrize(("mixing", "rule"), CASES)
 def test_waiting_changes_no_answer(mixing: str, rule: str) -> None:
-    """Any number of places, in any order."""
     model, (cells, _) = puzzle_model(mixing), puzzles(ROWS)
     rule = threshold(model, rule, cells)
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(5))
@@ -107,7 +106,7 @@ class Counting(ExitRule):
 
 
 @pytest.mark.parametrize("places", PLACES)
-def test_a_rule_sees_every_row_at_its_own_step(places: int) -> None:
+def test_a_rule_sees_every_row_at_its_own_step(places: int | None) -> None:
     model, (cells, _) = puzzle_model(), puzzles(ROWS)
     with torch.no_grad():
         dense = model(input_ids=cells, exit_rule=Counting(), run_all_steps=True)
@@ -132,6 +131,7 @@ class QueueStepper:
         return torch.tensor(self._running, dtype=torch.float32), torch.tensor(certain)
 
     def keep(self, rows: Tensor) -> None:
+        assert len(rows) < len(self._running)
         self._running = [self._running[row] for row in rows.tolist()]
 
     def admit(self, rows: Tensor) -> None:
@@ -151,16 +151,20 @@ def by_hand(exits: list[int], places: int) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("exits", [[2, 1, 4, 1, 3, 2], [1, 1, 1, 1], [5, 5, 5], [4], [1, 5, 1, 5, 1, 1, 2], []])
-@pytest.mark.parametrize("places", [1, 2, 3, 10])
-def test_a_freed_place_is_taken_at_once(places: int, exits: list[int]) -> None:
-    stepper = QueueStepper(exits, places)
+@pytest.mark.parametrize(
+    "exits", [[2, 1, 4, 1, 3, 2], [1, 1, 1, 1], [5, 5, 5], [4], [1, 5, 1, 5, 1, 1, 2], [3, 3, 1, 9], []]
+)
+@pytest.mark.parametrize("places", [None, 1, 2, 3, 10])
+def test_a_freed_place_is_taken_at_once(places: int | None, exits: list[int]) -> None:
+    """Row numbers ride along as logits: once rows have left, they are no longer the places."""
+    stepper = QueueStepper(exits, places or len(exits))
     steps = run_steps(stepper, parse_rule("quantile:0.5"), max_updates=5, run_all=False, places=places)
-    wanted = by_hand(exits, places) or [[]]
+    depths = [min(step, 5) for step in exits]
+    wanted = by_hand(depths, places or len(exits)) or [[]]
     assert [sorted(rows) for rows in stepper.ran] == wanted
-    assert steps.exit_steps.tolist() == exits
+    assert steps.exit_steps.tolist() == depths
     assert steps.rows.tolist() == [len(rows) for rows in wanted]
-    for row, depth in enumerate(exits):
+    for row, depth in enumerate(depths):
         assert steps.logits[row, :depth].tolist() == [[row, step] for step in range(1, depth + 1)]
         assert steps.logits[row, depth:].isnan().all()
 
@@ -175,6 +179,7 @@ def test_the_trace_tells_what_ran_and_what_it_cost() -> None:
     assert ran.rows.tolist() == wanted
     assert ran.steps == len(wanted) > 6 > together.trace.executed.steps - 1
     assert works[0] == works[1]
+    assert float(works[0].full) == pytest.approx(ROWS * 6 * step_macs(model.config))
     assert float(works[1].executed) == pytest.approx(sum(wanted) * step_macs(model.config))
     for name in ("updates", "valid", "iterations_run"):
         assert torch.equal(getattr(refilled.trace, name), getattr(together.trace, name)), name

@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from adadepth.families.shared.albert.stepper import AlbertStepper
-from adadepth.families.shared.steps import run_steps
-from adadepth.halting.exit_rules import parse_rule
 from tests.models_support import padded_batch, small_multi_exit, small_ponder
 
 LENGTHS = (10, 7, 2, 12, 5, 9, 3, 8)
@@ -22,7 +18,6 @@ def evaluate(model, batch, rule, **kwargs):
 
 @pytest.mark.parametrize(("make", "rule"), CASES)
 def test_leaving_the_batch_changes_no_prediction(make, rule):
-    """The exit step and the prediction of every row, against running all rows through all steps."""
     model, batch = make(num_labels=3), padded_batch(LENGTHS)
     left, stayed = evaluate(model, batch, rule), evaluate(model, batch, rule, run_all_steps=True)
     assert left.exit_steps.equal(stayed.exit_steps)
@@ -190,70 +185,3 @@ def test_sampling_follows_the_generator():
     with torch.no_grad():
         others = torch.stack([model(**batch, exit_rule="sample", generator=generator).exit_steps for _ in range(8)])
     assert (others != draws[0]).any()
-
-
-class NoWaiting(TorchDispatchMode):
-    """Fails at operations whose result's shape or value the host must know."""
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        aten = torch.ops.aten
-        waits = operation in (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default)
-        if operation in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
-            waits = any(index is not None and index.dtype == torch.bool for index in args[1])
-        assert not waits, operation
-        return operation(*args, **(kwargs or {}))
-
-
-def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
-    """A question to an accelerator would empty its queue; labels and words are looked at on the CPU only."""
-    monkeypatch.setattr("adadepth.families.shared.albert.block.check_words", lambda words, table: None)
-    monkeypatch.setattr("adadepth.families.shared.losses.check_classes", lambda labels, classes: None)
-    monkeypatch.setattr("adadepth.families.shared.albert.stepper._packs", lambda *args, training: not training)
-    batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])
-    for model, rule in ((small_ponder(), "quantile:0.5"), (small_multi_exit(), "entropy:0.3")):
-        embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
-        # Made beforehand, because packing and the mask may wait; what is tested are the steps.
-        training, evaluation = (
-            AlbertStepper(model.albert.encoder, model.read, embedded, batch["attention_mask"], {}) for _ in range(2)
-        )
-        used = "adadepth.families.shared.albert.stepper.AlbertStepper"
-        monkeypatch.setattr(used, lambda *args, stepper=training: stepper)
-        with NoWaiting():
-            outputs = model(**batch, labels=labels, exit_rule=rule)
-            outputs.loss.backward()
-        monkeypatch.setattr(used, lambda *args, stepper=evaluation: stepper)
-        with NoWaiting(), pytest.raises(AssertionError, match="nonzero"):
-            model.eval()(**batch, exit_rule="fixed:1")
-
-
-class CountingStepper:
-    """Rows that say their own number and halt at given steps; checks that it is told to keep what it has."""
-
-    width, computed = 1, None
-
-    def __init__(self, exits):
-        self.rows, self.device = len(exits), torch.device("cpu")
-        self.numbers = torch.arange(len(exits)).float()
-        self.exits = torch.tensor(exits)
-        self.step = 0
-
-    def advance(self):
-        self.step += 1
-        certain = torch.where(self.exits <= self.step, 80.0, -80.0)
-        return torch.stack([self.numbers, torch.full_like(self.numbers, self.step)], dim=1), certain
-
-    def keep(self, rows):
-        assert 0 < len(rows) < len(self.numbers)
-        self.numbers, self.exits = self.numbers[rows], self.exits[rows]
-
-
-@pytest.mark.parametrize("exits", [[2, 1, 4, 1, 3, 2], [1, 1], [5, 5, 5], [4], [1, 5], [3, 3, 1, 9]])
-def test_results_return_to_the_rows_they_came_from(exits):
-    """Row numbers ride along as logits: after rows have left, positions and row numbers differ."""
-    steps = run_steps(CountingStepper(exits), parse_rule("quantile:0.5"), max_updates=5, run_all=False)
-    expected = [min(step, 5) for step in exits]
-    assert steps.exit_steps.tolist() == expected
-    for row, depth in enumerate(expected):
-        assert steps.logits[row, :depth].tolist() == [[row, step] for step in range(1, depth + 1)]
-        assert steps.logits[row, depth:].isnan().all()
-    assert steps.rows.tolist() == [sum(depth >= step for depth in expected) for step in range(1, max(expected) + 1)]

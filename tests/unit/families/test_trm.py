@@ -138,57 +138,6 @@ def test_training_in_slots_is_a_plain_loop(mixing: str) -> None:
     assert 0 < replaced < 15, "some slots were refilled, and not all of them always"
 
 
-def test_gradients_cross_the_last_cycle_only() -> None:
-    """They are those where the states before it are constants."""
-    model = small()
-    cells, _ = puzzles(2)
-    embedded = model.embed(cells, cells.new_zeros(2))
-    answer, reasoning = model.start(2)
-    with torch.no_grad():
-        middle = model.cycle(embedded, answer, reasoning, model._rotation(embedded))
-    last, _ = model.cycle(embedded, *middle, model._rotation(embedded))
-    whole, _ = model.step(embedded, answer, reasoning)
-    wanted = torch.autograd.grad(last.square().sum(), list(model.network.parameters()), retain_graph=True)
-    found = torch.autograd.grad(whole.square().sum(), list(model.network.parameters()))
-    for expected, gradient in zip(wanted, found, strict=True):
-        torch.testing.assert_close(gradient, expected)
-
-
-def test_a_refilled_slot_is_its_puzzle_alone() -> None:
-    model = small().eval()
-    first, second = puzzles(3, seed=1), puzzles(3, seed=2)
-    carry = model(input_ids=first[0], labels=first[1], carry={}).carry
-    carry["halted"] = torch.tensor([False, True, False])
-    together = model(input_ids=second[0], labels=second[1], carry=carry).carry
-    alone = model(input_ids=second[0][1:2], labels=second[1][1:2], carry={}).carry
-    torch.testing.assert_close(together["answer"][1], alone["answer"][0])
-    assert together["steps"].tolist() == [2, 1, 2]
-    torch.testing.assert_close(together["input_ids"], torch.stack([first[0][0], second[0][1], first[0][2]]))
-
-
-@pytest.mark.parametrize("rule", ["correct", "patience:1", "confidence:0.5", "fixed:2"])
-@pytest.mark.parametrize("mixing", MIXINGS)
-def test_leaving_the_batch_changes_no_answer(mixing: str, rule: str) -> None:
-    model = small(mixing=mixing, num_steps=6).eval()
-    cells, _ = puzzles(12)
-    with torch.no_grad():
-        first = model(input_ids=cells, run_all_steps=True).halting_logits[:, :1]
-        rule = f"correct:{float(first.sigmoid().median())}" if rule == "correct" else rule
-        left = model(input_ids=cells, exit_rule=rule)
-        stayed = model(input_ids=cells, exit_rule=rule, run_all_steps=True)
-        shuffled = model(input_ids=cells.flip(0), exit_rule=rule)
-    assert left.exit_steps.tolist() == stayed.exit_steps.tolist() == shuffled.exit_steps.flip(0).tolist()
-    torch.testing.assert_close(left.logits, stayed.logits, atol=1e-4, rtol=1e-3)
-    torch.testing.assert_close(left.logits, shuffled.logits.flip(0), atol=1e-4, rtol=1e-3)
-    if rule.startswith("correct"):
-        assert len(set(left.exit_steps.tolist())) > 1, "rows leave at different steps"
-    rows = left.trace.executed.rows.tolist()
-    assert rows == [int((left.exit_steps >= step).sum()) for step in range(1, len(rows) + 1)]
-    work = model.price(left.trace)
-    assert float(work.executed) == float(work.adaptive) == pytest.approx(sum(rows) * step_macs(model.config))
-    assert float(work.full) == pytest.approx(12 * 6 * step_macs(model.config))
-
-
 def test_patience_of_cells_is_that_of_the_whole_answer() -> None:
     model = small(num_steps=6).eval()
     cells, _ = puzzles(8)

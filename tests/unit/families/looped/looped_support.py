@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from adadepth import LoopedConfig, LoopedForCausalLM
+from adadepth.families.looped.retrofit import retrofit
 
 PIECES, WIDTH, LENGTH = 53, 32, 9
 IDS = torch.randint(0, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -40,6 +42,12 @@ def small(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
             middle = float("norm" in name)
             weight.copy_(middle + torch.randn_like(weight) * (0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5))
     return model.eval()
+
+
+def looped_llama() -> Any:
+    torch.manual_seed(5)
+    sizes = {**SIZES, "eos_token_id": None, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
+    return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
 
 
 def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:

@@ -1,7 +1,9 @@
 """Calls of a looped model token by token, in float64: what is read of each token stands in dictionaries by its name.
 
-A call's tokens take their loops together, one after the other in each; a token that has exited takes none. It reads
-weights by our names and shares no line with the package. Shape legend: D width, V pieces, d width of a head.
+A call's tokens take their loops together, one after the other in each; a token that has exited takes none, except under
+the policy `all`. It reads weights by our names and shares no line with the package.
+
+Shape legend: D width, V pieces, d width of a head.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class PlainCache:
         logits: dict[int, Tensor] = {}
         halting: dict[int, list[float]] = {p: [] for p in positions}
         for loop in range(1, config.num_loops + 1):
-            running = [p for p in positions if p not in self.exits]
+            running = [p for p in positions if self.policy == "all" or p not in self.exits]
             if not running:
                 break
             z = {p: self._inject(s[p], e[p]) for p in running}
@@ -60,6 +62,8 @@ class PlainCache:
             for index in range(config.coda):
                 read = self._layer(read, f"model.coda.{index}.", loop)
             for p in running:
+                if p in self.exits:
+                    continue
                 u = self._norm(read[p], "model.norm.weight") if config.coda else previous[p]
                 logits[p] = w["lm_head.weight"] @ u
                 if config.gate:
@@ -77,7 +81,7 @@ class PlainCache:
         said = self.said[name, position]
         if name.startswith("model.prelude."):
             return said[0]
-        if own_call and position not in self.exits:
+        if self.policy == "all" or (own_call and position not in self.exits):
             return said[loop]
         last = self.exits[position]
         if name.startswith("model.coda."):

@@ -19,13 +19,13 @@ from tests.unit.families.looped.looped_support import IDS, KINDS, PIECES, SIZES,
 from tests.unit.families.looped.plain_cache import PlainCache, exits_by, plain_generation
 
 POLICIES = ("frozen", "last", "mean", "first", "ring:2")
+EVERY_POLICY = ("all", *POLICIES)
 RULES = ("fixed:2", "margin:0.05", "quantile:0.5")
 QUICK = ("huginn", "fully looped")  # of all kinds; the others are held to the same in the slow tests
 CALLS = ((0, 6), (6, 7), (7, 9))  # a prompt, a token, two at once
 
 
 def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tensor, Tensor]:
-    """Logits and exits of rows that come in several calls."""
     cache, logits, exits = None, [], []
     with torch.no_grad():
         for first, last in CALLS:
@@ -49,7 +49,7 @@ def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: st
     return torch.stack(logits), exits
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", EVERY_POLICY)
 @pytest.mark.parametrize(
     "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
@@ -121,7 +121,7 @@ def test_a_batch_is_its_rows_and_padding_changes_nothing(policy: str, attention:
     assert both[1, 13:].equal(short[0, 7:])
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", EVERY_POLICY)
 @pytest.mark.parametrize("rule", RULES)
 def test_greedy_generation_is_a_plain_loop(policy: str, rule: str) -> None:
     model = small(**KINDS["ouro"]).double()

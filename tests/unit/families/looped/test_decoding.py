@@ -6,60 +6,35 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig
 
 from adadepth.errors import ConfigError
 from adadepth.families.looped.decoding import decode_texts
-from adadepth.families.looped.retrofit import retrofit
-from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, SIZES, small
-from tests.unit.families.looped.plain_decoding import plain_decoding
+from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
+from tests.unit.families.looped.plain_cache import plain_generation
 
 PROMPTS = [IDS[0, :4].tolist(), IDS[1].tolist(), IDS[2, :1].tolist(), IDS[2, 2:5].tolist(), IDS[0, 3:].tolist()]
 GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 
 
-def margin(threshold: float) -> Any:
-    def exits(loop: int, logits: torch.Tensor, gate: float) -> bool:
-        first, second = logits.softmax(0).topk(2).values
-        return bool(first - second > threshold)
-
-    return exits
-
-
-def quantile(q: float) -> Any:
-    left = [1.0]
-
-    def exits(loop: int, logits: torch.Tensor, gate: float) -> bool:
-        left[0] = (1.0 if loop == 1 else left[0]) * (1 - torch.tensor(gate).sigmoid().item())
-        return 1 - left[0] > q
-
-    return exits
-
-
 @pytest.mark.parametrize("policy", ["all", "frozen"])
 @pytest.mark.parametrize(
-    ("kind", "rule", "exits"),
+    ("kind", "rule"),
     [
-        ("ouro", "quantile:0.6", quantile(0.6)),
-        ("huginn", "margin:0.05", margin(0.05)),
-        ("half way, from zeros, input added", "margin:0.05", margin(0.05)),
-        ("few keys, wide heads", "margin:0.1", margin(0.1)),
+        ("ouro", "quantile:0.6"),
+        ("huginn", "margin:0.05"),
+        ("half way, from zeros, input added", "margin:0.05"),
+        ("few keys, wide heads", "margin:0.1"),
     ],
 )
-def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, exits: Any, policy: str) -> None:
+def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: str) -> None:
     model = small(**KINDS[kind]).double()
     drawn = model.model._drawn_at(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
     found = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
     for prompt, tokens, steps in zip(PROMPTS, found.tokens, found.exit_steps, strict=True):
-        expected = plain_decoding(model.config, model.state_dict(), prompt, 6, exits, policy, drawn)
+        expected = plain_generation(model.config, model.state_dict(), prompt, 6, rule, policy, drawn)
         assert (tokens.tolist(), steps.tolist()) == expected
     assert len(set(torch.cat(found.exit_steps).tolist())) > 1
-
-
-def looped_llama() -> Any:
-    torch.manual_seed(5)
-    sizes = {**SIZES, "eos_token_id": None, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
-    return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
 
 
 @pytest.mark.parametrize("kind", ["plain", "huginn", "damped", "llama"])

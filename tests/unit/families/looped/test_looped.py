@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM
 
 from adadepth import (
     LoopedConfig,
@@ -19,7 +19,6 @@ from adadepth import (
 )
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.build import classifier_class
-from adadepth.families.contract import DepthModel
 from tests.configs.support import configured
 from tests.unit.families.looped.looped_support import (
     HUGINN,
@@ -78,22 +77,6 @@ def test_hidden_states_are_those_before_and_after_every_loop() -> None:
 # ---- Caches, padding, rows
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rule", ["fixed:1", None, "margin:0.05"])
-def test_a_cache_changes_nothing(kind: str, rule: str | None) -> None:
-    model = small(**KINDS[kind])
-    with torch.no_grad():
-        expected = model(IDS, exit_rule=rule)
-        first = model(IDS[:, :4], exit_rule=rule, use_cache=True)
-        cache, logits, exits = first.past_key_values, [first.logits], [first.exit_steps]
-        for token in range(4, LENGTH):
-            found = model(IDS[:, token : token + 1], exit_rule=rule, past_key_values=cache)
-            logits.append(found.logits)
-            exits.append(found.exit_steps)
-    near(torch.cat(logits, dim=1), expected.logits)
-    assert torch.equal(torch.cat(exits, dim=1), expected.exit_steps)
-
-
 def test_a_cache_has_a_place_for_every_layer_that_a_token_passes() -> None:
     model = small(**HUGINN)
     cache = model(IDS, use_cache=True).past_key_values
@@ -116,17 +99,6 @@ def test_padding_changes_nothing(kind: str) -> None:
         assert torch.equal(found.exit_steps[:, where], expected.exit_steps)
         assert torch.equal(found.trace.updates.sum(dim=1), expected.trace.updates.sum(dim=1))
         assert not found.exit_steps[~mask.bool()].any()
-
-
-@pytest.mark.parametrize("kind", ["ouro", "huginn"])
-def test_a_batch_is_its_rows(kind: str) -> None:
-    model = small(**KINDS[kind])
-    with torch.no_grad():
-        whole = model(IDS, exit_rule="margin:0.05")
-        for row in range(3):
-            alone = model(IDS[row : row + 1], exit_rule="margin:0.05")
-            near(alone.logits, whole.logits[row : row + 1])
-            assert torch.equal(alone.exit_steps, whole.exit_steps[row : row + 1])
 
 
 def test_drawn_states_are_those_of_their_positions() -> None:
@@ -166,16 +138,6 @@ def test_a_static_cache_has_room_for_all_loops(kind: str) -> None:
         for cache in ({"cache_implementation": "static"}, {})
     )
     assert torch.equal(found, expected)
-
-
-def test_greedy_generation_is_a_plain_loop() -> None:
-    model = small(**OURO)
-    for rule in ("fixed:2", "quantile:0.6"):
-        ids = IDS
-        with torch.no_grad():
-            for _ in range(5):
-                ids = torch.cat([ids, model(ids, exit_rule=rule).logits[:, -1:].argmax(dim=-1)], dim=1)
-        assert torch.equal(model.generate(IDS, max_new_tokens=5, do_sample=False, exit_rule=rule, pad_token_id=0), ids)
 
 
 # ---- Exits
@@ -343,14 +305,6 @@ def test_every_objective_of_a_classifier_has_a_gradient(task: str) -> None:
 # ---- Contract, folders, sizes
 
 
-def test_it_is_a_model_of_this_house() -> None:
-    model = small(**OURO)
-    assert isinstance(model, DepthModel)
-    assert model.readout_work == WIDTH * PIECES
-    assert model.exit_signals == {"logits", "halting", "states"}
-    assert small(**KINDS["plain"]).exit_signals == {"logits", "states"}
-
-
 def test_work_follows_the_loops() -> None:
     model = small(**OURO)
     with torch.no_grad():
@@ -441,10 +395,3 @@ def test_a_gate_starts_at_one_half() -> None:
     model = LoopedForCausalLM(LoopedConfig(**SIZES, **OURO))
     assert model.model.gate.bias.item() == 0.0
     assert model.model.gate.weight.std() > 0
-
-
-def test_caches_may_be_given() -> None:
-    model = small(**OURO)
-    cache = DynamicCache()
-    near(model(IDS, past_key_values=cache).logits, model(IDS).logits)
-    assert cache.get_seq_length() == LENGTH

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, LoopedForTokenClassification
+from adadepth import LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
 from adadepth.families.looped import objectives
-from adadepth.families.looped.objectives import cross_entropies, drawn_loops, gate_losses, text_uniforms
+from adadepth.families.looped.objectives import drawn_loops, gate_losses, text_uniforms
 from tests.unit.families.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -160,10 +160,6 @@ def test_last_alone_reads_one_loop() -> None:
     assert len(ran) == 1
 
 
-def test_cross_entropies_of_no_target() -> None:
-    assert cross_entropies(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long), lambda x: x, 4).shape == (0,)
-
-
 def test_the_gates_targets_have_no_gradient() -> None:
     losses = torch.rand(5, 3, requires_grad=True)
     halting = torch.randn(5, 3, requires_grad=True)
@@ -171,21 +167,6 @@ def test_the_gates_targets_have_no_gradient() -> None:
     assert halting.grad is not None
     assert not halting.grad[:, 2].any()  # the last loop's unit is never asked
     assert halting.grad[:, :2].all()
-
-
-@pytest.mark.slow
-def test_it_learns() -> None:
-    """A text that repeats itself is learnt by heart, and earlier loops learn with the last."""
-    torch.manual_seed(0)
-    model = small(LoopedForCausalLM, **OURO, objective="mean").train()
-    ids = torch.randint(0, PIECES, (4, 16))
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    for _ in range(150):
-        loss = model(ids, labels=ids).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.1
 
 
 # ---- Drawn loops, truncation, recomputation

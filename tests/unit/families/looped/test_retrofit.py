@@ -37,7 +37,6 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 
 def decoder(kind: str = "llama", **fields: Any) -> Any:
-    """A small decoder of transformers in which every weight is drawn."""
     config = AutoConfig.for_model(kind, **{**SIZES, **DECODERS.get(kind, {}), **fields})
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(config)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, LogitsProcessorList
+from transformers import DynamicCache, GenerationConfig, LogitsProcessorList
 
 from adadepth.errors import ConfigError
-from adadepth.families.looped.retrofit import retrofit
 from adadepth.families.looped.speculation import SpeculativeOutput, _Committed, self_speculation
-from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, SIZES, small
+from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
 
 NEW = 12
 
@@ -22,12 +21,6 @@ def prompt(padded: bool) -> dict[str, Any]:
     mask = torch.ones_like(IDS[:1])
     mask[:, : 2 * padded] = 0
     return {"input_ids": IDS[:1], "attention_mask": mask, "pad_token_id": 0, "max_new_tokens": NEW}
-
-
-def looped_llama() -> Any:
-    torch.manual_seed(5)
-    sizes = {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
-    return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
 
 
 def speculative(model: Any, **options: Any) -> SpeculativeOutput:
