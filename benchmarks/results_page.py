@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from results_table import read_table, write_table
 
-from adadepth.report.bench import as_markdown, read_results, write_bench
+from adadepth.contrib.bench.page import as_markdown, read_results, write_bench
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "hops_causal"  # whose figure README shows

@@ -113,10 +113,10 @@ class Placed:
     always: bool = False
 
 
-def fill(template: str, **content: Any) -> Markup:
-    """A template of the package, or `FILE:BLOCK` of a file that has several, filled in; text is escaped."""
+def fill(template: str, *packages: str, **content: Any) -> Markup:
+    """Fill in a template of `packages` or of this one, `FILE` or `FILE:BLOCK` of a file with several; escape text."""
     name, _, part = template.partition(":")
-    found = templates().get_template(f"{name}.html.j2")
+    found = templates(*packages).get_template(f"{name}.html.j2")
     if not part:
         return Markup(found.render(**content))
     return Markup("".join(found.blocks[part](found.new_context(content))))

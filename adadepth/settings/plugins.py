@@ -1,8 +1,8 @@
 """What installed packages add to adadepth: a descriptor each, which an entry point of a group names.
 
-Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.halting_rules`, `adadepth.exit_rules`
-and `adadepth.loggers`. A YAML only ever names what a package offers; it never names code. The folders of `contrib` join
-by entry points of this package, and a folder that has been deleted offers nothing.
+Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
+`adadepth.exit_rules` and `adadepth.loggers`. A YAML only ever names what a package offers; it never names code. The
+folders of `contrib` join by entry points of this package, and a folder that has been deleted offers nothing.
 """
 
 from __future__ import annotations

@@ -274,6 +274,7 @@ EXEMPT = {
     "new_tokens={}": "a command of the page: tests/contrib/serve/test_showing.py runs it",
     "mode=evaluate reads the examples": "what a command of the page does",
     "output_dir={}": "a folder for jobs",
+    "Modes (mode=NAME)": "a heading of the help",
     "adadepth: transformers whose depth": "usage: tests/cli/test_documented_commands.py composes it",
     "model={}: task=finetune has no classifier": "what was given",
     "which mode=probe reads": "what was given",

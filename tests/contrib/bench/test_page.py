@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adadepth.report.bench import (
+from adadepth.contrib.bench.page import (
     as_markdown,
     bench_sections,
     outcomes_table,

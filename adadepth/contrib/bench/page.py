@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from adadepth.errors import CheckpointError
-from adadepth.measure.bench import (
+from adadepth.contrib.bench.contests import CONTESTS, contests_table, is_same_for_all, share_of
+from adadepth.contrib.bench.file_types import BenchResultFields
+from adadepth.contrib.bench.measures import (
     KEEPS,
     Told,
     Way,
@@ -22,9 +23,8 @@ from adadepth.measure.bench import (
     points_of,
     recommendation,
 )
+from adadepth.errors import CheckpointError
 from adadepth.measure.exit_costs import SETTLED
-from adadepth.report.bench_contests import CONTESTS, contests_table, is_same_for_all, share_of
-from adadepth.report.bench_types import BenchResultFields
 from adadepth.report.figure import Axis, Figure, Lines, Panel, with_air
 from adadepth.report.run_files import write_json
 from adadepth.report.section import Section, fill
@@ -33,6 +33,8 @@ from adadepth.report.writing import write_page
 from adadepth.system.console import say
 from adadepth.system.files import write_atomic
 from adadepth.system.json_files import read_json
+
+_PACKAGE = "adadepth.contrib.bench"
 
 RESULTS = "results"
 ADVISED = 0.98  # the share of the best score at which a way is recommended
@@ -45,7 +47,7 @@ def write_bench(folder: Path, results: Results, about: Mapping[str, str], missin
 
     Args:
         folder: Of the bench.
-        results: From `adadepth.tasks.bench.result_of`.
+        results: From `adadepth.contrib.bench.runs.result_of`.
         about: By task, what it is like.
         missing: Names of the runs that did not end well.
     """
@@ -98,8 +100,10 @@ def bench_text(results: Results, about: Mapping[str, str]) -> str:
 def bench_sections(results: Results, about: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
     """What to take, what papers say and what came out, each task with its figure and tables, how it was measured."""
     advice, contests = advice_table(results, about), outcomes_table(results)
-    first = fill("bench:advice", table=advice, recommendations=recommendations(results), keep=ADVISED, missing=missing)
-    second = fill("bench:contests", contests=CONTESTS, table=contests)
+    first = fill(
+        "bench:advice", _PACKAGE, table=advice, recommendations=recommendations(results), keep=ADVISED, missing=missing
+    )
+    second = fill("bench:contests", _PACKAGE, contests=CONTESTS, table=contests)
     found = [
         Section("If your task is like this, use that", "advice", first, tables=[advice]),
         Section("What is said, and what came out", "contests", second, tables=[contests]),
@@ -108,11 +112,14 @@ def bench_sections(results: Results, about: Mapping[str, str], missing: Sequence
         runs = _of_task(results, task)
         figure = task_figure(task, of_equal_steps(runs))
         tables = [table for name in sets_of(runs) for table in tables_of(task, name, runs)]
-        html = fill("bench:task", about=about.get(task, ""), figure=figure, tables=tables)
+        html = fill("bench:task", _PACKAGE, about=about.get(task, ""), figure=figure, tables=tables)
         of = f"n = {len(runs)} runs, seeds {', '.join(map(str, seeds_run(runs)))}"
         found.append(Section(task, file_anchor(task), html, [figure], tables, of=of))
     table = conditions_table(results)
-    return [*found, Section("How it was measured", "conditions", fill("bench:conditions", table=table), tables=[table])]
+    return [
+        *found,
+        Section("How it was measured", "conditions", fill("bench:conditions", _PACKAGE, table=table), tables=[table]),
+    ]
 
 
 def tables_of(task: str, name: str, runs: Results) -> list[Table]:
@@ -156,7 +163,7 @@ def _of_task(results: Results, task: str) -> list[Mapping[str, Any]]:
 
 
 def recommendations(results: Results) -> list[tuple[str, str]]:
-    """By task what to take and what is not told apart from it, in words, by the rule of `adadepth.measure.bench`."""
+    """By task what to take and what is not told apart from it, in words, by the rule of `measures`."""
     return [(task, _sentence(_of_task(results, task))) for task in tasks_of(results)]
 
 
@@ -461,7 +468,7 @@ def as_markdown(results: Results, about: Mapping[str, str]) -> str:
         "",
         "Made from the results of `python adadepth/run.py --config-name depth_bench`. Work and "
         "score are of examples that no threshold was chosen on. To be taken is the reading of least work that keeps "
-        f"{percent(ADVISED)} of the best score of the task; the rule stands in `adadepth/measure/bench.py`.",
+        f"{percent(ADVISED)} of the best score of the task; the rule stands in `adadepth/contrib/bench/measures.py`.",
         "",
         *_markdown(advice_table(results, about)),
         "",

@@ -48,7 +48,7 @@ class BenchSetFields(TypedDict, total=False):
 
 
 class BenchResultFields(TypedDict):
-    """A file among the results of a bench, see `adadepth.tasks.bench.result_of`."""
+    """A file among the results of a bench, see `adadepth.contrib.bench.runs.result_of`."""
 
     name: str
     task: str

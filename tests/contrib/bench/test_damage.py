@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from adadepth.report.bench import bench_sections, read_results
-from adadepth.tasks.bench import BenchRun, readable_runs
+from adadepth.contrib.bench.page import bench_sections, read_results
+from adadepth.contrib.bench.runs import BenchRun, readable_runs
+from adadepth.contrib.bench.sweeper import BenchSweeper
 from adadepth.tasks.grid import RUNS, finished_runs
-from hydra_plugins.adadepth_bench import BenchSweeper
 from tests.scripts_support import load_script
 from tests.unit.report.synthetic import make_run
 

@@ -1,4 +1,4 @@
-"""Questions that papers answer differently, answered task by task by what each way needs; see `adadepth.measure.bench`.
+"""Questions that papers answer differently, answered task by task by what each way needs; see `measures`.
 
 A sentence of the page is one of three, by the rule for contests there: the first group needs less, the second does, or
 they are not told apart.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from adadepth.measure.bench import Contest, Outcome, Told, Way, outcome_of
+from adadepth.contrib.bench.measures import Contest, Outcome, Told, Way, outcome_of
 from adadepth.report.table import Column, Table, percent, text
 
 _OF_PREDICTIONS = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
@@ -90,7 +90,7 @@ def contests_table(needs: Mapping[str, Mapping[Way, Mapping[str, Any] | None]], 
     """A row a contest and task that has both groups.
 
     Args:
-        needs: By task, see `adadepth.measure.bench.needed`.
+        needs: By task, see `adadepth.contrib.bench.measures.needed`.
         full: The work of full depth by task.
     """
     columns = [

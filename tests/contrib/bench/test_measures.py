@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.bench import (
+from adadepth.contrib.bench.measures import (
     Contest,
     Told,
     Way,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from adadepth.contrib.bench.runs import BenchRun, ready, really_run, runs_of, with_needed
 from adadepth.errors import ConfigError
-from adadepth.tasks.bench import BenchRun, ready, really_run, runs_of, with_needed
 
 TASKS: dict[str, Any] = {
     "hops": {

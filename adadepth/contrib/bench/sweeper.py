@@ -1,8 +1,4 @@
-"""A sweeper that runs a bench: ways of allocating depth on tasks, with seeds, and the page that says which to take.
-
-It is a module of its own because a sweeper for Hydra must live in the namespace `hydra_plugins`; what a bench is stands
-in `adadepth.tasks.bench`.
-"""
+"""The sweeper that runs a bench: methods on tasks with seeds, and the page that says which method to take."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -10,20 +6,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
 
+from adadepth.contrib.bench import runs as bench
 from adadepth.errors import ConfigError
 from adadepth.settings.declaration import setting
 from adadepth.settings.fingerprint import result_hash
 from adadepth.system.console import say
 from adadepth.system.failures import activity
 from adadepth.system.processes import is_first_process
-from adadepth.tasks import bench, grid
+from adadepth.tasks import grid
 from hydra_plugins.adadepth_sweepers import GridSweeper, failure_of, meet
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class BenchSettings:
+    """What a YAML file and the command line can say below `hydra.sweeper`."""
+
+    tasks: dict[str, Any] = setting({}, "by name what each is about, overrides of its runs, and ways with theirs")
+    seeds: list[int] = setting([0], "of every run")
+    folder: str = setting(
+        "${output_dir}/${name}", "of the runs, the results and the page; another folder is another bench"
+    )
+    results: str | None = setting(
+        None, "folder with results of runs that were finished elsewhere and are not run again"
+    )
 
 
 class BenchSweeper(GridSweeper):
@@ -37,6 +47,8 @@ class BenchSweeper(GridSweeper):
         folder: Of the runs, the results and the page.
         results: Of files of runs that were finished elsewhere, which are not run again.
     """
+
+    settings = BenchSettings
 
     def __init__(self, tasks: Mapping[str, Any], seeds: Sequence[int], folder: str, results: str | None) -> None:
         super().__init__()
@@ -71,7 +83,7 @@ class BenchSweeper(GridSweeper):
 
     def _known(self, cells: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, dict[str, Any]]:
         """The results of runs that were finished elsewhere with the same settings."""
-        from adadepth.report.bench import read_results
+        from adadepth.contrib.bench.page import read_results
 
         if self.results is None:
             return {}
@@ -123,7 +135,7 @@ class BenchSweeper(GridSweeper):
                 log.warning("%s failed: %s", " ".join(job), failure_of(result))
 
     def _write(self, found: list[dict[str, Any]], missing: list[str]) -> None:
-        from adadepth.report.bench import bench_text, write_bench  # jinja, which `--help` has no use for
+        from adadepth.contrib.bench.page import bench_text, write_bench  # jinja, which `--help` has no use for
 
         about = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
         with activity(f"writing the page of the bench in {self.folder}"):
@@ -136,21 +148,3 @@ class _Run(NamedTuple):
 
     cell: bench.BenchRun
     folder: Path
-
-
-@dataclass
-class _Bench:
-    """What a YAML file and the command line can say below `hydra.sweeper`."""
-
-    _target_: str = f"{__name__}.{BenchSweeper.__name__}"
-    tasks: dict[str, Any] = setting({}, "by name what each is about, overrides of its runs, and ways with theirs")
-    seeds: list[int] = setting([0], "of every run")
-    folder: str = setting(
-        "${output_dir}/${name}", "of the runs, the results and the page; another folder is another bench"
-    )
-    results: str | None = setting(
-        None, "folder with results of runs that were finished elsewhere and are not run again"
-    )
-
-
-ConfigStore.instance().store(group="hydra/sweeper", name="bench", node=_Bench, provider="adadepth")

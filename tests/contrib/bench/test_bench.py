@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.report.bench import as_markdown, read_results
+from adadepth.contrib.bench.page import as_markdown, read_results
 from tests.toy_support import execute, toy_family_installed
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,38 @@
+"""Sweepers that installed packages add, each known to Hydra as `hydra/sweeper=NAME`.
+
+Hydra instantiates only sweepers of the namespace `hydra_plugins`, so each gets a subclass in this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, is_dataclass, make_dataclass
+
+from hydra.core.config_store import ConfigStore
+from hydra.plugins.sweeper import Sweeper
+
+from adadepth.settings.plugins import installed
+
+GROUP = "adadepth.sweepers"
+_OWN = ("basic", "choice", "grid", "optuna")
+
+
+def _find_problem(descriptor: object, name: str) -> str | None:
+    """Say what keeps an object from being a sweeper."""
+    if not isinstance(descriptor, type) or not issubclass(descriptor, Sweeper):
+        return f"must be a subclass of hydra.plugins.sweeper.Sweeper, not {descriptor!r}"
+    if not is_dataclass(getattr(descriptor, "settings", None)):
+        return "its attribute `settings` must be a dataclass of its arguments"
+    return None
+
+
+def _add(name: str, sweeper: type[Sweeper]) -> None:
+    """Make a sweeper known to Hydra, with the settings that a YAML file and the command line can give it."""
+    known = type(sweeper.__name__, (sweeper,), {"__module__": __name__, "__doc__": sweeper.__doc__})
+    globals()[sweeper.__name__] = known
+    target = ("_target_", str, field(default=f"{__name__}.{sweeper.__name__}"))
+    node = make_dataclass(f"{sweeper.__name__}Settings", [target], bases=(sweeper.settings,))  # type: ignore[attr-defined]
+    ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="adadepth")
+
+
+for _name, _sweeper in installed(GROUP, "sweeper", _OWN, _find_problem).items():
+    _add(_name, _sweeper)
