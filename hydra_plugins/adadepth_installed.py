@@ -27,10 +27,11 @@ def _find_problem(descriptor: object, name: str) -> str | None:
 
 def _add(name: str, sweeper: type[Sweeper]) -> None:
     """Make a sweeper known to Hydra, with the settings that a YAML file and the command line can give it."""
-    known = type(sweeper.__name__, (sweeper,), {"__module__": __name__, "__doc__": sweeper.__doc__})
-    globals()[sweeper.__name__] = known
-    target = ("_target_", str, field(default=f"{__name__}.{sweeper.__name__}"))
-    node = make_dataclass(f"{sweeper.__name__}Settings", [target], bases=(sweeper.settings,))  # type: ignore[attr-defined]
+    known = type(sweeper.__name__, (sweeper,), {"__doc__": sweeper.__doc__})
+    target = ("_target_", str, field(default=f"{__name__}.{known.__name__}"))
+    node = make_dataclass(f"{known.__name__}Settings", [target], bases=(sweeper.settings,))  # type: ignore[attr-defined]
+    for made in (known, node):  # Hydra looks for classes, and pickles of configurations for settings, by their module
+        made.__module__, globals()[made.__name__] = __name__, made
     ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="adadepth")
 
 

@@ -202,5 +202,5 @@ FILE_TYPES: Mapping[str, Any] = {
     "run.json": RunRecordFields, "config.yaml": ConfigurationFields, "metrics.jsonl": MetricLineFields,
     "sentences.jsonl": SentenceFields, "halting.json": HaltingFields, "exits.json": OfSets, "exit_rules.json": OfSets,
     "budgets.json": OfRows, "rivals.json": OfRows, "architectures.json": OfRows, "seeds.json": SeedsFields,
-    "texts.json": ReadTextsFields, "words.json": OfSets, "matched_baseline.json": MatchedBaselineFields,
+    "texts.json": ReadTextsFields, "matched_baseline.json": MatchedBaselineFields,
 }  # fmt: skip

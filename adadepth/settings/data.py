@@ -240,19 +240,6 @@ class ChoiceConfig(TableConfig):
     label_column: str = setting("label", "number of the right ending from 0 on, or its name in labels")
 
 
-@dataclass
-class TreebankConfig(ExamplesConfig):
-    """Words with part of speech, relation and head, by which mode=evaluate tells the depths of a model's tokens."""
-
-    path: Any = setting(
-        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub", FILES
-    )
-    hub: HubTable = setting(HubTable, "read without a path")
-    evaluation_splits: list[str] | None = setting(None, "None: validation and test, or all there is without these")
-    max_evaluation_examples: int | None = setting(None, "sentences of a split; None: all", at_least(1), debug=8)
-    masking: MaskingConfig = setting(MaskingConfig, "of a model that predicts masked words: which ones")
-
-
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
 LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])

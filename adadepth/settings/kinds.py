@@ -39,7 +39,6 @@ from adadepth.settings.data import (
     SentEvalConfig,
     SudokuConfig,
     TraceConfig,
-    TreebankConfig,
 )
 from adadepth.settings.plugins import installed, load
 
@@ -292,10 +291,6 @@ KINDS: dict[str, Kind] = {
     "trace_task": Kind(
         TraceConfig, "tagging", f"{_DATA}.generated.trace:load_trace", checks=_checks("trace"), own_symbols=True
     ),
-    "trees": Kind(
-        TreebankConfig, None, f"{_DATA}.labelled.treebank:load_treebank", checks=_checks("treebank"),
-        tasks=tuple(Task), evaluate="adadepth.tasks.treebank:evaluate",
-    ),
 }  # fmt: skip
 
 
@@ -389,9 +384,11 @@ def _wrong(descriptor: object, name: str) -> str | None:
     settings = descriptor.settings
     if not issubclass(settings, DatasetConfig):
         return f"its settings must be a DatasetConfig, not {settings.__name__}"
-    if _extended(settings, KINDS) is None and (descriptor.problem is None or descriptor.loader is None):
+    is_read = descriptor.loader is not None and (descriptor.problem is not None or descriptor.evaluate is not None)
+    if _extended(settings, KINDS) is None and not is_read:
         known = ", ".join(kind.settings.__name__ for kind in KINDS.values())
-        return f"it needs a problem and a loader, or settings that extend one of {known}, not {settings.__name__}"
+        needed = "a loader and a problem, or a loader and evaluate"
+        return f"it needs {needed}, or settings that extend one of {known}, not {settings.__name__}"
     if isinstance(descriptor.problem, str) and descriptor.problem not in PREDICTED:
         return f"its problem {descriptor.problem!r} must be one of {', '.join(PREDICTED)}"
     if settings.name != name:

@@ -90,7 +90,6 @@ NEEDS = {
     ("dataset", "tagging_table"): ["dataset.path=folder"],
     ("dataset", "question_table"): ["dataset.path=folder"],
     ("dataset", "choice_table"): ["dataset.path=folder"],
-    ("dataset", "treebank"): ["mode=evaluate", "checkpoint=latest"],
     ("budget", "blocks"): ["model.distribution_cutoff=0.01"],
     ("budget", "depth"): ["model.act_penalty=0"],
     ("budget", "work"): ["model.act_penalty=0"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from adadepth.cli.validation import evaluation_metrics
-from adadepth.settings.data import TreebankConfig
 from adadepth.settings.fingerprint import result_hash
 from adadepth.settings.kinds import problem_of
 from tests.configs.support import configured
@@ -19,14 +18,6 @@ def test_columns_by_name_are_those_that_runs_wrote_out_before() -> None:
     other = configured(*given, "dataset.text_columns=[text]")
     assert (by_name.dataset.text_columns, by_name.dataset.label_column) == (None, None)
     assert result_hash(by_name) == result_hash(written) != result_hash(other)
-
-
-@pytest.mark.parametrize("root", ["act_wikitext2", "act_tiny", "act_base", "act_pos", "act_cola", "act_squad"])
-def test_a_model_of_any_task_reads_a_treebank(root: str) -> None:
-    given = ("mode=evaluate", "checkpoint=latest", "dataset=treebank", "dataset.path=folder")
-    dataset = configured(root, *given).dataset
-    assert isinstance(dataset, TreebankConfig)
-    assert (dataset.max_evaluation_examples, dataset.masking) == (None, configured().dataset.masking)
 
 
 @pytest.mark.parametrize("root", ["act_maze", "act_hops", "act_addition", "act_pos"])

@@ -162,20 +162,6 @@ MISTAKES = [
      "dataset.ending_columns=['sent1', 'ending0']: the column sent1 is named twice"),
     ("act_swag dataset.labels=[a,b]",
      "dataset.labels=['a', 'b']: must name each of the 4 dataset.ending_columns, in order"),
-    # ---- treebanks
-    ("act_tiny dataset=treebank dataset.path=folder",
-     "dataset=treebank: read with mode=evaluate checkpoint=latest only; to train on CoNLL-U files take "
-     "--config-name act_pos dataset=ud_pos"),
-    ("par_tiny mode=evaluate checkpoint=latest dataset=treebank dataset.path=folder",
-     "dataset=treebank: read by masked language models and taggers only, not with task=architecture_search"),
-    ("act_tiny mode=evaluate checkpoint=latest dataset=treebank dataset.hub.path=null",
-     "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"),
-    ("act_tiny mode=evaluate checkpoint=latest dataset=treebank dataset.path=folder dataset.evaluation_splits=[]",
-     "dataset.evaluation_splits=[]: at least one is needed; null takes validation and test"),
-    ("act_pos mode=evaluate checkpoint=latest dataset=treebank dataset.path=folder exit_rules=[all]",
-     "exit_rules=['all']: not read with dataset=treebank"),
-    ("act_tiny mode=evaluate checkpoint=latest dataset=treebank dataset.path=folder budget.targets=[3]",
-     "budget.targets=[3.0]: not read with dataset=treebank"),
     # ---- generated data
     ("act_maze dataset.walls=1", "dataset.walls=1.0: "),
     ("act_maze dataset.size=1", "dataset.size=1: a maze needs at least 2"),

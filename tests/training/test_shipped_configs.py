@@ -19,12 +19,10 @@ ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
 # Options that make several runs; they are tested under tests/cli.
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
-# What only evaluations read; see test_treebank.py.
-EVALUATED = {("dataset", "treebank")}
 # Options of a package that `make install` leaves out and `make test-slow` brings.
 FURTHER_PACKAGES = {("logger", "comet"), ("logger", "mlflow"), ("logger", "trackio")}
 OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
-TRIED = [option for option in OURS if option not in ONLINE | SWEEPS | EVALUATED]
+TRIED = [option for option in OURS if option not in ONLINE | SWEEPS]
 # Of every group the first that needs no further package; tests/configs composes and checks them all.
 FIRST = {group: (group, option) for group, option in reversed(TRIED) if (group, option) not in FURTHER_PACKAGES}
 RUNNABLE = mostly_slow(TRIED, lambda option: option in FIRST.values())

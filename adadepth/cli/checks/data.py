@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adadepth.cli.checks.modes import format_mode
 from adadepth.errors import ConfigError, nearest
 from adadepth.measure.quality import check_tags, is_hub_metric
 from adadepth.settings import (
@@ -11,7 +10,6 @@ from adadepth.settings import (
     CorpusConfig,
     ExperimentConfig,
     LabelledConfig,
-    Mode,
     QuestionConfig,
     Source,
     StreamConfig,
@@ -34,7 +32,6 @@ from adadepth.settings.data import (
     SequenceProblem,
     TextConfig,
     TraceConfig,
-    TreebankConfig,
 )
 from adadepth.settings.experiment import TokenizerKind
 from adadepth.settings.kinds import called, kind_of, problem_of
@@ -341,19 +338,3 @@ def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
 def _no_embedded_rows(dataset: TableConfig) -> Iterator[str]:
     if dataset.source is Source.embedded:
         yield f"dataset.source=embedded: {dataset.name} is read from the hub or local files"
-
-
-def check_treebank(dataset: TreebankConfig, config: ExperimentConfig) -> Iterator[str]:
-    """A treebank is read by evaluations of models of tokens, and by nothing else."""
-    if config.mode is Mode.train:
-        how = f"read with {format_mode(Mode.evaluate, config)} only"
-        yield f"dataset={dataset.name}: {how}; to train on CoNLL-U files take --config-name act_pos dataset=ud_pos"
-    if config.task not in (Task.pretrain, Task.finetune):
-        yield f"dataset={dataset.name}: read by masked language models and taggers only, not with task={config.task}"
-    if dataset.path is None and not dataset.hub.path:
-        yield "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"
-    if dataset.evaluation_splits is not None and not dataset.evaluation_splits:
-        yield "dataset.evaluation_splits=[]: at least one is needed; null takes validation and test"
-    for key, value in (("exit_rules", config.exit_rules), ("budget.targets", config.budget.targets)):
-        if value:
-            yield f"{key}={list(value)}: not read with dataset={dataset.name}"

@@ -95,7 +95,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
 
 @pytest.mark.parametrize(("name", "place", "message"), [
     ("moods", "moods:Moods", "must be an adadepth.settings.kinds.Kind, not type"),
-    ("moods", "moods:PLAIN", "it needs a problem and a loader, or settings that extend one of AdditionConfig, "),
+    ("moods", "moods:PLAIN", "it needs a loader and a problem, or a loader and evaluate, or settings"),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
     ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:name'"),
     ("moods", "moods:NO_PROBLEM", "its problem 'guessing' must be one of classification, multi_label, "),

@@ -14,16 +14,14 @@ import numpy as np
 import pytest
 
 from adadepth.data import cache, load_labelled_data, load_pretraining_data
-from adadepth.data.labelled.treebank import load_treebank
 from adadepth.data.streams.blocks import load_text_blocks
 from adadepth.data.streams.load import load_language_data
 from adadepth.data.text import hub
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import CausalConfig, QuestionConfig, Source, StreamConfig, TreebankConfig
+from adadepth.settings.data import CausalConfig, QuestionConfig, Source, StreamConfig
 from tests.marks_support import mostly_slow
-from tests.treebank_support import write_treebank
 
 from .labelled_support import config, write_table
 from .support import local_config, small_tokenizer, write_corpus
@@ -251,24 +249,6 @@ def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, m
     refused(loads[kind], file.parent)
     assert not [folder for folder in root.glob("*") if folder.is_dir()]
     loads[kind]()
-
-
-def test_a_treebank_is_read_twice_and_must_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from adadepth.data.labelled import treebank
-
-    write_treebank(tmp_path, "en-ud-test.conllu")
-    words(tmp_path)
-    dataset = TreebankConfig(name="t", path=str(tmp_path), sequence_length=32)
-    file = tmp_path / "en-ud-test.conllu"
-    original = treebank.count_forms
-
-    def change(tables: Any) -> Any:
-        counts = original(tables)
-        file.write_text(file.read_text().replace("\tNOUN\t", "\tPROPN\t"))
-        return counts
-
-    monkeypatch.setattr(treebank, "count_forms", change)
-    refused(lambda: load_treebank(dataset, str(tmp_path / "bert"), masks=False), file)
 
 
 def test_streamed_documents_must_stay_the_same_from_epoch_to_epoch(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from scipy import stats
 
-from adadepth.evaluation.treebank import WordRecorder
+from adadepth.contrib.treebank.measures import Pieces, describe_words, joined_pieces, word_classes
+from adadepth.contrib.treebank.report import every_row, flatten_words, kind_figure, kind_table, words_text
+from adadepth.contrib.treebank.scorers import WordRecorder
 from adadepth.halting.trace import DepthTrace
 from adadepth.measure.adaptation import FEWEST_CLUSTERS, clustered_mean
-from adadepth.measure.treebank import Pieces, describe_words, joined_pieces, word_classes
 from adadepth.report.table import as_records
-from adadepth.report.treebank import every_row, flatten_words, kind_figure, kind_table, words_text
 
 
 def interval(values: Any, clusters: Any) -> tuple[float, float]:

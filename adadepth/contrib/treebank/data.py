@@ -29,7 +29,8 @@ from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, load_
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import MaskingConfig, TreebankConfig
+    from adadepth.contrib.treebank.kind import TreebankConfig
+    from adadepth.settings.data import MaskingConfig
 
 
 COLUMNS = ("tokens", "upos", "head", "deprel")

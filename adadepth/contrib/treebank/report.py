@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adadepth.contrib.treebank.measures import CLASS_KINDS, FILE_ONLY
 from adadepth.measure.adaptation import FEWEST_CLUSTERS
 from adadepth.measure.names import metric_name
-from adadepth.measure.treebank import CLASS_KINDS, FILE_ONLY
 from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, with_air
-from adadepth.report.run_files import WORDS, WORDS_TABLE, RunFiles, write_json
+from adadepth.report.file_types import OfSets
+from adadepth.report.run_files import RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, percent, rounded, text
 from adadepth.system.files import write_atomic
+
+WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 
 _Found = Mapping[str, Any]  # what words.json holds; see `every_row`
 SHOWN = [kind for kind in CLASS_KINDS if kind not in FILE_ONLY]
@@ -25,7 +28,7 @@ def kind_table(name: str, kind: str, readings: Mapping[str, _Found]) -> Table:
 
     Args:
         name: Of the set.
-        kind: See `adadepth.measure.treebank.CLASS_KINDS`.
+        kind: See `adadepth.contrib.treebank.measures.CLASS_KINDS`.
         readings: `plain`, and `masked` where the model predicts masked words.
     """
     columns = [
@@ -149,13 +152,15 @@ _READINGS = {"plain": "as they are", "masked": "masked"}
 
 def words(files: RunFiles) -> Section | None:
     """How deep words went, by what they are."""
-    if not files.of(WORDS):
+    found = files.of(WORDS, OfSets)
+    if not found:
         return None
-    found = files.of(WORDS)
     sets = [_set(name, readings, found) for name, readings in found["sets"].items()]
     figures = [kind["figure"] for each in sets for kind in each["kinds"] if kind["figure"].panels]
     tables = [table for each in sets for kind in each["kinds"] for table in (kind["table"], kind["cosines"]) if table]
-    html = fill("words", sets=sets, found=found, fewest=FEWEST_WORDS, clusters=FEWEST_CLUSTERS)
+    html = fill(
+        "words", "adadepth.contrib.treebank", sets=sets, found=found, fewest=FEWEST_WORDS, clusters=FEWEST_CLUSTERS
+    )
     of = "n = " + ", ".join(f"{each['n']:,} words of {each['name']}" for each in sets)
     return Section("Depth by linguistic class", "words", html, figures, tables, of=of)
 
@@ -198,4 +203,4 @@ def _panel(title: str, rows: Sequence[Mapping[str, Any]], span: Span) -> Panel:
     return Panel(title, Ranges(intervals), depth, names, tall=max(1.0, 0.09 * len(rows)))
 
 
-SECTIONS = (Placed(70, words),)
+WORDS_SECTION = Placed(70, words)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from adadepth.data.labelled.treebank import NO_WORD, TreebankExamples
+from adadepth.contrib.treebank.data import NO_WORD, TreebankExamples
+from adadepth.contrib.treebank.measures import Pieces, joined_pieces
 from adadepth.data.pretraining.masking import MASKED
 from adadepth.evaluation.pretraining import PretrainingScorer, special_token_classes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace
 from adadepth.measure.sentences import SentenceSampler
-from adadepth.measure.treebank import Pieces, joined_pieces
 from adadepth.system.processes import of_all_processes
 
 

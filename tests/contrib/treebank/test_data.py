@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.data.labelled.treebank import TreebankData, Trees, count_forms, load_treebank, per_million, read_trees
+from adadepth.contrib.treebank import data
+from adadepth.contrib.treebank.data import TreebankData, Trees, count_forms, load_treebank, per_million, read_trees
+from adadepth.contrib.treebank.kind import TreebankConfig
 from adadepth.data.text.local_files import column_table
 from adadepth.errors import DataError
-from adadepth.settings.data import HubTable, MaskingConfig, TreebankConfig
+from adadepth.settings.data import HubTable, MaskingConfig
 from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank
-
-from .tokenizers_support import tokenizer
+from tests.unit.data.tokenizers_support import tokenizer
 
 
 def trees_of(text: str, folder: Path) -> Trees:
@@ -226,3 +228,20 @@ def test_the_treebank_of_the_paper_is_read_whole(tmp_path: Path, data_root: Path
     for name, content in text.items():
         words = [line for line in content.splitlines() if line.split("\t")[0].isdigit()]
         assert counts[name] == (content.count("# sent_id"), len(words))
+
+
+def test_a_treebank_is_read_twice_and_must_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_treebank(tmp_path, "en-ud-test.conllu")
+    tokenizer("bert").save_pretrained(tmp_path / "bert")
+    dataset = TreebankConfig(name="t", path=str(tmp_path), sequence_length=32)
+    file = tmp_path / "en-ud-test.conllu"
+    original = data.count_forms
+
+    def change(tables: Any) -> Any:
+        counts = original(tables)
+        file.write_text(file.read_text().replace("\tNOUN\t", "\tPROPN\t"))
+        return counts
+
+    monkeypatch.setattr(data, "count_forms", change)
+    with pytest.raises(DataError, match=re.escape(str(file))):
+        load_treebank(dataset, str(tmp_path / "bert"), masks=False)

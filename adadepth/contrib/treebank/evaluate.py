@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.labelled.treebank import TreebankData, TreebankSet
+from adadepth.contrib.treebank.data import TreebankData, TreebankSet
+from adadepth.contrib.treebank.measures import describe_words, word_classes
+from adadepth.contrib.treebank.report import every_row, flatten_words, words_text, write_words
+from adadepth.contrib.treebank.scorers import MaskedTreebankScorer, TreebankScorer
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.treebank import MaskedTreebankScorer, TreebankScorer
 from adadepth.families.build import load_model, pretraining_class
 from adadepth.families.folder import read_config
 from adadepth.families.registry import family
-from adadepth.measure.treebank import describe_words, word_classes
 from adadepth.report.table import as_records
-from adadepth.report.treebank import every_row, flatten_words, words_text, write_words
 from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig, Task
 from adadepth.settings.kinds import loaded_data

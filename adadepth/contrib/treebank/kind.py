@@ -1,0 +1,54 @@
+"""The kind of data `trees`: its settings, their checks and its descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from adadepth.cli.checks.modes import format_mode
+from adadepth.settings import ExperimentConfig, Mode, Task
+from adadepth.settings.data import ExamplesConfig, HubTable, MaskingConfig
+from adadepth.settings.declaration import FILES, at_least, setting
+from adadepth.settings.kinds import Kind
+
+
+@dataclass
+class TreebankConfig(ExamplesConfig):
+    """Words with part of speech, relation and head, by which mode=evaluate tells the depths of a model's tokens."""
+
+    name: str = setting("trees", "shown in reports")
+    path: Any = setting(
+        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub", FILES
+    )
+    hub: HubTable = setting(HubTable, "read without a path")
+    evaluation_splits: list[str] | None = setting(None, "None: validation and test, or all there is without these")
+    max_evaluation_examples: int | None = setting(None, "sentences of a split; None: all", at_least(1), debug=8)
+    masking: MaskingConfig = setting(MaskingConfig, "of a model that predicts masked words: which ones")
+
+
+_HERE = "adadepth.contrib.treebank"
+TREES = Kind(
+    TreebankConfig,
+    loader=f"{_HERE}.data:load_treebank",
+    checks=(f"{_HERE}.kind:check_treebank",),
+    tasks=tuple(Task),
+    evaluate=f"{_HERE}.evaluate:evaluate",
+    sections=(f"{_HERE}.report:WORDS_SECTION",),
+)
+
+
+def check_treebank(dataset: TreebankConfig, config: ExperimentConfig) -> Iterator[str]:
+    """A treebank is read by evaluations of models of tokens, and by nothing else."""
+    if config.mode is Mode.train:
+        how = f"read with {format_mode(Mode.evaluate, config)} only"
+        yield f"dataset={dataset.name}: {how}; to train on CoNLL-U files take --config-name act_pos dataset=ud_pos"
+    if config.task not in (Task.pretrain, Task.finetune):
+        yield f"dataset={dataset.name}: read by masked language models and taggers only, not with task={config.task}"
+    if dataset.path is None and not dataset.hub.path:
+        yield "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"
+    if dataset.evaluation_splits is not None and not dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=[]: at least one is needed; null takes validation and test"
+    for key, value in (("exit_rules", config.exit_rules), ("budget.targets", config.budget.targets)):
+        if value:
+            yield f"{key}={list(value)}: not read with dataset={dataset.name}"
