@@ -36,7 +36,7 @@ from adadepth.runs.program import note_choices, noted_choices
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.interpolations import told_within
 from adadepth.settings.modes import modes
-from adadepth.system.console import patient_streams, say
+from adadepth.system.console import say
 from adadepth.system.failures import activity
 from adadepth.system.places import allow_remote_code
 from adadepth.system.processes import (
@@ -46,7 +46,7 @@ from adadepth.system.processes import (
     is_first_process,
     keep_freed_memory,
 )
-from adadepth.system.signals import ending_as_exits, held_back, let_through
+from adadepth.system.signals import ending_as_exits, leaving_at_once, let_through
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -76,7 +76,7 @@ def main() -> None:
     """Run the command line ``sys.argv`` and exit; mistakes end in one line, what nobody foresaw leaves a traceback."""
     show = os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith("debug=") for word in sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
-    with patient_streams(), ending_as_exits():
+    with ending_as_exits():
         _main(show)
 
 
@@ -84,7 +84,7 @@ def _main(show: bool) -> None:
     try:
         check_launcher()
         end_with_launcher()
-        with held_back():
+        with leaving_at_once():
             _run(sys.argv[1:])
     except KeyboardInterrupt:
         exit_with("interrupted", 130)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _SECONDS_FOR_THE_FIRST = 60.0  # in which it says what is wrong, draws the report of what there is, and ends
 _SECONDS_BETWEEN_LOOKS = 1.0
-_OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")  # variables of the environment
-_OF_GROUPS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a group of processes needs
+_OF_GROUPS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables of the environment
 
 
 def is_first_process() -> bool:
@@ -76,21 +75,14 @@ def check_launcher() -> None:
 
 
 def _wrong_with_launcher() -> str | None:
-    found = {name: value for name in _OF_LAUNCHERS if (value := os.environ.get(name)) is not None}
-    for name, value in found.items():
-        if not value.isdecimal():
-            return f"{name}={value}: must be a whole number"
-    counts = {name: int(value) for name, value in found.items()}
-    for name, of in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
-        if counts.get(of) == 0:
-            return f"{of}=0: must be at least 1"
-        if counts.get(name, 0) >= (size := counts.get(of, counts.get("WORLD_SIZE", 1))):
-            return f"{name}={counts[name]}: must be below {of}={size}"
+    """Return why the environment is that of no launcher; None: it is, or it says nothing of several processes."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": None}
+    told = [name for name, value in alone.items() if os.environ.get(name, value) != value]
     missing = [name for name in _OF_GROUPS if name not in os.environ]
-    if (counts.get("WORLD_SIZE", 1) > 1 or "LOCAL_RANK" in counts) and missing:
-        name = "WORLD_SIZE" if "WORLD_SIZE" in counts else "LOCAL_RANK"
-        return f"{name}={counts[name]}: is read together with {', '.join(missing)}, which the environment lacks"
-    return None
+    if not told or not missing:
+        return None
+    lacking = f"is read together with {', '.join(missing)}, which the environment lacks"
+    return f"{told[0]}={os.environ[told[0]]}: {lacking}"
 
 
 def end_with_launcher() -> None:
@@ -209,15 +201,14 @@ _LESS_MEMORY = (
     "shorter dataset.sequence_length and, of models that can compute again, trainer.gradient_checkpointing=true; "
     "resume=latest goes on"
 )
-# What torch, the system's loader of libraries and Python's threads say.
-_NO_MEMORY, _NO_ADDRESSES, _NO_THREAD = "can't allocate memory", "failed to map segment", "can't start new thread"
+_NO_MEMORY = "can't allocate memory"  # what torch says
 
 
 def keep_freed_memory() -> None:
     """Keep what is freed for the next step instead of giving it back to the system; nothing where glibc is not.
 
     A training step frees its tensors and the next one asks for as many bytes. glibc returns large ones in between, and
-    the system hands out new pages one fault at a time, which can cost a small model as much as its arithmetic.
+    the system hands out new pages one fault at a time, which costs up to a few percent of a training.
     """
     if sys.platform != "linux":
         return
@@ -228,12 +219,8 @@ def keep_freed_memory() -> None:
 
 
 def short_memory(error: BaseException) -> str | None:
-    """The line for memory that is not there, if that is an error: of a GPU, of the machine, of what a limit leaves."""
+    """The line for memory that is not there, if that is an error: of a GPU, of the machine."""
     first = next(iter(str(error).splitlines()), "") or "out of memory"
-    if _NO_ADDRESSES in first:
-        return f"{first}; the libraries alone need a few GiB of address space (ulimit -v)"
-    if _NO_THREAD in first:
-        return f"{first}; the system lets this user start no more processes (ulimit -u)"
     of_gpu = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # torch may not be there whole
     is_short = getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY in str(error)
     return f"{first}; {_LESS_MEMORY}" if is_short or isinstance(error, MemoryError | of_gpu) else None

@@ -1,22 +1,25 @@
-"""The signals that end a run, and that they wait while Hydra and OmegaConf compose a configuration.
+"""The signals that end a run, and that they end it at once while Hydra and OmegaConf compose a configuration.
 
 What a signal raises there goes astray: a `finally:` of theirs needs what the interrupted statement would have set and
 fails itself, so that its error takes the place of the interruption; where Hydra looks for the mode it drops any error.
 """
 
+import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
+
+from adadepth.system.console import leave_terminal
 
 HANGUP = getattr(signal, "SIGHUP", None)  # a terminal that closes; Windows has no such signal
 # Ctrl-C, what `kill` and schedulers send, and a terminal that closes.
 _ENDING = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
 # What schedulers send some time before a job has to end: Slurm's --signal, submitit.
 _WARNINGS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
-_usual: dict[int, Any] = {}  # what they do when they are not held back; empty: they are not
-_waiting: list[int] = []
+_raising: dict[int, Any] = {}  # the usual handlers, while `leaving_at_once` has put others in their place
 
 
 def ending() -> list[signal.Signals]:
@@ -53,52 +56,37 @@ def ending_as_exits() -> Iterator[None]:
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
     if number == HANGUP:  # a shell and the system both send it: the second one must not disturb the ending
         signal.signal(number, signal.SIG_IGN)
+        leave_terminal()
     raise SystemExit(128 + number)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Within, a signal waits for `let_through` or the end; a second one does at once what it usually does."""
-    _waiting.clear()
-    _usual.update((number, signal.getsignal(number)) for number in ending())
-    _set(dict.fromkeys(_usual, _wait))
+def leaving_at_once() -> Iterator[None]:
+    """Within, a signal ends the process on the spot, but for `let_through`; there is nothing to close yet."""
+    _raising.update({number: signal.signal(number, _leave) for number in ending()})
     try:
         yield
     finally:
-        _set(_usual)
-        _usual.clear()
-    _deliver()
+        _set(_raising)
+        _raising.clear()
 
 
 @contextmanager
 def let_through() -> Iterator[None]:
-    """Within `held_back`, signals do what they usually do, also one that waits; elsewhere nothing changes."""
-    if not _usual:  # in a process that a launcher of Hydra's started
-        yield
-        return
-    _set(_usual)
+    """Within `leaving_at_once`, signals do what they usually do; elsewhere nothing changes."""
+    _set(_raising)
     try:
-        _deliver()
         yield
     finally:
-        _set(dict.fromkeys(_usual, _wait))
+        _set(dict.fromkeys(_raising, _leave))
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    if number == signal.SIGINT:
+        print("error: interrupted", file=sys.stderr, flush=True)
+    os._exit(128 + number)
 
 
 def _set(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-def _wait(number: int, frame: FrameType | None) -> None:
-    _waiting.append(number)
-    if len(_waiting) > 1:  # it still waits, too: what it raises here may go astray
-        _set(_usual)
-        signal.raise_signal(number)
-
-
-def _deliver() -> None:
-    """Send the last signal that waits again."""
-    if _waiting:
-        number = _waiting[-1]
-        _waiting.clear()
-        signal.raise_signal(number)

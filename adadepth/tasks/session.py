@@ -74,7 +74,7 @@ from adadepth.training.callbacks import (
 )
 from adadepth.training.extension import Batch, Extension
 from adadepth.training.held_depth import TrainingBudget, full_depth
-from adadepth.training.remaining import ConsoleCallback, ProgressBarCallback, TimeLeft
+from adadepth.training.remaining import ConsoleCallback, ProgressBarCallback
 from adadepth.training.speed import compare_executions, profiled
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.tracking import (
@@ -386,9 +386,9 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     stop, epochs = StopCallback(config.trainer.time_budget_minutes), EpochCallback()
     tracking = TrackingCallback(tracker, run.directory, has_target=config.budget.target is not None)
     tracking.last_metrics = scalars(run.directory)
-    time_left = TimeLeft(config.trainer.time_budget_minutes)
-    console = ConsoleCallback(time_left, is_averaged=config.trainer.ema_decay is not None)
-    callbacks = [epochs, stop, tracking, time_left, console, StepCallback()]
+    budget, is_averaged = config.trainer.time_budget_minutes, config.trainer.ema_decay is not None
+    console = ConsoleCallback(budget, is_averaged=is_averaged)
+    callbacks = [epochs, stop, tracking, console, StepCallback()]
     if config.trainer.early_stopping_patience is not None:
         threshold = config.trainer.early_stopping_threshold
         callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience, threshold))

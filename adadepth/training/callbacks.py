@@ -26,7 +26,8 @@ from adadepth.report.architectures import frame_panel
 from adadepth.report.classes import class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import as_records
-from adadepth.system.signals import is_repeated, stopping
+from adadepth.system.console import leave_terminal
+from adadepth.system.signals import HANGUP, is_repeated, stopping
 from adadepth.training.selection import fill_undefined
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
@@ -102,6 +103,8 @@ class StopCallback(TrainerCallback):
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self._was_asked and not is_repeated(number):
             raise SystemExit(128 + number)
+        if number == HANGUP:
+            leave_terminal()
         self.signal = number
         self._was_asked |= not is_repeated(number)
 

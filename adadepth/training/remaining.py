@@ -1,4 +1,4 @@
-"""How long a training will still take, from how long its steps and evaluations took so far."""
+"""What a training says on the console: a line a log, with the time that is left, and what evaluations found."""
 
 from __future__ import annotations
 
@@ -18,86 +18,6 @@ from adadepth.system.console import minutes, say
 from adadepth.training.callbacks import UNLOGGED, Logs
 from adadepth.training.trainer import DepthTrainer
 
-_STEPS, _SECONDS = 3, 2.0  # after so many steps, and so long, the pace counts as known
-_WORTH_TELLING = 30.0  # seconds; what is left of a shorter training is not announced
-
-
-class TimeLeft(TrainerCallback):
-    """Measures steps and evaluations of this process, and announces once how long the rest will take.
-
-    The first step, in which memory is allocated and kernels are chosen, does not count.
-
-    Args:
-        budget_minutes: After which the training stops; None: it does not.
-    """
-
-    def __init__(self, budget_minutes: float | None) -> None:
-        self._budget = math.inf if budget_minutes is None else 60 * budget_minutes
-        self._begun = self._clock = 0.0
-        self._first_step: int | None = None
-        self._evaluations: list[float] = []
-        self._pace: float | None = None
-        self._is_told = False
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Start the clock of the time that is left."""
-        self._begun = time.monotonic()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take the pace, and announce it when it is known."""
-        now = time.monotonic()
-        if self._first_step is None:
-            self._first_step, self._clock = state.global_step, now
-            return
-        steps, seconds = state.global_step - self._first_step, now - self._clock
-        if steps >= _STEPS and seconds >= _SECONDS:
-            self._pace = seconds / steps
-            self._announce(args, state)
-
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Note how long an evaluation took, and take it out of the pace."""
-        seconds = float((kwargs.get("metrics") or {}).get("eval_runtime", 0.0))
-        self._evaluations.append(seconds)
-        self._clock += seconds
-
-    def left(self, args: TrainingArguments, state: TrainerState) -> float | None:
-        """Seconds until the training ends, by its last step or by its time budget; None: not known yet."""
-        if (needed := self._needed(args, state)) is None:
-            return None
-        return min(needed, max(0.0, self._budget - (time.monotonic() - self._begun)))
-
-    def _needed(self, args: TrainingArguments, state: TrainerState) -> float | None:
-        if self._pace is None:
-            return None
-        each = sum(self._evaluations) / len(self._evaluations) if self._evaluations else 0.0
-        return (state.max_steps - state.global_step) * self._pace + self._evaluations_left(args, state) * each
-
-    def _evaluations_left(self, args: TrainingArguments, state: TrainerState) -> int:
-        if args.eval_strategy == "epoch":
-            return math.ceil(args.num_train_epochs) - int(state.epoch or 0) if args.max_steps < 0 else 0
-        if args.eval_strategy == "no" or not args.eval_steps:
-            return 0
-        every = int(args.eval_steps)
-        return state.max_steps // every - state.global_step // every
-
-    def _announce(self, args: TrainingArguments, state: TrainerState) -> None:
-        needed = self._needed(args, state)
-        if self._is_told or needed is None or not state.is_world_process_zero:
-            return
-        self._is_told = True
-        left = self.left(args, state) or 0.0
-        if needed < _WORTH_TELLING:
-            return
-        steps = state.max_steps - state.global_step
-        if left < needed:
-            ends = state.global_step + int(steps * left / needed)
-            say(f"expected: {minutes(left)} of time budget, until about step {ends:,} of {state.max_steps:,}")
-        else:
-            say(f"expected: about {minutes(left)} for the other {steps:,} steps")
-
-
 # Not worth a place on the console's line.
 _OF_SPEED = ("tokens_per_second", "eval_tokens_per_second", "eval_runtime", "peak_memory_gib")
 _UNPRINTED = (*UNLOGGED, *_OF_SPEED, "epoch", "learning_rate", "grad_norm", "step")
@@ -113,16 +33,31 @@ class ProgressBarCallback(ProgressCallback):
 class ConsoleCallback(TrainerCallback):
     """One line a log: the losses, the learning rate, the speed, the time left; and what an evaluation found.
 
+    The time left is that of the steps so far, with their evaluations, without the first step, which allocates memory.
+
     Args:
-        time_left: Told of the same training, before this one.
+        budget_minutes: After which the training stops; None: it does not.
         is_averaged: Whether an average of the weights is evaluated, which lags behind those that train.
     """
 
-    def __init__(self, time_left: TimeLeft, *, is_averaged: bool) -> None:
+    def __init__(self, budget_minutes: float | None, *, is_averaged: bool) -> None:
         self.trainer: DepthTrainer | None = None
-        self._time_left = time_left
+        self._budget = math.inf if budget_minutes is None else 60 * budget_minutes
+        self._begun = 0.0
+        self._first: tuple[int, float] | None = None  # the first step of this process, and when it ended
         self._remark = " (averaged weights)" if is_averaged else ""
         self._best: int | None = None  # the step of the weights that are evaluated, when training is over
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the clock of the time that is left."""
+        self._begun, self._first = time.monotonic(), None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Note when the first step ended."""
+        if self._first is None:
+            self._first = state.global_step, time.monotonic()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -147,10 +82,19 @@ class ConsoleCallback(TrainerCallback):
             values.append(f"lr {logs['learning_rate']:.2e}")
         values += (told for each in own for told in each.words(logs))
         values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
-        if not prefix and (left := self._time_left.left(args, state)) is not None:
+        if not prefix and (left := self.seconds_left(state)) is not None:
             values.append(f"{minutes(left)} left")
         label = f"eval{self._evaluated(state)}{self._remark}" if prefix else f"train {_step(state)}"
         say(f"{label}: " + ", ".join(values))
+
+    def seconds_left(self, state: TrainerState) -> float | None:
+        """Return the time until the last step, or until the time budget is spent; None: not known yet."""
+        first, begun = self._first or (state.global_step, 0.0)
+        if state.global_step <= first:
+            return None
+        now = time.monotonic()
+        needed = (state.max_steps - state.global_step) * (now - begun) / (state.global_step - first)
+        return min(needed, max(0.0, self._budget - (now - self._begun)))
 
     def _evaluated(self, state: TrainerState) -> str:
         """Which weights an evaluation is of; without a training nothing is to be told apart."""

@@ -12,8 +12,8 @@ import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from adadepth import __version__
-from adadepth.training import remaining as time_left
-from adadepth.training.remaining import TimeLeft
+from adadepth.training import remaining
+from adadepth.training.remaining import ConsoleCallback
 from tests.cli.support import Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,47 +73,21 @@ def test_a_time_budget_is_told_at_both_ends(command: Callable[..., Result]) -> N
     assert re.match(r"training ended: time budget spent: 0.0001 minutes, at step \d+ of 500; best step \d+, ", ended)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is."""
+@pytest.mark.parametrize(("budget", "expected"), [(None, 90 * (9 * 10 + 30) / 9), (10, 600 - 40 - 120)])
+def test_the_time_left_is_that_of_the_steps_so_far_or_of_the_budget(
+    budget: float | None, expected: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first of 100 steps takes 40 seconds, the others 10, and an evaluation 30."""
     now = [100.0]
-    monkeypatch.setattr(time_left.time, "monotonic", lambda: now[0])
-    return now
-
-
-def steps_of(told: TimeLeft, clock: list[float], tmp_path: Path, count: int) -> tuple[TrainingArguments, TrainerState]:
-    """Train some of 100 steps of ten seconds, the first one 40, with an evaluation of a minute before."""
-    args = TrainingArguments(
-        output_dir=str(tmp_path), eval_strategy="steps", eval_steps=20, report_to="none", use_cpu=True
-    )
-    state, control = TrainerState(max_steps=100), TrainerControl()
-    told.on_train_begin(args, state, control)
-    clock[0] += 60
-    told.on_evaluate(args, state, control, metrics={"eval_runtime": 60.0})
-    for step in range(1, count + 1):
-        clock[0] += 10 if step > 1 else 40
+    monkeypatch.setattr(remaining.time, "monotonic", lambda: now[0])
+    args, state, control = TrainingArguments(str(tmp_path)), TrainerState(max_steps=100), TrainerControl()
+    console = ConsoleCallback(budget, is_averaged=False)
+    console.on_train_begin(args, state, control)
+    for step in range(1, 11):
+        now[0] += 40 if step == 1 else 10
         state.global_step = step
-        told.on_step_end(args, state, control)
-    return args, state
-
-
-def test_the_time_left_counts_steps_and_evaluations(
-    clock: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = TimeLeft(None)
-    args, state = steps_of(told, clock, tmp_path, 3)
-    assert told.left(args, state) is None, "two steps do not make a pace"
-    assert capsys.readouterr().out == ""
-    told = TimeLeft(None)
-    args, state = steps_of(told, clock, tmp_path, 10)
-    assert told.left(args, state) == pytest.approx(90 * 10 + 5 * 60)
-    assert capsys.readouterr().out == "expected: about 21:00 for the other 96 steps\n"
-
-
-def test_the_time_left_ends_with_the_budget(
-    clock: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = TimeLeft(10)
-    args, state = steps_of(told, clock, tmp_path, 10)
-    assert told.left(args, state) == pytest.approx(600 - 60 - 40 - 90)
-    assert capsys.readouterr().out == "expected: 7:50 of time budget, until about step 39 of 100\n"
+        console.on_step_end(args, state, control)
+        if step == 1:
+            assert console.seconds_left(state) is None
+    now[0] += 30
+    assert console.seconds_left(state) == pytest.approx(expected)

@@ -279,7 +279,7 @@ def test_a_process_without_a_launcher_waits_for_nobody(
     monkeypatch.setenv(name, "1")
     result = command(*TINY)
     assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"error: {name}=1: must be below ")
+    assert result.err.startswith(f"error: {name}=1: is read together with ")
     assert result.err.count("\n") == 1
 
 

@@ -1,11 +1,13 @@
-"""Ctrl-C, SIGTERM and SIGHUP at moments at which a library would lose them."""
+"""Ctrl-C, SIGTERM and SIGHUP while a configuration is composed, and in a task."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -13,87 +15,36 @@ from adadepth import tasks
 from adadepth.settings import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
 from tests.cli.support import Result
-from tests.composition_support import compose_anew
 
 TINY = ("--config-name", "act_tiny")
 ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")]
 
 
-@pytest.fixture
-def signalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
-    """Send this process signals while Hydra opens a file, in the statement whose result its `finally:` closes."""
-    opened = pathlib.Path.open
+COMPOSING = """
+import pathlib, signal, sys
+from adadepth import run
+opened, number = pathlib.Path.open, int(sys.argv.pop())
 
-    def prepare(number: signal.Signals, times: int = 1) -> list[str]:
-        sent: list[str] = []
-        compose_anew()
+def opening(path, *args, **kwargs):
+    if {"hydra", "conf"} <= {*path.parts} and path.suffix == ".yaml":
+        signal.raise_signal(number)
+    return opened(path, *args, **kwargs)
 
-        def opening(path: pathlib.Path, *args: Any, **kwargs: Any) -> Any:
-            if {"hydra", "conf"} <= {*path.parts} and path.suffix == ".yaml" and len(sent) < times:
-                sent.append(path.name)
-                signal.raise_signal(number)
-            return opened(path, *args, **kwargs)
-
-        monkeypatch.setattr(pathlib.Path, "open", opening)
-        return sent
-
-    yield prepare
-    compose_anew()  # what a composition that was signalled has left
+pathlib.Path.open = opening
+run.main()
+"""
 
 
 @pytest.mark.parametrize(("number", "status", "message"), ENDS)
 def test_a_signal_during_composition_is_an_interruption(
-    number: signal.Signals, status: int, message: str, command: Callable[..., Result],
-    signalled: Callable[..., list[str]], jobs: list[ExperimentConfig], tmp_path: pathlib.Path,
-) -> None:  # fmt: skip
-    usual = [signal.getsignal(each) for each, *_ in ENDS]
-    sent = signalled(number)
-    found = command(*TINY)
-    assert sent
-    assert (found.status, found.err) == (status, message)
-    assert not jobs
-    assert not list(tmp_path.iterdir())
-    assert [signal.getsignal(each) for each, *_ in ENDS] == usual
-
-
-@pytest.mark.parametrize(("number", "status", "message"), ENDS)
-def test_a_signal_while_the_first_of_two_jobs_is_composed_ends_both(
-    number: signal.Signals, status: int, message: str, command: Callable[..., Result],
-    signalled: Callable[..., list[str]], jobs: list[ExperimentConfig],
-) -> None:  # fmt: skip
-    assert signalled(number) == []
-    found = command(*TINY, "-m", "seed=0,1")
-    assert (found.status, found.err) == (status, message)
-    assert not jobs
-
-
-@pytest.mark.parametrize(("number", "status", "message"), ENDS)
-def test_a_second_signal_that_goes_astray_is_not_lost(
-    number: signal.Signals, status: int, message: str, command: Callable[..., Result],
-    signalled: Callable[..., list[str]], jobs: list[ExperimentConfig],
-) -> None:  # fmt: skip
-    sent = signalled(number, times=2)
-    found = command(*TINY)
-    assert len(sent) == 2
-    assert (found.status, found.err) == (status, message)
-    assert not jobs
-
-
-@pytest.mark.parametrize(("number", "status", "message"), ENDS)
-def test_a_second_signal_does_not_wait(
-    number: signal.Signals, status: int, message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, status: int, message: str, tmp_path: pathlib.Path
 ) -> None:
-    reached: list[int] = []
-
-    def endless(composed: Any) -> None:
-        for attempt in range(3):
-            reached.append(attempt)
-            signal.raise_signal(number)
-
-    monkeypatch.setattr("adadepth.run.checked", endless)
-    found = command(*TINY)
-    assert (found.status, found.err) == (status, message)
-    assert reached == [0, 1]
+    """Sent while Hydra opens a file, in the statement whose result its `finally:` closes."""
+    program = [sys.executable, "-c", COMPOSING, *TINY, str(int(number))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, message)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("number", "status", "message"), ENDS)
