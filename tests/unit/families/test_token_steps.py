@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,9 +110,9 @@ def test_its_exits_can_be_recorded_and_studied():
     assert records.halting_logits is None
     rules = [parse_rule(text) for text in ("fixed:1", "fixed:3", "confidence:0.5", "patience:1")]
 
-    def price(exit_steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
+    def macs(records: Any, exit_steps: Tensor, reads: Collection[str]) -> float:
         return float(exit_steps.sum())
 
-    found = study(records, rules, price=price, problem="classification", metrics=("accuracy",))
+    found = study(records, rules, macs=macs, problem="classification", metrics=("accuracy",))
     depths = {row["rule"]: row["mean_updates"] for row in found["rows"] if row["rule"].startswith("fixed")}
     assert depths == {"fixed:1": 1.0, "fixed:3": 3.0}
