@@ -26,6 +26,23 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
         "unit_slots", "step_logits", "halting_logits", "exit_steps",
     ]  # fmt: skip
 
+    # The settings of `AlbertActSettings`, which say what they mean; with what a file without them means.
+    act_epsilon: int | float = 0.01
+    act_penalty: int | float = 0.0
+    readout_weight: int | float = 0.0
+    penalty_reduction: str = "sum_tokens"
+    cap_remainder: str = "reference"
+    state_rule: str = "single"
+    halting_rule: str = "act"
+    halting_input: str = "block_output"
+    halting_scope: str = "token"
+    halt_bias_init: int | float = 0.0
+    recall: bool = False
+    fixed_depth: int | None = None
+    position_init: str = "normal"
+    execution: str = "auto"
+    pooling: str = "first"
+
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:
