@@ -39,9 +39,9 @@ from adadepth.tasks.identity import (
     training_tokenizer,
 )
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
+from adadepth.tasks.model_fields import cls_options, head_fields
 from adadepth.tasks.session import Session
 from adadepth.tasks.stored import check_vocabulary, checked_model_path, overridden_model_settings
-from adadepth.tasks.model_fields import cls_options, head_fields
 from adadepth.training.arguments import training_arguments
 
 
