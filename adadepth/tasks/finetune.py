@@ -41,7 +41,7 @@ from adadepth.tasks.identity import (
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.model_fields import cls_options, head_fields
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, checked_model_path, overridden_model_settings
+from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
 
 
@@ -150,12 +150,6 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         _write_tests(config, data, session)
 
     return finetuning_session(config, args, data, model).evaluate(path, further)
-
-
-def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
-    """That of the checkpoint, unless another one is asked for."""
-    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
-    return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
 
 
 def finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Session:

@@ -25,7 +25,7 @@ from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, evaluated_checkpoint
+from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
 from adadepth.training.gates import two_phase
 
@@ -43,9 +43,9 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
     args = training_arguments(config)
-    path, overrides, tokenizer = evaluated_checkpoint(config)
-    model = load_language_model(path, config.model, overrides)
-    data = load_data(config, args, tokenizer)
+    path = checked_model_path(config)
+    model = load_language_model(path, config.model, overridden_model_settings())
+    data = load_data(config, args, checkpoint_tokenizer(config, path))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     session = language_session(config, args, data, model)

@@ -12,9 +12,10 @@ from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
+from adadepth.families.folder import read_config
 from adadepth.prediction import Pipeline
 from adadepth.prediction.describing import describe_texts
-from adadepth.prediction.models import held_class, what_is_predicted
+from adadepth.prediction.models import predicting_class, what_is_predicted
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
@@ -32,9 +33,8 @@ from adadepth.settings import ExperimentConfig
 from adadepth.settings.kinds import columns_of
 from adadepth.system.console import say
 from adadepth.tasks.checks import check_positions
-from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.report import write_run_report
-from adadepth.tasks.stored import check_weights, checked_model_path, overridden_model_settings
+from adadepth.tasks.stored import check_weights, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 
 _FILE = "@"
 _PAIR = "\t"
@@ -92,7 +92,9 @@ def trained_columns(model: Any) -> list[str]:
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     """The model that `checkpoint` names, ready to predict, and where it lies."""
     path = checked_model_path(config)
-    model: Any = load_model(path, held_class("checkpoint", path), config.model, overridden_model_settings())
+    stored = read_config("checkpoint", path)
+    model_class = predicting_class("checkpoint", path, stored)
+    model: Any = load_model(path, model_class, config.model, overridden_model_settings(), config=stored)
     check_weights(model, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     pipeline = Pipeline(

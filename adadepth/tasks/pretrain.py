@@ -21,7 +21,7 @@ from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, evaluated_checkpoint
+from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
 
 
@@ -39,9 +39,9 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data and write a report; returns the metrics."""
     args = training_arguments(config)
-    path, overrides, tokenizer = evaluated_checkpoint(config)
-    model = load_model(path, pretraining_class(config.model), config.model, overrides)
-    data = _load_data(config, args, tokenizer)
+    path = checked_model_path(config)
+    model = load_model(path, pretraining_class(config.model), config.model, overridden_model_settings())
+    data = _load_data(config, args, checkpoint_tokenizer(config, path))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)

@@ -20,11 +20,16 @@ from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
 from adadepth.tasks.checks import check_positions
-from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.model_fields import cls_options
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path, overridden_model_settings
+from adadepth.tasks.stored import (
+    check_vocabulary,
+    check_weights,
+    checked_model_path,
+    checkpoint_tokenizer,
+    overridden_model_settings,
+)
 from adadepth.training.arguments import training_arguments
 
 _ASIDE = 0.1  # of the training examples, where a data set has one evaluation split only

@@ -177,14 +177,10 @@ def check_weights(model: Any, path: str) -> None:
         raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")
 
 
-def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:
-    """What an evaluation reads: a folder or hub id, the settings laid over the model's own, and the tokenizer.
-
-    That is the model's own, unless the configuration names another.
-    """
-    path = checked_model_path(config)
-    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
-    return path, overridden_model_settings(), tokenizer
+def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
+    """Return the tokenizer of the checkpoint at a path, unless another one is asked for."""
+    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
+    return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
 
 
 def overridden_model_settings() -> list[str]:

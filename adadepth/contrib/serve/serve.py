@@ -32,11 +32,12 @@ from adadepth.settings.kinds import columns_of, kind_of, problem_of
 from adadepth.settings.overrides import format_override
 from adadepth.system.console import say
 from adadepth.system.demos import format_run, is_demo
-from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_session
+from adadepth.tasks.finetune import finetuning_session
 from adadepth.tasks.identity import class_names_of
 from adadepth.tasks.model_fields import cls_options
 from adadepth.tasks.predict import load_pipeline, trained_columns
 from adadepth.tasks.session import Session
+from adadepth.tasks.stored import checkpoint_tokenizer
 from adadepth.training.arguments import training_arguments
 
 _FEW = 64  # training examples, which nobody asks about
