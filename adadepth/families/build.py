@@ -97,7 +97,8 @@ def build_language_model(
 
 def load_language_model(path: str, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedModel:
     """A supernet or a fixed network, whichever a checkpoint holds; see `load_model`."""
-    return load_model(path, language_model_class(settings, read_config("checkpoint", path)), settings, overrides)
+    config = read_config("checkpoint", path)
+    return load_model(path, language_model_class(settings, config), settings, overrides, config=config)
 
 
 def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrainedConfig) -> type[PreTrainedModel]:
@@ -255,7 +256,13 @@ def _load_weights(
 
 
 def load_model(
-    path: str, model_class: Any, settings: ModelConfig, overrides: Collection[str], *, only_encoder: bool = False
+    path: str,
+    model_class: Any,
+    settings: ModelConfig,
+    overrides: Collection[str],
+    *,
+    config: PreTrainedConfig | None = None,
+    only_encoder: bool = False,
 ) -> PreTrainedModel:
     """The model of a checkpoint, as it was trained but for what the user sets on top.
 
@@ -264,13 +271,14 @@ def load_model(
         model_class: The class it must hold.
         settings: The `model` group.
         overrides: Names of the settings that the user gave explicitly; the others are the checkpoint's own.
+        config: Its configuration, where that was read already.
         only_encoder: Whether the class has no head, and the checkpoint's is left there.
 
     Raises:
         ConfigError: If an override would change the shape of a weight.
         CheckpointError: If there is no whole model of that family at the path.
     """
-    config = read_config("checkpoint", path)
+    config = config or read_config("checkpoint", path)
     wanted = load(family(settings.name).config).model_type
     if wanted and config.model_type != wanted:
         its = [each for each in families().values() if load(each.config).model_type == config.model_type]

@@ -1,8 +1,8 @@
 """A model that others may have written: what its folder holds is checked before a model is filled with it.
 
-Of a folder: which files are read, and what the headers of its weights and its configuration say. Of a folder and of the
-hub: which weights the model got from there. Whatever is wrong is one line with the setting, the file, and what is wrong
-with it. Which weights `from_pretrained` itself refuses, also in Python, says `adadepth.families.loading`.
+Of a folder: which files are read, and what its configuration says. Of a folder and of the hub: what `from_pretrained`
+reports of the weights. Whatever is wrong is one line with the setting, the file or weight, and what is wrong with it.
+Which weights `from_pretrained` itself refuses, also in Python, says `adadepth.families.loading`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME
 
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.families.loading import (
     StrictLoading,
-    build_without_memory,
-    format_shape,
     name_setting,
     refuse_mismatched,
     refuse_missing,
@@ -72,14 +70,12 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     """
     check_files(key, path)
     try:
-        config = load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
+        return load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except Exception as error:  # of a wrong type of a field, the library raises what has no class of its own
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_reason(error)}") from error
         what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model that can be fetched"
         raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
-    check_tensors(key, path, config)
-    return config
 
 
 def _reason(error: Exception) -> str:
@@ -111,7 +107,6 @@ def check_files(key: str, path: str) -> None:
     for name, ending in _INDICES.items():
         if (folder / name).is_file():
             _check_index(key, path, name, ending)
-    _headers(key, path)
 
 
 def _flaw_of_file(file: Path) -> str | None:
@@ -170,24 +165,6 @@ def _check_index(key: str, path: str, name: str, ending: str) -> None:
             raise CheckpointError(f"{key}={path}: its {name} names {file}, which is missing")
 
 
-def _headers(key: str, path: str) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    """Of every weight of a folder by name: its file, type and shape, none of which is read from a pickle."""
-    found: dict[str, tuple[str, str, tuple[int, ...]]] = {}
-    index = Path(path, SAFE_WEIGHTS_INDEX_NAME)
-    parts = _read_object(key, path, index.name)["weight_map"].values() if index.is_file() else []
-    for file in (Path(path, name) for name in dict.fromkeys([SAFE_WEIGHTS_NAME, *parts])):
-        if not file.is_file():
-            continue
-        try:
-            with safe_open(file, framework="pt") as weights:
-                for name in weights.keys():  # noqa: SIM118, it is no dictionary
-                    about = weights.get_slice(name)
-                    found[name] = (file.name, about.get_dtype(), tuple(about.get_shape()))
-        except (SafetensorError, OSError, ValueError) as error:
-            raise CheckpointError(f"{key}={path}: its {file.name} is damaged ({first_line(error)})") from error
-    return found
-
-
 @contextmanager
 def told(key: str, path: str) -> Iterator[None]:
     """Say what a library cannot load in one line: of a damaged model it raises what has no class of its own.
@@ -200,6 +177,8 @@ def told(key: str, path: str) -> Iterator[None]:
             yield
     except (UserError, ImportError, MemoryError, torch.OutOfMemoryError):
         raise
+    except SafetensorError as error:
+        raise CheckpointError(f"{key}={path}: its weights are damaged ({first_line(error)})") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{key}={path}: {first_line(error)}") from error
     except Exception as error:
@@ -248,25 +227,3 @@ def loaded(
     if not isinstance(model, StrictLoading):  # it has told
         warn_about_new_weights(place, new)
     return model
-
-
-def check_tensors(key: str, path: str, config: PreTrainedConfig) -> None:
-    """Compare shape and type of a folder's weights with what its configuration says, before there is memory for them.
-
-    Raises:
-        CheckpointError: Naming the file and the first tensor that differs.
-    """
-    headers = _headers(key, path) if os.path.isdir(path) else {}
-    model = build_without_memory(config) if headers else None
-    if model is None or getattr(config, "quantization_config", None) is not None:
-        return
-    own = model.state_dict()
-    for name, (file, kind, shape) in headers.items():
-        if name not in own:
-            continue
-        expected, whose = own[name], f"{key}={path}: its {file} has {name!r}"
-        if shape != tuple(expected.shape):
-            needed = format_shape(expected.shape)
-            raise CheckpointError(f"{whose} of shape {format_shape(shape)}, its {CONFIG_NAME} needs {needed}")
-        if expected.is_floating_point() != kind.startswith(("F", "BF")):
-            raise CheckpointError(f"{whose} of type {kind}, needed is one like {expected.dtype}")

@@ -81,32 +81,18 @@ def pack(chosen: Tensor) -> ActiveSet:
     return ActiveSet(chosen.flatten().nonzero().squeeze(1), (chosen.shape[0], chosen.shape[1]))
 
 
-@dataclass(frozen=True)
-class PackedSplit:
-    """What becomes of packed positions.
-
-    Attributes:
-        staying: Which of the old packing go on, int64, (P',).
-        leaving: Which do not, (P - P',).
-        active: The new packing.
-    """
-
-    staying: Tensor
-    leaving: Tensor
-    active: ActiveSet
-
-
-def split(active: ActiveSet, running: Tensor, count: int) -> PackedSplit:
-    """Part those that run from those that have halted, without waiting for the device.
+def split(running: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return which of P packed positions run on, and which have halted, without waiting for the device.
 
     Args:
-        active: P packed positions.
-        running: Which of them run, boolean, (P,).
-        count: How many those are.
+        running: Whether each runs, boolean, (P,).
+        count: Number of those that run, P'.
+
+    Returns:
+        Positions in the packing, int64, each ascending: (P',) and (P - P',).
     """
     order = torch.argsort(running, descending=True, stable=True)
-    staying, leaving = order[:count], order[count:]
-    return PackedSplit(staying, leaving, ActiveSet(active.slots[staying], active.shape))
+    return order[:count], order[count:]
 
 
 def scatter(base: Tensor, slots: Tensor, values: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Shape legend: M examples, N steps, C classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.measure.adaptation import rank_correlation
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_scores import NEAR, StepScores
-from adadepth.measure.exit_study import Price
+from adadepth.measure.exit_study import Macs
 from adadepth.settings.kinds import Problem
 
 KEEP = 0.99  # of full depth's score; of a text, of the likelihood of a token
@@ -37,7 +37,7 @@ def advise(
     *,
     problem: Problem,
     metrics: Sequence[str],
-    price_of: Callable[[StepRecords], Price],
+    macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
     """The cheapest rule that keeps `KEEP` of full depth's score, and the cheapest fixed depth that does.
@@ -48,7 +48,7 @@ def advise(
         rules: That were studied. Those with a threshold are tried at many; drawn and mixing ones are left out.
         problem: What is predicted.
         metrics: Whose mean is the score.
-        price_of: The price of units that were recorded.
+        macs: Multiply-accumulates of recorded examples, see `study`.
         seed: Of the halves.
 
     Returns:
@@ -60,7 +60,7 @@ def advise(
     halves = _halves(sequences, seed)
     if halves is None:
         return {}
-    choosing, telling = (_Half(_part(records, half), problem, metrics, price_of) for half in halves)
+    choosing, telling = (_Half(_part(records, half), problem, metrics, macs) for half in halves)
     full = choosing.score(Fixed(records.max_updates))
     if math.isnan(full) or math.isnan(telling.score(Fixed(records.max_updates))):
         return {}
@@ -86,7 +86,7 @@ def readings(
     *,
     problem: Problem,
     metrics: Sequence[str],
-    price_of: Callable[[StepRecords], Price],
+    macs: Macs,
     seed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
     """What every reading of one model can be set to: points from little work to much, by the name of the rule.
@@ -103,7 +103,7 @@ def readings(
     halves = _halves(sequences, seed)
     if halves is None:
         return {}
-    choosing, telling = (_Half(_part(records, half), problem, metrics, price_of) for half in halves)
+    choosing, telling = (_Half(_part(records, half), problem, metrics, macs) for half in halves)
     found: dict[str, dict[bytes, dict[str, Any]]] = {}
     for rule in _candidates(rules, records.max_updates):
         points, exits = found.setdefault(rule.name, {}), telling.exits(rule)
@@ -121,12 +121,10 @@ def readings(
 class _Half:
     """Some of the recorded examples: turns a rule into score and work."""
 
-    def __init__(
-        self, records: StepRecords, problem: Problem, metrics: Sequence[str], price_of: Callable[[StepRecords], Price]
-    ) -> None:
+    def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], macs: Macs) -> None:
         self.records, self._worth = records, StepScores(records, problem, metrics)
-        self._price = price_of(records)
-        self._full = self._price(torch.full_like(records.lengths, records.max_updates), records.lengths, ())
+        self._macs = macs
+        self._full = macs(records, torch.full_like(records.lengths, records.max_updates), ())
         self._scores: dict[bytes, float] = {}  # by exits: many thresholds let everybody out where others do
 
     def exits(self, rule: ExitRule) -> Tensor:
@@ -147,7 +145,7 @@ class _Half:
     def _work(self, rule: ExitRule, exits: Tensor) -> float:
         """Multiply-accumulates, as a share of full depth's, with what the rule reads."""
         reads = () if isinstance(rule, Fixed) else rule.reads
-        return self._price(exits, self.records.lengths, reads) / self._full
+        return self._macs(self.records, exits, reads) / self._full
 
     def cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
         """The one of least work among those with a score of at least so much; of equals the first."""

@@ -107,8 +107,8 @@ def _first(found: Tensor) -> Tensor:
 
 DRAWS = 5
 
-# Multiply-accumulates of all examples, from exit steps (M,), lengths (M,), and what is read after every update.
-Price = Callable[[Tensor, Tensor, Collection[str]], float]
+# Multiply-accumulates of all examples, from records, exit steps (M,), and what is read after every update.
+Macs = Callable[[StepRecords, Tensor, Collection[str]], float]
 
 
 def study(
@@ -117,7 +117,7 @@ def study(
     *,
     problem: Problem,
     metrics: Sequence[str],
-    price: Price,
+    macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Evaluate every rule, its controls and the oracles on recorded steps.
@@ -127,8 +127,8 @@ def study(
         rules: Checked for this model.
         problem: What is predicted.
         metrics: Names for `quality`; `score`, their mean, is what the Pareto set compares.
-        price: Multiply-accumulates that examples of these exit steps (M,) and lengths (M,) need, without padding, where
-            so much is read after every update.
+        macs: Multiply-accumulates that the recorded examples need at exit steps (M,), without padding, where so much is
+            read after every update.
         seed: Of what is drawn: sampled exits, permutations and mixtures, `DRAWS` of each, as mean and sample standard
             deviation.
 
@@ -137,7 +137,7 @@ def study(
         docs/statistics.md for their fields.
     """
     assert records.ran_every_step, "a study needs the logits of every step"
-    bench = _Bench(records, problem, metrics, price, seed)
+    bench = _Bench(records, problem, metrics, macs, seed)
     rows = [bench.row(rule) for rule in rules] + bench.oracles()
     about = {"n": len(records), "max_steps": records.max_updates, "problem": problem, "metrics": list(metrics)}
     told = {
@@ -154,11 +154,11 @@ class _Bench:
         groups: Which examples are of each range of difficulty, boolean (M,); empty where the data know none.
     """
 
-    def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], price: Price, seed: int) -> None:
+    def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], macs: Macs, seed: int) -> None:
         assert records.step_logits is not None
         self.records, self.step_logits = records, records.step_logits
         self.scores, self._problem = StepScores(records, problem, metrics), problem
-        self.price, self.generator = price, torch.Generator().manual_seed(seed)
+        self._total_macs, self.generator = macs, torch.Generator().manual_seed(seed)
         self.groups = _groups(records)
         steps = range(1, records.max_updates + 1)
         self.fixed_macs = [self._macs(torch.full_like(records.lengths, step), ()) for step in steps]
@@ -270,7 +270,7 @@ class _Bench:
         return [self.scores.at(steps) for steps in exits]
 
     def _macs(self, steps: Tensor, reads: Collection[str]) -> float:
-        return float(self.price(steps, self.records.lengths, reads)) / len(steps)
+        return self._total_macs(self.records, steps, reads) / len(steps)
 
     def _figures(
         self,

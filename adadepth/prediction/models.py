@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import needed_tokens
@@ -50,18 +50,23 @@ def load_parts(path: Any) -> tuple[Any, Any]:
         CheckpointError: If there is no whole model there that can predict, or no tokenizer; one line.
     """
     place = resolve_place("model", str(path))
-    model = loaded("model", place, held_class("model", place), read_config("model", place))
+    config = read_config("model", place)
+    model = loaded("model", place, predicting_class("model", place, config), config)
     with told("model", place):
         return model, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 
-def held_class(key: str, place: str) -> Any:
-    """The class that predicts texts with the model of a folder or hub id; `key` names the setting in the error.
+def predicting_class(key: str, place: str, config: PreTrainedConfig) -> Any:
+    """Return the class that predicts texts with the model of a folder or hub id.
+
+    Args:
+        key: The setting that names it, for the message.
+        place: The folder or hub id.
+        config: Its configuration.
 
     Raises:
         CheckpointError: If there is none.
     """
-    config = read_config(key, place)
     architecture = str(next(iter(config.architectures or [config.model_type])))
     own = {name: head for kind in _HEADS for name, head in _models(kind).items()}
     # Some extend transformers' class of that name and read its checkpoints.

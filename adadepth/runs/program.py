@@ -86,7 +86,12 @@ def training_command(*overrides: str) -> list[str] | None:
 
 def is_given(key: str) -> bool:
     """Return whether the command line sets a key or chooses of a group."""
-    return HydraConfig.initialized() and key in map(_key, _given_overrides())
+    return key in overridden_keys()
+
+
+def overridden_keys() -> list[str]:
+    """Return the groups and keys that the command line sets, as they were given."""
+    return [_key(each.lstrip("~")) for each in _given_overrides()] if HydraConfig.initialized() else []
 
 
 def continuation_command(run: Path) -> str:

@@ -60,5 +60,5 @@ def train_or_evaluate(config: ExperimentConfig) -> float | None:
     elif config.rival_of is not None:
         metrics = rivals.train_rival(config, task.train)
     else:
-        metrics = task.train(config).metrics
+        metrics, _ = task.train(config)
     return report.optimised(config, metrics)

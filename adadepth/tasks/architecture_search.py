@@ -31,10 +31,10 @@ from adadepth.system.hardware import name_device
 from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.identity import check_resumed_data, training_tokenizer
 from adadepth.tasks.language_model import evaluate as evaluate
-from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
+from adadepth.tasks.language_model import fresh_model, language_session, load_data, settled
 from adadepth.tasks.next_commands import commands_after
 from adadepth.tasks.report import judge, show_last_screen, write_run_report
-from adadepth.tasks.session import Trained, equipped, fit, open_session, track_figures
+from adadepth.tasks.results import track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
 from adadepth.training.arguments import training_arguments
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
@@ -137,7 +137,7 @@ def _space(config: ExperimentConfig) -> Searching:
     return space
 
 
-def train(config: ExperimentConfig) -> Trained:
+def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
     args = training_arguments(config)
     data = load_data(config, args, training_tokenizer(config, args))
@@ -167,7 +167,7 @@ def train(config: ExperimentConfig) -> Trained:
     if search.is_main:
         report = write_run_report(search.directory)
         show_last_screen(search.directory, report, commands_after(config, search.directory))
-    return Trained(metrics, search.directory)
+    return metrics, search.directory
 
 
 def _is_searched(search: SearchRun) -> bool:
@@ -217,10 +217,10 @@ def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> No
     if config.resume is not None:  # it goes on with the costs that it has seen
         _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, search.args)
-    parts = equipped(config, search.args, language_parts(config, search.args, data, model))
-    with open_session(config, search.args, directory, parts, checkpoint) as session:
+    session = language_session(config, search.args, data, model).with_extensions()
+    with session.open(directory, checkpoint):
         session.run.update(operation_costs=model.config.operation_costs)
-        metrics = fit(session, checkpoint, folder=SUPERNET)
+        metrics = session.fit(checkpoint, folder=SUPERNET)
         found = metrics | _supernet_metrics(metrics)
         kept = {name: value for name, value in found.items() if name.startswith(("search/", "eval/"))}
         steps, size = session.trainer.state.global_step, log_size(directory)
@@ -294,8 +294,8 @@ def _baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -
 def _evaluate_as_it_is(search: SearchRun, derived: PreTrainedModel, architecture: str) -> None:
     config, folder = _fixed(search, architecture), search.directory / DERIVED
     folder.mkdir(exist_ok=True)
-    parts = equipped(config, search.args, language_parts(config, search.args, search.data, derived))
-    with open_session(config, search.args, folder, parts) as session:
+    session = language_session(config, search.args, search.data, derived).with_extensions()
+    with session.open(folder):
         session.trainer.evaluate()
         session.trainer.save_model(str(folder / MODEL))
         session.run.update(final_metrics=session.tracking.last_metrics)
@@ -317,9 +317,9 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     model = fresh_model(config, search.data)
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
-    parts = equipped(config, args, language_parts(config, args, search.data, model))
-    with open_session(config, args, folder, parts, checkpoint) as session:
-        fit(session, checkpoint, owner=search.directory)
+    session = language_session(config, args, search.data, model).with_extensions()
+    with session.open(folder, checkpoint):
+        session.fit(checkpoint, owner=search.directory)
 
 
 def _fixed(search: SearchRun, architecture: str) -> ExperimentConfig:

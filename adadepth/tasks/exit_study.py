@@ -1,11 +1,8 @@
-"""What exit steps cost: multiply-accumulates of the units of an evaluation, as the model itself prices a trace.
-
-Shape legend: M units, S sequences, T tokens.
-"""
+"""The study of exit rules on an evaluated model: replay, runs, timing, files, tables, and adopting the advised one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,15 +13,14 @@ from adadepth.data import LabelledData
 from adadepth.data.batches import evaluation_order
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.errors import ConfigError
+from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import seeded_exits
 from adadepth.evaluation.text_records import drawn_places, text_records
-from adadepth.families.contract import DepthModel
-from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
-from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.measure.exit_advice import advise, readings
 from adadepth.measure.exit_records import StepRecords, sequences_of
 from adadepth.measure.exit_steps import step_summary
-from adadepth.measure.exit_study import Price, add_online, add_timings, online_figures, standard_rules, study
+from adadepth.measure.exit_study import add_online, add_timings, online_figures, standard_rules, study
 from adadepth.report.exits import study_text, write_exit_study
 from adadepth.report.run_files import write_exits
 from adadepth.runs.directory import MODEL
@@ -33,76 +29,6 @@ from adadepth.system.files import describe_files, writing
 from adadepth.system.hardware import name_device
 from adadepth.system.timing import time_interleaved
 from adadepth.tasks.session import Session
-
-
-def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Price:
-    """The price of the recorded units under any exit steps.
-
-    Args:
-        model: That predicts after every step.
-        records: Of the units.
-        by_token: Whether these are tokens.
-
-    Returns:
-        A function of exit steps (M,), lengths (M,) and what a rule reads of a unit after every update until its exit. A
-        rule that does not read predictions pays for one of every unit, at its exit.
-    """
-
-    def price(exit_steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
-        if by_token:
-            steps, sequences = int(exit_steps.max()), sequences_of(records.index)
-            trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_updates)
-        elif model.depth_unit == "token":
-            trace = _tokens_together(exit_steps, lengths, records.max_updates)
-        else:
-            trace = _sequences(exit_steps, lengths, records.max_updates)
-        work = float(model.price(trace).adaptive)
-        for signal in {LOGITS, *reads}:
-            often = exit_steps.double() if signal in reads else torch.ones(len(exit_steps), dtype=torch.float64)
-            work += float((often * model.reading_work(signal, lengths)).sum())
-        return work
-
-    return price
-
-
-def _sequences(exit_steps: Tensor, lengths: Tensor, max_updates: int) -> DepthTrace:
-    """The trace of sequences that ran to these steps one by one, without padding."""
-    return DepthTrace(
-        unit="sequence",
-        updates=exit_steps.float(),
-        valid=torch.ones_like(exit_steps, dtype=torch.bool),
-        max_updates=max_updates,
-        execution=Execution(int(exit_steps.max()), tokens=lengths, width=lengths.max()),
-    )
-
-
-def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_updates: int) -> DepthTrace:
-    """The trace of sequences (M,) of which all tokens ran to the same step, (M, T)."""
-    valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-    return DepthTrace(
-        unit="token",
-        updates=exit_steps.unsqueeze(1) * valid.float(),
-        valid=valid,
-        max_updates=max_updates,
-        execution=Execution(int(exit_steps.max())),
-    )
-
-
-def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max_updates: int) -> DepthTrace:
-    """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
-    _, rows, counts = sequences.unique_consecutive(return_inverse=True, return_counts=True)
-    first = counts.cumsum(0) - counts
-    columns = torch.arange(len(rows)) - first[rows]
-    placed = torch.zeros(len(counts), int(counts.max()))
-    placed[rows, columns] = updates.float()
-    return DepthTrace(
-        unit="token",
-        updates=placed,
-        valid=torch.zeros_like(placed, dtype=torch.bool).index_put((rows, columns), torch.tensor(True)),
-        max_updates=max_updates,
-        execution=Execution(steps, tokens=lengths[first]),
-    )
-
 
 BATCHES = (1, 8, 32)
 TEXT_BATCHES = (1, 8)
@@ -158,13 +84,13 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
     _conclude(studies, session)
 
 
-def compare_on_text(rules: Sequence[ExitRule], sets: Mapping[str, TextBlocks], session: Session) -> None:
+def compare_on_text(rules: Sequence[ExitRule], session: Session) -> None:
     """Study the rules on a drawn part of the tokens of every text, by the loss of what each predicts.
 
     Without a cache no token's exit changes what others see, so that replaying a rule is running it. Writes, prints and
     adopts what `compare_exit_rules` does.
     """
-    studies = {name: _text_study(rules, blocks, session) for name, blocks in sets.items()}
+    studies = {name: _text_study(rules, blocks, session) for name, blocks in session.evaluation_sets.items()}
     _conclude(studies, session)
 
 
@@ -210,13 +136,13 @@ def _study(
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     by_token = data.problem == "tagging"
-    priced = partial(price_of, model, by_token=by_token)
-    found = study(records, rules, price=priced(records), **scored_metrics(data))
+    cost, measured = ExitCost(model, by_token), scored_metrics(data)
+    found = study(records, rules, macs=cost.macs, **measured)
     sequences = sequences_of(records.index) if by_token else records.index
-    found |= _advised(records, sequences, rules, priced, scored_metrics(data))
+    found |= _advised(records, sequences, rules, cost, measured)
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
         really = _run_really(rules, dataset, session)
-        found = add_online(found, {label: online_figures(run, **scored_metrics(data)) for label, run in really.items()})
+        found = add_online(found, {label: online_figures(run, **measured) for label, run in really.items()})
     conditions = _conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "examples take freed places"
@@ -230,22 +156,22 @@ def _text_study(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session)
     options = {**seeded_exits(model), "run_all_steps": True, "logits_to_keep": 1}
     places = drawn_places(blocks, model.max_updates * model.config.vocab_size)
     records = text_records(trainer.forward_passes(blocks, lambda _: options), places)
-    priced = partial(price_of, model, by_token=True)
+    cost = ExitCost(model, by_token=True)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
-    found = study(records, rules, price=priced(records), **measured)
+    found = study(records, rules, macs=cost.macs, **measured)
     found["drawn_of"] = blocks.tokens
-    found |= _advised(records, sequences_of(records.index), rules, priced, measured)
+    found |= _advised(records, sequences_of(records.index), rules, cost, measured)
     timings = measure(trainer, blocks, rules, TIMED_BLOCKS, TEXT_BATCHES)
     return add_timings(found, timings, _conditions(session, min(len(blocks), TIMED_BLOCKS)))
 
 
 def _advised(
-    records: StepRecords, sequences: Any, rules: Sequence[ExitRule], priced: Any, measured: Mapping[str, Any]
+    records: StepRecords, sequences: Any, rules: Sequence[ExitRule], cost: ExitCost, measured: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What to take, and everything that could be taken."""
     return {
-        "advice": advise(records, sequences, rules, price_of=priced, **measured),
-        "readings": readings(records, sequences, rules, price_of=priced, **measured),
+        "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
+        "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
     }
 
 

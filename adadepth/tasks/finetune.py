@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from adadepth.settings.kinds import PREDICTED, called, kind_of, problem_of
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_study
+from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import (
     check_evaluated_data,
     class_names_of,
@@ -40,17 +40,8 @@ from adadepth.tasks.identity import (
 )
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.model_fields import cls_options, head_fields
-from adadepth.tasks.session import (
-    Parts,
-    Session,
-    Trained,
-    check_depth,
-    check_positions,
-    evaluate_parts,
-    overridden_model_settings,
-    train_parts,
-)
-from adadepth.tasks.stored import check_vocabulary, checked_model_path
+from adadepth.tasks.session import Session
+from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
 
 
@@ -70,8 +61,8 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
     model.train_halting_alone(config.halting.slope, config.halting.threshold)
 
 
-def train(config: ExperimentConfig) -> Trained:
-    """Train, evaluate the best checkpoint, save the model, write submissions and report."""
+def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
+    """Train, evaluate the best checkpoint, save the model, write submissions and report; see `Session.train`."""
     started, args = time.monotonic(), training_arguments(config)
     tokenizer, classes = training_tokenizer(config, args), training_classes(config, args)
     options = cls_options(config.model.name, config.model)
@@ -83,19 +74,19 @@ def train(config: ExperimentConfig) -> Trained:
     check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
-    parts = replace(finetuning_parts(config, args, data, model), baselines=_baselines(config, args, data))
+    session = replace(finetuning_session(config, args, data, model), baselines=_baselines(config, args, data))
     settle = budgets.settle if met(config) == "fitted" else budgets.correct_depth if met(config) == "held" else None
     last = None if settle is None else partial(settle, config.budget)
 
-    def build_parts(config: ExperimentConfig, args: TrainingArguments) -> Parts:
-        return finetuning_parts(config, args, data, _fresh_model(config, data))
+    def build_session(config: ExperimentConfig, args: TrainingArguments) -> Session:
+        return finetuning_session(config, args, data, _fresh_model(config, data))
 
     def further(session: Session) -> None:
         _write_tests(config, data, session)
-        compare_with_matched_baseline(session, build_parts, started)
-        _say_baselines(session, parts.baselines)
+        compare_with_matched_baseline(session, build_session, started)
+        _say_baselines(session)
 
-    return train_parts(config, args, parts, further, last)
+    return session.train(further, last)
 
 
 def _fresh_model(config: ExperimentConfig, data: LabelledData) -> Any:
@@ -118,9 +109,9 @@ def _baselines(config: ExperimentConfig, args: TrainingArguments, data: Labelled
     return {"bag_of_words": {"model": scored[0], "sets": scored[1]}}
 
 
-def _say_baselines(session: Session, baselines: Mapping[str, Any]) -> None:
+def _say_baselines(session: Session) -> None:
     """Say what a bag of words achieves, and what the trained model does."""
-    if (scored := baselines.get("bag_of_words")) is None:
+    if (scored := session.baselines.get("bag_of_words")) is None:
         return
     metrics = session.tracking.last_metrics
     for name, scores in scored["sets"].items():
@@ -158,16 +149,10 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
             budgets.compare_budgets(config.budget, session)
         _write_tests(config, data, session)
 
-    return evaluate_parts(config, args, finetuning_parts(config, args, data, model), path, further)
+    return finetuning_session(config, args, data, model).evaluate(path, further)
 
 
-def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
-    """That of the checkpoint, unless another one is asked for."""
-    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
-    return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
-
-
-def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Parts:
+def finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Session:
     """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
     predicted, own = PREDICTED[data.problem], kind_of(config.dataset).scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
@@ -193,7 +178,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
             wants_rows=config.predictions,
         )
 
-    return Parts(data, data.evaluation, start, model)
+    return Session(config, args, data, model, data.evaluation, start)
 
 
 def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:

@@ -80,6 +80,21 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
     return _decided(config, data, f"resume={config.resume or checkpoint}", refused, [])
 
 
+def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path | None) -> Any:
+    """Let a model carry what it is trained on; a checkpoint that it goes on with was trained on the same.
+
+    Returns:
+        The data, whose summary says what differs.
+
+    Raises:
+        CheckpointError: See `check_resumed_data`.
+    """
+    if checkpoint is not None:
+        data = check_resumed_data(config, data, model, checkpoint)
+    DataIdentity.from_data(config.dataset, data).write_to(model.config)
+    return data
+
+
 def _say_nothing_is_known(config: ExperimentConfig) -> None:
     _say(f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
@@ -23,41 +24,40 @@ from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
-from adadepth.tasks.session import Parts, Session, Trained, evaluate_parts, evaluated_checkpoint, train_parts
-from adadepth.tasks.stored import check_vocabulary
+from adadepth.tasks.session import Session
+from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
 from adadepth.training.gates import two_phase
 
 
-def train(config: ExperimentConfig) -> Trained:
-    """Train, evaluate the best checkpoint, save the model, write the report."""
+def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
+    """Train, evaluate the best checkpoint, save the model, write the report; returns final metrics and run."""
     args = training_arguments(config)
     data = load_data(config, args, training_tokenizer(config, args))
     config = settled(config, args, data)
     model = fresh_model(config, data)
     settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
-    parts = language_parts(config, args, data, model)
-    return train_parts(config, args, parts, compare_with_matched_baseline, settle)
+    return language_session(config, args, data, model).train(compare_with_matched_baseline, settle)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
     args = training_arguments(config)
-    path, overrides, tokenizer = evaluated_checkpoint(config)
-    model = load_language_model(path, config.model, overrides)
-    data = load_data(config, args, tokenizer)
+    path = checked_model_path(config)
+    model = load_language_model(path, config.model, overridden_model_settings())
+    data = load_data(config, args, checkpoint_tokenizer(config, path))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
-    parts = language_parts(config, args, data, model)
+    session = language_session(config, args, data, model)
     rules = exit_study.parse(config.exit_rules, model)
 
     def further(session: Session) -> None:
         if rules:
-            exit_study.compare_on_text(rules, parts.evaluation_sets, session)
+            exit_study.compare_on_text(rules, session)
         if config.budget.targets:
             budgets.compare_budgets(config.budget, session)
 
-    return evaluate_parts(config, args, parts, path, further)
+    return session.evaluate(path, further)
 
 
 def load_data(
@@ -121,13 +121,13 @@ def take_text_ends(model: PreTrainedModel, end: int) -> None:
         config.eos_token_id = config.bos_token_id = end
 
 
-def language_parts(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Parts:
+def language_session(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Session:
     """The held-out text, evaluated once for a fixed network, in three ways and more for a supernet; then the test text.
 
     The soft mean of a supernet comes first, and selects.
     """
     if kind_of(config.dataset).scorer is not None:
-        return block_parts(config, args, data, model)
+        return _block_session(config, args, data, model)
     search, has_gates = config.search, isinstance(model, LearnsGates)
     sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
     if has_gates:
@@ -153,10 +153,10 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
         wants_statistics = name == first and config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
 
-    return Parts(data, sets, start, model)
+    return Session(config, args, data, model, sets, start)
 
 
-def block_parts(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Parts:
+def _block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
     """The held-out text, which selects, and the test text, each evaluated by the scorer of the data."""
     sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
     place = kind_of(config.dataset).scorer
@@ -172,4 +172,4 @@ def block_parts(config: ExperimentConfig, args: TrainingArguments, data: Any, mo
             wants_states=config.mode is Mode.evaluate,  # all states of a batch at once are too much in training
         )
 
-    return Parts(data, sets, start, model)
+    return Session(config, args, data, model, sets, start)

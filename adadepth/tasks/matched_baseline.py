@@ -49,7 +49,7 @@ from adadepth.settings.kinds import PREDICTED
 from adadepth.system.console import say
 from adadepth.system.processes import wait_for_all
 from adadepth.tasks.exit_study import scored_metrics
-from adadepth.tasks.session import Parts, Session, equipped
+from adadepth.tasks.session import Session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import (
     EarlyStoppingCallback,
@@ -64,7 +64,7 @@ _MOST_EXAMPLES = 512
 _FEWEST_EXAMPLES = 8
 _FOLDER = "matched_baseline"  # of the checkpoints of a trained one, while it is trained
 
-BuildParts = Callable[[ExperimentConfig, Any], Parts]  # from a configuration and the arguments of its training
+BuildSession = Callable[[ExperimentConfig, Any], Session]  # from a configuration and the arguments of its training
 
 
 class LeftOut(Exception):
@@ -72,13 +72,13 @@ class LeftOut(Exception):
 
 
 def compare_with_matched_baseline(
-    session: Session, build_parts: BuildParts | None = None, started: float = 0.0
+    session: Session, build_session: BuildSession | None = None, started: float = 0.0
 ) -> None:
     """Compare the trained model with its matched baseline, where it has one; write and print what was compared.
 
     Args:
         session: Of a training that has ended.
-        build_parts: Makes the model, data and evaluation sets of a baseline that is trained.
+        build_session: Makes the model, data and evaluation sets of a baseline that is trained.
         started: When its run began, of the monotonic clock in seconds; read where a baseline is trained.
     """
     if not session.config.matched_baseline:
@@ -86,7 +86,7 @@ def compare_with_matched_baseline(
     model: Any = session.trainer.unwrapped_model
     begun = time.monotonic()
     try:
-        found = _compare(session, model, build_parts, started)
+        found = _compare(session, model, build_session, started)
     except LeftOut as reason:
         found = {"left_out": str(reason)}
     if found is None or not session.trainer.is_world_process_zero():
@@ -109,13 +109,13 @@ def _line(found: Mapping[str, Any]) -> str:
     return f"matched baseline: {'; '.join(parts)}, {found['seconds']:.0f} s"
 
 
-def _compare(session: Session, model: Any, build_parts: BuildParts | None, started: float) -> dict[str, Any] | None:
+def _compare(session: Session, model: Any, build_session: BuildSession | None, started: float) -> dict[str, Any] | None:
     """What the file holds; None for a model whose depth was set, or that has no depth to read it at."""
     if isinstance(model, MixesLayers):
         about = family(session.config.model.name).matched_baseline
-        if about is None or build_parts is None or not model.learns_distribution:
+        if about is None or build_session is None or not model.learns_distribution:
             return None
-        return {"networks": [_train_network(session, *about, build_parts, started)]}
+        return {"networks": [_train_network(session, *about, build_session, started)]}
     if model.one_depth is not None or _is_fixed(model):
         return None
     trainer = session.trainer
@@ -291,7 +291,7 @@ def _count_predictions(batch: Mapping[str, Tensor]) -> int:
 
 
 def _train_network(
-    session: Session, settings: Mapping[str, Any], about: str, build_parts: BuildParts, started: float
+    session: Session, settings: Mapping[str, Any], about: str, build_session: BuildSession, started: float
 ) -> dict[str, Any]:
     """Train the baseline on what the run has kept, within half of the time that the run has taken so far.
 
@@ -312,14 +312,14 @@ def _train_network(
     args = training_arguments(config)
     folder = Path(session.run.directory) / _FOLDER
     args.output_dir = str(folder)
-    parts = equipped(config, args, build_parts(config, args))
+    other = build_session(config, args).with_extensions()
     epochs, stop = EpochCallback(), StopCallback(max(limit - (time.monotonic() - begun), 0.0) / 60)
     callbacks = [epochs, stop, StepCallback()]
     if config.trainer.early_stopping_patience is not None:
         patience, threshold = config.trainer.early_stopping_patience, config.trainer.early_stopping_threshold
         callbacks.append(EarlyStoppingCallback(patience, threshold))
-    sets, start = parts.evaluation_sets, parts.start_evaluation
-    trainer = DepthTrainer(parts.model, args, parts.data, sets, start, config.trainer, callbacks, parts.extensions)
+    sets, start = other.evaluation_sets, other.start_evaluation
+    trainer = DepthTrainer(other.model, args, other.data, sets, start, config.trainer, callbacks, other.extensions)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     epochs.trainer = trainer
@@ -334,6 +334,6 @@ def _train_network(
         if trainer.is_world_process_zero():
             shutil.rmtree(folder, ignore_errors=True)
     evaluated = {name: value for name, value in metrics.items() if name.startswith("eval")}
-    batches = trainer.get_eval_dataloader(next(iter(parts.evaluation_sets.values())))
+    batches = trainer.get_eval_dataloader(next(iter(other.evaluation_sets.values())))
     predictions = sum(map(_count_predictions, batches))
     return {"about": about, "steps": trainer.state.global_step, "predictions": predictions, "metrics": evaluated}

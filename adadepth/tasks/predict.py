@@ -12,9 +12,10 @@ from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
+from adadepth.families.folder import read_config
 from adadepth.prediction import Pipeline
 from adadepth.prediction.describing import describe_texts
-from adadepth.prediction.models import held_class, what_is_predicted
+from adadepth.prediction.models import predicting_class, what_is_predicted
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
@@ -27,13 +28,13 @@ from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
 from adadepth.runs.data_identity import DataIdentity, text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
+from adadepth.runs.program import overridden_keys
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.kinds import columns_of
 from adadepth.system.console import say
-from adadepth.tasks.finetune import checkpoint_tokenizer
+from adadepth.tasks.checks import check_positions
 from adadepth.tasks.report import write_run_report
-from adadepth.tasks.session import check_positions, given_overrides, overridden_model_settings
-from adadepth.tasks.stored import check_weights, checked_model_path
+from adadepth.tasks.stored import check_weights, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 
 _FILE = "@"
 _PAIR = "\t"
@@ -91,7 +92,9 @@ def trained_columns(model: Any) -> list[str]:
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     """The model that `checkpoint` names, ready to predict, and where it lies."""
     path = checked_model_path(config)
-    model: Any = load_model(path, held_class("checkpoint", path), config.model, overridden_model_settings())
+    stored = read_config("checkpoint", path)
+    model_class = predicting_class("checkpoint", path, stored)
+    model: Any = load_model(path, model_class, config.model, overridden_model_settings(), config=stored)
     check_weights(model, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     pipeline = Pipeline(
@@ -163,7 +166,7 @@ def _max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
 
     Models of older versions do not say it; the settings of their runs do.
     """
-    length, is_set = text_length(config.dataset), "dataset.sequence_length" in given_overrides()
+    length, is_set = text_length(config.dataset), "dataset.sequence_length" in overridden_keys()
     says_it = DataIdentity.from_config("checkpoint", path, model.config) is not None
     if length is None or what_is_predicted(model) not in _CUT:
         return None
@@ -176,7 +179,7 @@ def _max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
 def _columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
     """Return the columns of a table that are read: as settings or the run say, else as the model was trained."""
     trained = trained_columns(model)
-    is_set = any(key.partition(".")[0] == "dataset" for key in given_overrides())
+    is_set = any(key.partition(".")[0] == "dataset" for key in overridden_keys())
     is_of_run = run_of_checkpoint(config) is not None
     configured = columns_of(config.dataset) if is_set or is_of_run or not trained else None
     return input_columns(source, configured, trained)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments, set_seed
@@ -16,49 +17,42 @@ from adadepth.settings import ExperimentConfig, TokenizerConfig
 from adadepth.settings.kinds import loaded_data
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets
+from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
-from adadepth.tasks.session import (
-    Parts,
-    Trained,
-    check_depth,
-    check_positions,
-    evaluate_parts,
-    evaluated_checkpoint,
-    train_parts,
-)
-from adadepth.tasks.stored import check_vocabulary
+from adadepth.tasks.session import Session
+from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
 
 
-def train(config: ExperimentConfig) -> Trained:
-    """Train, evaluate the best checkpoint, save the model, write the report."""
+def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
+    """Train, evaluate the best checkpoint, save the model, write the report; returns final metrics and run."""
     args = training_arguments(config)
     data = _load_data(config, args, training_tokenizer(config, args))
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
     correct = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
-    return train_parts(
-        config, args, pretraining_parts(config, args, data, model), compare_with_matched_baseline, correct
-    )
+    return pretraining_session(config, args, data, model).train(compare_with_matched_baseline, correct)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data and write a report; returns the metrics."""
     args = training_arguments(config)
-    path, overrides, tokenizer = evaluated_checkpoint(config)
-    model = load_model(path, pretraining_class(config.model), config.model, overrides)
-    data = _load_data(config, args, tokenizer)
+    path = checked_model_path(config)
+    model = load_model(path, pretraining_class(config.model), config.model, overridden_model_settings())
+    data = _load_data(config, args, checkpoint_tokenizer(config, path))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
     fit = partial(budgets.compare_budgets, config.budget) if config.budget.targets else None
-    return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path, fit)
+    return pretraining_session(config, args, data, model).evaluate(path, fit)
 
 
-def pretraining_parts(config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any) -> Parts:
+def pretraining_session(
+    config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
+) -> Session:
     """One held-out set, evaluated with statistics of every token's depth."""
     wanted = config.trainer.halting_statistics
 
@@ -66,7 +60,8 @@ def pretraining_parts(config: ExperimentConfig, args: TrainingArguments, data: P
         scorer = PretrainingScorer(data.tokenizer, args.device)
         return Evaluation(model, scorer, args.device, wants_statistics=wanted, wants_states=True)
 
-    return Parts(data, {"held_out": data.evaluation}, start, model, baselines=_baselines(args, data))
+    sets = {"held_out": data.evaluation}
+    return Session(config, args, data, model, sets, start, baselines=_baselines(args, data))
 
 
 def _baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:

@@ -19,17 +19,17 @@ from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
-from adadepth.tasks.finetune import checkpoint_tokenizer
+from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.model_fields import cls_options
-from adadepth.tasks.session import (
-    Parts,
-    Session,
-    check_positions,
-    open_session,
+from adadepth.tasks.session import Session
+from adadepth.tasks.stored import (
+    check_vocabulary,
+    check_weights,
+    checked_model_path,
+    checkpoint_tokenizer,
     overridden_model_settings,
 )
-from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
 
 _ASIDE = 0.1  # of the training examples, where a data set has one evaluation split only
@@ -49,7 +49,8 @@ def probe(config: ExperimentConfig) -> None:
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
-    with open_session(config, args, directory, Parts(data, data.evaluation, _never, model)) as session:
+    session = Session(config, args, data, model, data.evaluation, _never)
+    with session.open(directory):
         found = describe_probes(data, _encoded(data, session))
         accuracies = flat_accuracies(found)
         if session.trainer.is_world_process_zero():

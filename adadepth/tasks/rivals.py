@@ -27,19 +27,20 @@ from adadepth.system.console import say
 from adadepth.system.processes import is_first_process
 from adadepth.tasks.next_commands import commands_after
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
-from adadepth.tasks.session import Trained
 
 SUFFIX = "_rival"
 
 
-def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], Trained]) -> dict[str, float]:
+def train_rival(
+    config: ExperimentConfig, train: Callable[[ExperimentConfig], tuple[dict[str, float], Path]]
+) -> dict[str, float]:
     """Train the rival of a run, and put the two side by side; returns the rival's metrics."""
     rival, directory = as_rival(config)
-    trained = train(rival)
+    metrics, run = train(rival)
     if is_first_process():
-        compare_rival(directory, trained.directory)
+        compare_rival(directory, run)
         show_last_screen(directory, write_run_report(directory), commands_after(config, directory))
-    return trained.metrics
+    return metrics
 
 
 def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:

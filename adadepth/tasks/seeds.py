@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from adadepth.report.run_files import write_seeds
 from adadepth.report.seeds import seeds_text, summarise_seeds
@@ -13,11 +14,12 @@ from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide
 from adadepth.tasks.report import draw_run_figures, write_run_report
-from adadepth.tasks.session import Trained
 from adadepth.training.arguments import training_arguments
 
+Train = Callable[[ExperimentConfig], tuple[dict[str, float], Path]]  # to the final metrics and the run
 
-def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig], Trained]) -> dict[str, float]:
+
+def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]:
     """Run `train` with the seeds `seed`, `seed + 1`, ...; every run has its own folder, and their summary one more.
 
     Returns:
@@ -30,9 +32,9 @@ def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig
     places: dict[str, str] = {}
     with open_run(config, directory, is_main) as run:
         for seed in range(config.seed, config.seed + config.seeds):
-            trained = train(dataclasses.replace(config, seed=seed, seeds=1))
-            runs.append((seed, dict(trained.metrics)))
-            places[str(seed)] = os.path.relpath(trained.directory, directory)
+            trained, folder = train(dataclasses.replace(config, seed=seed, seeds=1))
+            runs.append((seed, dict(trained)))
+            places[str(seed)] = os.path.relpath(folder, directory)
             summary = {**summarise_seeds(runs), "runs": places}
             if is_main:
                 write_seeds(directory, summary)

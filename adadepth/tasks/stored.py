@@ -15,7 +15,8 @@ from adadepth.runs.checkpoints import MANIFEST, checkpoints, flaw, read_trainer_
 from adadepth.runs.directory import CHECKPOINTS, begun_before, model_path, read_record, run_of_checkpoint
 from adadepth.runs.lock import forget_elsewhere
 from adadepth.runs.model_card import CARD
-from adadepth.settings import ExperimentConfig
+from adadepth.runs.program import overridden_keys
+from adadepth.settings import ExperimentConfig, TokenizerConfig
 from adadepth.system.console import say
 from adadepth.system.files import Record, damage
 from adadepth.system.processes import decide
@@ -174,6 +175,17 @@ def check_weights(model: Any, path: str) -> None:
     """Whether the weights of a model that came from `path` are all finite."""
     if (name := first_not_finite(model)) is not None:
         raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")
+
+
+def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
+    """Return the tokenizer of the checkpoint at a path, unless another one is asked for."""
+    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
+    return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
+
+
+def overridden_model_settings() -> list[str]:
+    """Return the `model.*` settings given on the command line, which are laid over a checkpoint's own."""
+    return [key.removeprefix("model.") for key in overridden_keys() if key.startswith("model.")]
 
 
 def other_depth(model: Any, path: str) -> dict[str, int]:

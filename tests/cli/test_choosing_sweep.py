@@ -16,7 +16,6 @@ import adadepth.tasks
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.seeds import train_with_seeds
-from adadepth.tasks.session import Trained
 from tests.cli.support import Result
 from tests.marks_support import quick_one_in
 
@@ -48,7 +47,7 @@ class Trainings:
             self.train(config)
         return 0.0
 
-    def train(self, config: ExperimentConfig) -> Trained:
+    def train(self, config: ExperimentConfig) -> tuple[dict[str, float], Path]:
         self.asked.append(config)
         rate = config.trainer.learning_rate
         directory = run_directory(config)
@@ -61,7 +60,7 @@ class Trainings:
                 lines.append({"step": 7 * epoch, "eval/score": score, "train/epoch": float(epoch)})
                 lines.append({"step": 7 * epoch, "cost/executed": 1.0})
             (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return Trained({"eval/score": 0.0}, directory)
+        return {"eval/score": 0.0}, directory
 
     def evaluate(self, config: ExperimentConfig) -> None:
         self.asked.append(config)

@@ -190,10 +190,9 @@ def test_packing_and_splitting_lose_nothing(data):
     assert scatter(torch.zeros(rows, length), active.slots, take(values.flatten(), active.slots)).equal(values * chosen)
 
     flags = running.flatten()[active.slots]
-    parts = split(active, flags, int(flags.sum()))
-    assert parts.active.slots.equal(pack(chosen & running).slots)
-    assert active.slots[parts.staying].equal(parts.active.slots)
-    assert active.slots[parts.leaving].tolist() == active.slots[~flags].tolist()
+    staying, leaving = split(flags, int(flags.sum()))
+    assert active.slots[staying].equal(pack(chosen & running).slots)
+    assert active.slots[leaving].tolist() == active.slots[~flags].tolist()
 
 
 def test_the_gradient_of_taking_is_written_where_it_came_from():

@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState, PartialState
 from transformers import TrainerCallback
 
 from adadepth import tasks
-from adadepth.tasks import architecture_search, session
+from adadepth.tasks.session import Session
 from adadepth.training.progress import TrainingProgress
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
@@ -81,13 +81,14 @@ def updates_on_an_accelerator(
     """
     found = HostReads()
     told = _Updates(found)
-    equip, train = session.equipped, DepthTrainer.train
+    extend, train = Session.with_extensions, DepthTrainer.train
 
-    def equipped(config: Any, args: Any, parts: Any) -> Any:
+    def with_extensions(self: Session) -> Session:
+        args = self.args
         assert args.device.type == "cpu"  # made by now
         patch.setitem(PartialState._shared_state, "device", ACCELERATOR)
         patch.setattr(type(args), "device", ACCELERATOR)
-        return equip(config, args, parts)
+        return extend(self)
 
     def train_and_stop(self: DepthTrainer, *args: Any, **kwargs: Any) -> None:
         self.add_callback(told)
@@ -95,8 +96,7 @@ def updates_on_an_accelerator(
             train(self, *args, **kwargs)
         raise _DoneError
 
-    for module in (session, architecture_search):  # each has the name of its own, whichever was imported first
-        patch.setattr(module, "equipped", equipped)
+    patch.setattr(Session, "with_extensions", with_extensions)
     patch.setattr(DepthTrainer, "train", train_and_stop)
     patch.setattr(TrainingProgress, "problem", _looks_for_problems)
     given = (f"trainer.max_steps={updates}", f"trainer.logging_steps={logged_every}", f"output_dir={folder}")

@@ -6,8 +6,7 @@ import random
 from pathlib import Path
 
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.language_model import fresh_model, language_parts, load_data
-from adadepth.tasks.session import equipped
+from adadepth.tasks.language_model import fresh_model, language_session, load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback, StepCallback
 from adadepth.training.trainer import DepthTrainer
@@ -52,18 +51,18 @@ def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
     """A trainer as the language-model task assembles it, without the run's folder."""
     args = training_arguments(config, folder)
     data = load_data(config, args, config.tokenizer)
-    parts = equipped(config, args, language_parts(config, args, data, fresh_model(config, data)))
+    session = language_session(config, args, data, fresh_model(config, data)).with_extensions()
     epochs = EpochCallback()
     callbacks = [epochs, StepCallback()]
     trainer = DepthTrainer(
-        parts.model,
+        session.model,
         args,
         data,
-        parts.evaluation_sets,
-        parts.start_evaluation,
+        session.evaluation_sets,
+        session.start_evaluation,
         config.trainer,
         callbacks,
-        parts.extensions,
+        session.extensions,
     )
     epochs.trainer = trainer
     return trainer

@@ -10,8 +10,7 @@ from adadepth.data import load_pretraining_data
 from adadepth.families.build import build_pretraining_model
 from adadepth.runs.directory import RECORD, read_record, write_jsonable
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.pretrain import pretraining_parts
-from adadepth.tasks.session import equipped
+from adadepth.tasks.pretrain import pretraining_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.extension import Extension
@@ -56,16 +55,16 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
     data = load_pretraining_data(config.dataset, config.tokenizer, config.seed)
     epochs = EpochCallback()
     model = build_pretraining_model(config.model, len(data.tokenizer))
-    parts = equipped(config, args, pretraining_parts(config, args, data, model))
+    session = pretraining_session(config, args, data, model).with_extensions()
     trainer = DepthTrainer(
-        parts.model,
+        session.model,
         args,
         data,
-        parts.evaluation_sets,
-        parts.start_evaluation,
+        session.evaluation_sets,
+        session.start_evaluation,
         config.trainer,
         [epochs],
-        extensions=(*extensions, *parts.extensions),
+        extensions=(*extensions, *session.extensions),
     )
     epochs.trainer = trainer
     return trainer

@@ -29,8 +29,8 @@ from adadepth import (
 from adadepth.cli.command_line import verbatim
 from adadepth.data.puzzles.examples import puzzle_tokenizer
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.trm.configuration import TrmConfig
 from adadepth.families.trm.modeling import TrmForPuzzles
-from adadepth.families.trm.network import TrmConfig
 from adadepth.report.style import depth_color
 from adadepth.report.texts import print_texts
 from adadepth.tasks.predict import read_texts

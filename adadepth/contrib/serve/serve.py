@@ -26,17 +26,18 @@ from adadepth.report.budgets import drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
 from adadepth.runs.directory import run_of_checkpoint
 from adadepth.runs.inheritance import settings_of_run
-from adadepth.runs.program import program
+from adadepth.runs.program import overridden_keys, program
 from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import columns_of, kind_of, problem_of
 from adadepth.settings.overrides import format_override
 from adadepth.system.console import say
 from adadepth.system.demos import format_run, is_demo
-from adadepth.tasks.finetune import checkpoint_tokenizer, finetuning_parts
+from adadepth.tasks.finetune import finetuning_session
 from adadepth.tasks.identity import class_names_of
 from adadepth.tasks.model_fields import cls_options
 from adadepth.tasks.predict import load_pipeline, trained_columns
-from adadepth.tasks.session import Parts, given_overrides
+from adadepth.tasks.session import Session
+from adadepth.tasks.stored import checkpoint_tokenizer
 from adadepth.training.arguments import training_arguments
 
 _FEW = 64  # training examples, which nobody asks about
@@ -91,7 +92,7 @@ def _each(config: ExperimentConfig) -> list[ExperimentConfig]:
     """The configuration of every checkpoint: several have their own each, as their runs were made."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
-    if others := [key for key in given_overrides() if key.partition(".")[0] not in _OWN]:
+    if others := [key for key in overridden_keys() if key.partition(".")[0] not in _OWN]:
         raise ConfigError(f"{others[0]}: read only with one checkpoint; several have the settings of their runs each")
     return [_of_run(config, place) for place in config.checkpoint]
 
@@ -196,20 +197,20 @@ def _measured(config: ExperimentConfig, data: LabelledData, model: Any) -> Measu
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
-    parts = finetuning_parts(config, training_arguments(config), data, model)
+    session = finetuning_session(config, training_arguments(config), data, model)
     fewest, most = (min(count, len(examples)) for count in _MEASURED_ON)  # type: ignore[arg-type]
     begun = perf_counter()
-    _standing(parts, name, examples, fewest, data)
+    _standing(session, name, examples, fewest, data)
     count = min(max(fewest, int(fewest * _SECONDS / (perf_counter() - begun))), most)
     of = f"{count} examples of {name}"
     copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # of arrays that a file may hold
-    return Measured("score", of, partial(_standing, parts, name, copies, count, data))
+    return Measured("score", of, partial(_standing, session, name, copies, count, data))
 
 
-def _standing(parts: Parts, name: str, examples: Any, count: int, data: LabelledData) -> Standing:
+def _standing(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> Standing:
     """Evaluate the model as it is set now."""
-    model: Any = parts.model
-    evaluation = parts.start_evaluation(name)
+    model: Any = session.model
+    evaluation = session.start_evaluation(name)
     model.eval()
     for first in range(0, count, _ROWS):
         batch = data.collate([examples[number] for number in range(first, min(first + _ROWS, count))])

@@ -21,16 +21,16 @@ from adadepth.settings import ExperimentConfig, Task
 from adadepth.settings.kinds import loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
-from adadepth.tasks.finetune import checkpoint_tokenizer
+from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
-from adadepth.tasks.session import (
-    Parts,
-    Session,
-    check_positions,
-    open_session,
+from adadepth.tasks.session import Session
+from adadepth.tasks.stored import (
+    check_vocabulary,
+    check_weights,
+    checked_model_path,
+    checkpoint_tokenizer,
     overridden_model_settings,
 )
-from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
 
 _MASKED = "masked"  # beside `plain`; also the end of the names of masked sets
@@ -55,7 +55,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         return Evaluation(model, scorers[name], args.device, wants_statistics=True, wants_states=True)
 
     directory = decide(args, lambda: run_directory(config))
-    with open_session(config, args, directory, Parts(data, examples, start, model)) as session:
+    session = Session(config, args, data, model, examples, start)
+    with session.open(directory):
         session.trainer.evaluate()
         found = _describe(data, scorers, session)
         session.tracking.last_metrics |= flatten_words(found)

@@ -25,14 +25,40 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
     keys_to_ignore_at_inference: ClassVar = ["trace", "loss_parts", "distribution"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
-    base_model: str | None
-    base_revision: str | None
+    # The settings of `AdaLayersSettings`, which say what they mean; with what a file without them means.
+    base_model: str | None = None
+    base_revision: str | None = None
+    freeze_base_model: bool = True
+    include_embeddings: bool = True
+    layers_num: int | None = None
+    mix: str = "projected"
+    project_dim: int = 128
+    alpha_distribution: int | float = 10.0
+    distribution_cutoff: int | float = 0.0
+    cutoff_warmup_steps: int = 0
+    topk_distribution: int | None = None
+    lambda_distribution_entropy: int | float = 0.0
+    lambda_distribution_depth: int | float = 0.0
+    freeze_distribution: bool = False
+    pick_one_layer_only: int | None = None
+    distribution_lr_multiplier: int | float = 1.0
+    head: str = "attention"
+    attention_heads_num: int = 16
+    attention_layers_num: int = 1
+    dim_feedforward: int = 1024
+    attention_dropout_prob: int | float | None = 0.1
+    add_pos_embeddings: bool = False
+    classes_weights: list[int | float] | None = None
+    focal_loss_enabled: bool = False
+    focal_loss_gamma: int | float = 2.0
+    focal_loss_alpha: int | float = 0.25
+    seed_compat: bool = False
+
     base_config: dict | PreTrainedConfig | None = setting(None, "the base's own configuration")
     base_hash: str | None = setting(
         None, "digest of the weights that the head was trained on; others under the same name are refused"
     )
     base_saved: bool = setting(False, "whether the checkpoint holds the base's weights itself")
-    layers_num: int | None
     layer_in_dim: int | None = setting(None, "K, width of the base's states; None: from the base")
     deepest_state: int | None = setting(None, "no deeper state has weight; a budget writes it. None: any may")
     kept_layers: list[int] | None = setting(None, "the layers that a truncated model still has; `truncate` writes it")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
 
-from adadepth.families.albert_act.recurrence import AlbertActConfig
+from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.folder import loaded
 from adadepth.families.folder import read_config as read_stored
 from adadepth.families.loading import list_weight_names

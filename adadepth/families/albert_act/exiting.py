@@ -13,18 +13,13 @@ import torch
 from torch import Tensor
 
 from adadepth.errors import ConfigError
+from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.families.albert_act.modeling import AlbertActModel, Start
-from adadepth.families.albert_act.ragged import Packed
-from adadepth.families.albert_act.recurrence import (
-    FREEZING_RULES,
-    AlbertActConfig,
-    AlbertActTransformer,
-    Places,
-    Read,
-    advance,
-)
+from adadepth.families.albert_act.ragged import build_positions
+from adadepth.families.albert_act.readouts import Read
+from adadepth.families.albert_act.recurrence import AlbertActTransformer, DensePositions
 from adadepth.families.shared.steps import rule_of, run_steps, unit_fields
-from adadepth.halting.act import act_hazard
+from adadepth.halting.act import act_hazard, update_stream
 from adadepth.halting.active_set import take
 from adadepth.halting.distribution import halting_logits
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile
@@ -71,8 +66,8 @@ def predict_steps(
         slots = torch.arange(rows, device=start.valid.device) * length
     else:
         slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
-    places = _places(albert, start, by_sequence, options)
-    stepper = ActStepper(albert.encoder, places, start.state, slots, model.read, by_sequence=by_sequence)
+    positions = _positions(albert, start, by_sequence, options)
+    stepper = ActStepper(albert.encoder, positions, start.state, slots, model.read, by_sequence=by_sequence)
     steps = run_steps(stepper, rule, max_updates=model.max_updates, run_all=run_all, generator=generator)
     trace = DepthTrace(
         unit="token",
@@ -97,13 +92,12 @@ def _rule_of(model: Any, rule: str | ExitRule | None) -> ExitRule:
     return rule_of(model, own if rule is None else rule)
 
 
-def _places(albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]) -> Places:
+def _positions(albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]) -> DensePositions:
     """Packed where the model would run ragged."""
     # A mean over a sequence's tokens needs all of them.
     needs_all = albert.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else albert.ragged_kernel(start.valid)
-    where = (start.valid, start.mask, options)
-    return Places(*where) if kernel is None else Packed(*where, kernel)
+    return build_positions(albert.config, start.valid, start.mask, options, kernel)
 
 
 class ActStepper:
@@ -113,7 +107,7 @@ class ActStepper:
 
     Args:
         encoder: What a step does.
-        places: Of the batch's tokens: all positions, or packed ones, which leave as their units exit.
+        positions: Of the batch's tokens: all positions, or packed ones, which leave as their units exit.
         state: x_0, (B, T, H).
         slots: b T + t of the token at which each unit is read, ascending, (A,).
         read: The task's head, (A, H) to (A, C).
@@ -129,16 +123,16 @@ class ActStepper:
     def __init__(
         self,
         encoder: AlbertActTransformer,
-        places: Places,
+        positions: DensePositions,
         state: Tensor,
         slots: Tensor,
         read: Read,
         *,
         by_sequence: bool,
     ) -> None:
-        self._encoder, self._places = encoder, places
-        self._stream = encoder.stream(places.pick(state))
-        self._running = self._valid = places.valid
+        self._encoder, self._positions = encoder, positions
+        self._state = positions.enter(state)
+        self._running = self._valid = positions.valid
         self._slots, self._read, self._by_sequence = slots, read, by_sequence
         self._accumulated = torch.zeros(slots.shape, device=slots.device)
         self.rows, self.device = len(slots), slots.device
@@ -148,17 +142,18 @@ class ActStepper:
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
         """What the next step computes, where that is not everything."""
-        return self._places.computed
+        return self._positions.computed
 
     def advance(self) -> tuple[Tensor, Tensor]:
         """Apply the block once and read: logits (A, C), and halting logits (A,) of which the halting sum is the cdf."""
-        running = self._places.pick(self._running)
-        output, probability = self._encoder.propose(self._stream, self._places)
-        self._stream = advance(self._encoder.rule, self._stream, output, probability * running, running)
+        running = self._positions.gather(self._running)
+        output, probability = self._encoder.propose(self._state, self._positions)
+        rule, weight = self._encoder.state_rule, probability * running
+        self._state = update_stream(rule, self._state, output, weight, running)
         self.updates += self._running
-        positions = self._places.find(self._slots)
-        logits = self._read(take(self._stream.state.flatten(0, -2), positions))
-        hazard, self._accumulated = act_hazard(self._accumulated, probability.flatten()[positions])
+        units = self._positions.find(self._slots)
+        logits = self._read(take(self._state.flatten(0, -2), units))
+        hazard, self._accumulated = act_hazard(self._accumulated, probability.flatten()[units])
         return logits, halting_logits(hazard)
 
     def keep(self, rows: Tensor) -> None:
@@ -170,4 +165,4 @@ class ActStepper:
         else:
             nobody = torch.zeros(self._valid.numel(), dtype=torch.bool, device=rows.device)
             self._running = nobody.index_fill(0, self._slots, True).view(self._valid.shape)
-        self._stream = self._places.keep(self._running, self._stream)
+        self._state = self._positions.keep(self._running, self._state)

@@ -170,7 +170,7 @@ _HEADS = "adadepth.families.albert_act.heads"
 FAMILY = Family(
     settings=AlbertActSettings,
     option="albert_act_mini",
-    config="adadepth.families.albert_act.recurrence:AlbertActConfig",
+    config="adadepth.families.albert_act.configuration:AlbertActConfig",
     heads={
         "pretraining": f"{_HEADS}:AlbertActForPreTraining",
         "classification": f"{_HEADS}:AlbertActForSequenceClassification",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
+from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.exiting import SIGNALS, predict_steps
 from adadepth.families.albert_act.modeling import (
     AlbertActModel,
@@ -24,13 +25,7 @@ from adadepth.families.albert_act.modeling import (
     AlbertActPreTrainedModel,
     HaltingOutput,
 )
-from adadepth.families.albert_act.recurrence import (
-    AlbertActConfig,
-    TargetUnits,
-    labelled_tokens,
-    readout_term,
-    refuse_readouts,
-)
+from adadepth.families.albert_act.readouts import TargetUnits, labelled_tokens, readout_term, refuse_readouts
 from adadepth.families.shared.albert.heads import PretrainingHeads
 from adadepth.families.shared.losses import (
     CLASSES,

@@ -24,16 +24,10 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.controller import smooth_depth
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act.ragged import Packed, run_ragged
-from adadepth.families.albert_act.recurrence import (
-    FREEZING_RULES,
-    AlbertActConfig,
-    AlbertActTransformer,
-    Places,
-    ReadoutStates,
-    StateRecord,
-    refuse_ragged,
-)
+from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig, refuse_ragged
+from adadepth.families.albert_act.ragged import PackedPositions, build_positions, run_ragged
+from adadepth.families.albert_act.readouts import ReadoutStates
+from adadepth.families.albert_act.recurrence import AlbertActTransformer, StateRecord
 from adadepth.families.contract import DepthKnob, HoldsBudget, ReplaysHalting
 from adadepth.families.shared.albert.block import (
     AlbertAttention,
@@ -48,7 +42,7 @@ from adadepth.families.shared.albert.block import (
 from adadepth.families.shared.albert.packed_attention import Kernel, choose_kernel
 from adadepth.families.shared.albert.pricing import computed_work, update_work
 from adadepth.families.shared.losses import LossTerm
-from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
+from adadepth.halting.trace import DepthTrace, Work
 
 # Multiply-accumulates that one iteration of the whole batch must have for `auto` to run ragged, by kind of device: what
 # has been measured (docs/ragged_execution.md). A device that has not been measured runs dense.
@@ -282,22 +276,15 @@ class AlbertActModel(AlbertActPreTrainedModel):
         readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
         # Attention maps are those of all tokens.
         kernel = None if self._records("attentions", kwargs) else self.ragged_kernel(valid)
-        if kernel is None:
-            found = self.encoder(state, Places(valid, mask, kwargs), readouts)
+        positions = build_positions(self.config, valid, mask, kwargs, kernel)
+        if isinstance(positions, PackedPositions):
+            records = self._records("hidden_states", kwargs)
+            result, trace = run_ragged(self.encoder, state, positions, readouts, records=records)
         else:
-            places, records = Packed(valid, mask, kwargs, kernel), self._records("hidden_states", kwargs)
-            found = run_ragged(self.encoder, state, places, readouts, records=records)
-        trace = DepthTrace(
-            unit="token",
-            updates=found.halting.updates,
-            valid=valid,
-            max_updates=self.config.num_hidden_layers,
-            execution=Execution(found.probabilities.shape[-1], computed=found.computed),
-            halting=Halting(found.probabilities, found.halting.remainders),
-        )
+            result, trace = self.encoder(state, positions, readouts)
         outputs = AlbertActOutput(
-            last_hidden_state=found.state,
-            pooler_output=None if self.pooler is None else self.pooled(found.state[:, 0]),
+            last_hidden_state=result,
+            pooler_output=None if self.pooler is None else self.pooled(result[:, 0]),
             trace=trace,
             readout_states=None if readouts is None else readouts.stack(),
         )

@@ -197,7 +197,7 @@ _MODELING, _HEADS = "adadepth.families.looped.modeling", "adadepth.families.loop
 FAMILY = Family(
     settings=LoopedSettings,
     option="looped_mini",
-    config=f"{_MODELING}:LoopedConfig",
+    config="adadepth.families.looped.configuration:LoopedConfig",
     heads={
         "language_model": f"{_HEADS}:LoopedForCausalLM",
         "classification": f"{_HEADS}:LoopedForSequenceClassification",

@@ -18,9 +18,10 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.looped.cache import LoopedCache, made_cache
+from adadepth.families.looped.configuration import LoopedConfig
 from adadepth.families.looped.exits import ROWS, LoopReading, Loops, run_loops
 from adadepth.families.looped.memory import kept_numbers
-from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedPreTrainedModel, Looping
+from adadepth.families.looped.modeling import LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.families.looped.objectives import (
     causal_targets,
     drawn_loops,

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.folder import is_weightless, read_config
 from adadepth.families.loading import allow_new_weights
+from adadepth.families.looped.configuration import LoopedConfig
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.heads import LoopedForCausalLM
-from adadepth.families.looped.modeling import LoopedConfig
 from adadepth.settings.declaration import declared
 from adadepth.system.places import first_line
 

@@ -32,7 +32,7 @@ class MultiExitAlbertSettings(AlbertSettings):
 FAMILY = Family(
     settings=MultiExitAlbertSettings,
     option="pabee_mini",
-    config="adadepth.families.multi_exit_albert.modeling:MultiExitAlbertConfig",
+    config="adadepth.families.multi_exit_albert.configuration:MultiExitAlbertConfig",
     heads={"classification": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"},
     auto={"AutoModel": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertModel"},
     tokenizer="transformers.models.albert:AlbertTokenizer",

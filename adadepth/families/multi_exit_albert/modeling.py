@@ -1,4 +1,4 @@
-"""Configuration of the multi-exit ALBERT."""
+"""The multi-exit ALBERT."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.multi_exit_albert.family import MultiExitAlbertSettings
-from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
+from adadepth.families.multi_exit_albert.configuration import MultiExitAlbertConfig
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.albert.stepper import (
     Reading,
@@ -30,11 +28,6 @@ from adadepth.families.shared.losses import (
 from adadepth.families.shared.steps import ExitRuleKnob, StepwiseOutput
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
-
-
-@strict
-class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSettings):
-    """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152)."""
 
 
 class MultiExitAlbertModel(SteppedAlbertModel):

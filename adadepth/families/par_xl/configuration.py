@@ -232,7 +232,43 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
         "trace",
     ]  # fmt: skip
 
-    architecture: str | None
+    # The settings of `ParXLFields`, which say what they mean; with what a file without them means.
+    architecture: str | None = None
+    vocab_size: int = 12000
+    hidden_size: int = 128
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    intermediate_size: int = 512
+    hidden_act: str = "relu"
+    memory_length: int = 16
+    cutoffs: list[int] = []
+    proj_factor: int = 4
+    proj_dims: list[int] | None = None
+    softmax_bias: bool = False
+    tie_word_embeddings: bool = False
+    hidden_dropout_prob: int | float = 0.1
+    output_dropout_prob: int | float | None = None
+    attention_probs_dropout_prob: int | float = 0.0
+    activation_dropout_prob: int | float = 0.0
+    attention_scale: str = "sqrt"
+    attention_out_act: str = "none"
+    branch_norm: str = "per_branch"
+    share_position_bias: bool = True
+    projection_bias: bool = False
+    layer_norm_eps: int | float = 1e-05
+    initializer: str = "normal"
+    initializer_range: int | float = 0.02
+    clamp_length: int | None = None
+    same_length: bool = False
+    straight_through: bool = False
+    tau_start: int | float = 1.0
+    tau_end: int | float = 0.1
+    tau_schedule: str = "exponential"
+    gate_path: str = "soft"
+    gate_seed: int = 0
+    latency_weight: int | float = 0.0
+    operation_costs: list[int | float] | None = None
+
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 2

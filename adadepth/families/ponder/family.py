@@ -150,7 +150,7 @@ FAMILIES = (
     Family(
         settings=PonderAlbertSettings,
         option="ponder_albert_mini",
-        config="adadepth.families.ponder.modeling:PonderAlbertConfig",
+        config="adadepth.families.ponder.configuration:PonderAlbertConfig",
         heads={"classification": "adadepth.families.ponder.modeling:PonderAlbertForSequenceClassification"},
         auto={"AutoModel": "adadepth.families.ponder.modeling:PonderAlbertModel"},
         tokenizer="transformers.models.albert:AlbertTokenizer",
@@ -175,7 +175,7 @@ FAMILIES = (
     Family(
         settings=PonderRnnSettings,
         option="parity_rnn",
-        config="adadepth.families.ponder.rnn:PonderRnnConfig",
+        config="adadepth.families.ponder.configuration:PonderRnnConfig",
         heads={"classification": "adadepth.families.ponder.rnn:PonderRnnForClassification"},
         loss_parts={"kl_loss": None},
         budget=_BUDGET,

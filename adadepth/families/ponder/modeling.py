@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import HoldsBudget
-from adadepth.families.ponder.family import PonderAlbertSettings
+from adadepth.families.ponder.configuration import PonderAlbertConfig
 from adadepth.families.shared.albert.block import HaltingProjection
-from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
+from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.albert.stepper import (
     Reading,
@@ -191,26 +190,6 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
             for child in self.children():
                 child.train(mode and child is self.halting_head)
         return self
-
-
-@strict
-class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
-    """ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021), on the first two tokens.
-
-    The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
-    2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`, `kl_direction=prior_posterior`,
-    `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
-    """
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        if self.halting_head == "mlp" and self.halting_head_layers > 1:
-            raise ConfigError(f"halting_head_layers={self.halting_head_layers}: the mlp head has no further layers")
-
-    @property
-    def cls_tokens(self) -> int:
-        """How many [CLS] a text begins with."""
-        return 2 if self.readout == "tokens" else 1
 
 
 class PonderClassificationLoss:

@@ -7,39 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.ponder.family import PonderRnnSettings
+from adadepth.families.ponder.configuration import PonderRnnConfig
 from adadepth.families.ponder.modeling import PonderTraining
 from adadepth.families.shared.albert.block import HaltingProjection
-from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.families.shared.losses import label_count
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
-from adadepth.halting.exit_rules import ExitRule, parse_rule
+from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.settings.declaration import at_least, setting
-
-
-@strict
-class PonderRnnConfig(FamilyConfig, settings=PonderRnnSettings):
-    """A recurrent network that ponders over one vector (Banino et al. 2021, section 3.1)."""
-
-    keys_to_ignore_at_inference = BESIDE_LOGITS
-    input_size: int = setting(64, "S, values of an example", at_least(1), shape=True)
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        parse_rule(self.exit_rule)
-
-    @property
-    def max_updates(self) -> int:
-        """The last step."""
-        return self.num_steps
-
 
 _GATES = {"tanh": 1, "gru": 3}
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import operator
 import textwrap
-import types
-import typing
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.loading import check_model_type, describe_place, read_stored_config
 from adadepth.families.shared.convert import auto_map, write_module
-from adadepth.settings.declaration import MISSING, Declared, choices, declared, field_with, in_words
+from adadepth.settings.declaration import MISSING, choices, declared, field_with, in_words
 
 _KEY = "keys_to_ignore_at_inference"
 
@@ -71,10 +67,13 @@ BESIDE_LOGITS = [
 class FamilyConfig(PreTrainedConfig):
     """A configuration whose fields are the settings of its family, and what only a model has besides.
 
-    `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` gives it a field for every setting that is one of a
-    model (`in_model`), with the default that a configuration file without it means (`hub`), and their family's name as
-    `model_type`. A type that the class body states is kept, and so is a default; what only a model has is declared
-    there with `setting`, too. The docstring gets a list of all of them.
+    `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` has a field for every setting of a model
+    (`in_model`), as JSON keeps it: choices are strings, a number may have lost its point, and the default is what a
+    configuration file without the field means (`hub`). What is allowed, and what the docstring says of it, is the
+    setting's; what only a model has is declared in the class with `setting`. Its `model_type` is the family's name.
+
+    Raises:
+        TypeError: If a class has no field for a setting.
     """
 
     settings_class: ClassVar[type]
@@ -84,7 +83,7 @@ class FamilyConfig(PreTrainedConfig):
             cls.settings_class = settings
             if (name := getattr(settings, "name", MISSING)) != MISSING:
                 cls.model_type = name
-            _add_fields(cls, settings)
+            _describe_fields(cls, settings)
         super().__init_subclass__(**kwargs)
         cls.__doc__ = _documented(cls)
 
@@ -172,24 +171,24 @@ def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]
             raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, known)}")
 
 
-def _add_fields(config_class: type, settings: type) -> None:
-    """Write the settings into the class body, before dataclass and strict read it."""
-    own = inspect.get_annotations(config_class)
-    hints, added = typing.get_type_hints(settings), {}
-    for field in dataclasses.fields(settings):
-        about: Declared | None = declared(settings).get(field.name)
-        if about is None or not about.in_model or field.name in vars(config_class):
-            continue
-        added[field.name] = _stored_type(hints[field.name], about)
-        setattr(config_class, field.name, field_with(_stored_default(field, about), about))
-    config_class.__annotations__ = {**added, **own}
+def _describe_fields(config_class: type, settings: type) -> None:
+    """Declare the fields of settings as these are, before dataclass and strict read the class."""
+    inherited = {field.name: field for field in dataclasses.fields(config_class)}  # it is no dataclass itself yet
+    own = inspect.get_annotations(config_class, eval_str=True)
+    declarations = {name: about for name, about in declared(settings).items() if about.in_model}
+    if missing := [name for name in declarations if name not in own and name not in inherited]:
+        raise TypeError(f"{config_class.__name__}: lacks {', '.join(missing)}, as {settings.__name__} has them")
+    for name, about in declarations.items():
+        if name in own:
+            default = vars(config_class)[name]
+        else:
+            own[name], default = inherited[name].type, _default(inherited[name])
+        setattr(config_class, name, field_with(default, about))
+    config_class.__annotations__ = own
 
 
-def _stored_default(field: dataclasses.Field[Any], about: Declared) -> Any:
-    if about.differs_on_hub:
-        return about.hub
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return str(default) if isinstance(default, StrEnum) else default
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _documented(config_class: type) -> str:
@@ -201,25 +200,3 @@ def _documented(config_class: type) -> str:
         for name, about in declared(config_class).items()
     ]
     return "\n".join([inspect.cleandoc(config_class.__doc__ or ""), "", "Attributes:", *fields])
-
-
-def _stored_type(annotation: Any, about: Declared) -> Any:
-    """The type of a setting as JSON keeps it; where a file without it means something, it never means nothing."""
-    found = _json_type(annotation)
-    if not about.differs_on_hub:
-        return found
-    if about.hub is None:
-        return found | None
-    kept = [part for part in typing.get_args(found) if part is not types.NoneType]
-    return functools.reduce(operator.or_, kept) if isinstance(found, types.UnionType) else found
-
-
-def _json_type(annotation: Any) -> Any:
-    """Choices are strings, and a number may have lost its point."""
-    if isinstance(annotation, types.UnionType):
-        return functools.reduce(operator.or_, map(_json_type, typing.get_args(annotation)))
-    if typing.get_origin(annotation) is list:
-        return types.GenericAlias(list, (_json_type(*typing.get_args(annotation)),))
-    if annotation is float:
-        return int | float
-    return str if isinstance(annotation, type) and issubclass(annotation, StrEnum) else annotation

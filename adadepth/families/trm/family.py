@@ -114,7 +114,7 @@ def check_target(config: ExperimentConfig) -> Iterator[str]:
 FAMILY = Family(
     settings=TrmSettings,
     option="trm_mini",
-    config="adadepth.families.trm.network:TrmConfig",
+    config="adadepth.families.trm.configuration:TrmConfig",
     heads={"puzzle": "adadepth.families.trm.modeling:TrmForPuzzles"},
     loss_parts={"halt_loss": "halt_loss_weight"},
     budget=Budgeting(

@@ -30,7 +30,8 @@ from adadepth.families.shared.steps import (
     runs_all,
     stepwise_output,
 )
-from adadepth.families.trm.network import Network, TrmConfig, rotations, truncated_normal
+from adadepth.families.trm.configuration import TrmConfig
+from adadepth.families.trm.network import Network, rotations, truncated_normal
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
 

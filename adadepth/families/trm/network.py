@@ -1,68 +1,17 @@
-"""Configuration of tiny recursive models."""
+"""The network of tiny recursive models."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from adadepth.errors import ConfigError
-from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.families.shared.layers import Product
-from adadepth.families.trm.family import TrmSettings
-from adadepth.halting.exit_rules import parse_rule
-from adadepth.settings.declaration import at_least, setting
-
-
-@strict
-class TrmConfig(FamilyConfig, settings=TrmSettings):
-    """A tiny recursive model of puzzles of one size (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
-
-    keys_to_ignore_at_inference = [*BESIDE_LOGITS, "carry"]
-    pad_token_id: int | None = 0
-    cells: int = setting(81, "L, of a puzzle", at_least(1), shape=True)
-    puzzle_kinds: int = setting(
-        1, "vectors that say what is asked; 1 where all puzzles ask the same", at_least(1), shape=True
-    )
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        parse_rule(self.exit_rule)
-        if self.mixing == "attention" and self.hidden_size % self.num_attention_heads:
-            raise ConfigError(
-                f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
-            )
-
-    @property
-    def length(self) -> int:
-        """S = P + L, positions of a sequence."""
-        return self.prefix_length + self.cells
-
-    @property
-    def inner_width(self) -> int:
-        """F, of a feed-forward layer."""
-        return self.intermediate_size or published_width(self.hidden_size)
-
-    @property
-    def mixing_width(self) -> int:
-        """Inner width of a feed-forward layer over positions."""
-        return self.mixing_size or published_width(self.length)
-
-    @property
-    def applications(self) -> int:
-        """T (n + 1), how often a step applies the network."""
-        return self.cycles * (self.reasoning_updates + 1)
-
-
-def published_width(width: int, multiple: int = 256) -> int:
-    """Inner width of a gated layer as in the published code: round(8/3 width), up to a multiple of 256."""
-    return -(-round(8 * width / 3) // multiple) * multiple
-
+from adadepth.families.trm.configuration import TrmConfig
 
 EPSILON = 1e-5
 

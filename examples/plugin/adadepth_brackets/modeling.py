@@ -33,6 +33,12 @@ class CounterConfig(FamilyConfig, settings=CounterSettings):
     """The shape of a counter, and when its tokens stop."""
 
     vocab_size: int = 2
+    hidden_size: int = 64
+    max_rounds: int = 8
+    max_position_embeddings: int = 128
+    going_on_bias: int | float = 2.0
+    threshold: int | float = 0.5
+    round_price: int | float = 0.0
 
 
 @dataclass

@@ -9,3 +9,8 @@ from adadepth_router.settings import RouterSettings
 @strict
 class RouterConfig(AlbertShape, settings=RouterSettings):
     """`num_hidden_layers` is the number of steps N, the most updates that a token can get."""
+
+    router_size: int = 32
+    router_bias_init: int | float = 0.5
+    threshold: int | float = 0.5
+    update_price: int | float = 0.0

@@ -72,8 +72,8 @@ def predicted() -> list[tuple[int, int, int]]:
     ]
 
 
-def price(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
-    return float((steps.double() * (10 + ("logits" in reads)) * lengths).sum())
+def macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
+    return float((steps.double() * (10 + ("logits" in reads)) * records.lengths).sum())
 
 
 def losses_of(model: Any) -> list[list[float]]:
@@ -119,7 +119,7 @@ def test_fewer_places_are_drawn_where_logits_would_be_too_many(
 def test_a_rule_is_told_by_the_loss_at_the_exits_that_the_model_runs_to(
     model: Any, records: StepRecords, rule: str
 ) -> None:
-    row = study(records, [parse_rule(rule)], price=price, **MEASURED)["rows"][0]
+    row = study(records, [parse_rule(rule)], macs=macs, **MEASURED)["rows"][0]
     with torch.no_grad():
         runs = [model(**{k: v for k, v in batch.items() if k != "index"}, exit_rule=rule) for batch in batches()]
     losses = torch.cat([run.token_losses for run in runs])
@@ -137,7 +137,7 @@ def test_a_rule_is_told_by_the_loss_at_the_exits_that_the_model_runs_to(
 
 
 def test_oracles_and_overthinking_are_of_losses(model: Any, records: StepRecords) -> None:
-    found = study(records, [parse_rule("margin:0.1")], price=price, **MEASURED)
+    found = study(records, [parse_rule("margin:0.1")], macs=macs, **MEASURED)
     rows, losses = {row["rule"]: row for row in found["rows"]}, losses_of(model)
     count = len(losses)
     least = [min(range(LOOPS), key=lambda loop, own=own: own[loop]) for own in losses]
@@ -155,9 +155,7 @@ def test_oracles_and_overthinking_are_of_losses(model: Any, records: StepRecords
 
 
 def test_advice_keeps_the_likelihood_of_a_token(records: StepRecords) -> None:
-    found = advise(
-        records, sequences_of(records.index), [parse_rule("margin:0.5")], price_of=lambda _: price, **MEASURED
-    )
+    found = advise(records, sequences_of(records.index), [parse_rule("margin:0.5")], macs=macs, **MEASURED)
     assert found["chosen_on"] + found["told_on"] == len(records)
     assert pytest.approx(-math.log(KEEP)) == NEAR
     assert found["difference"] == pytest.approx(found["rule"]["score"] - found["full"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from adadepth.families.ponder.rnn import PonderRnnConfig, PonderRnnForClassification
+from adadepth.families.ponder.configuration import PonderRnnConfig
+from adadepth.families.ponder.rnn import PonderRnnForClassification
 
 SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
 

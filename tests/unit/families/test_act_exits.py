@@ -5,7 +5,7 @@ import torch
 
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act.recurrence import ran_steps
+from adadepth.families.albert_act.readouts import ran_steps
 from adadepth.halting.act import act_hazard
 from adadepth.halting.exit_rules import Quantile, apply_rule
 from tests.marks_support import quick_one_in

@@ -130,14 +130,14 @@ def typed(dtype: torch.dtype) -> Callable[[dict[str, torch.Tensor]], None]:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
-    "header of no JSON": (bytes_of(WEIGHTS, struct.pack("<Q", 8) + b"{broken}"), f"its {WEIGHTS} is damaged"),
-    "header without end": (bytes_of(WEIGHTS, struct.pack("<Q", 2**62) + b"{}"), f"its {WEIGHTS} is damaged"),
-    "empty weights": (bytes_of(WEIGHTS, b""), f"its {WEIGHTS} is damaged"),
-    "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 9000), f"its {WEIGHTS} is damaged"),
+    "header of no JSON": (bytes_of(WEIGHTS, struct.pack("<Q", 8) + b"{broken}"), "its weights are damaged"),
+    "header without end": (bytes_of(WEIGHTS, struct.pack("<Q", 2**62) + b"{}"), "its weights are damaged"),
+    "empty weights": (bytes_of(WEIGHTS, b""), "its weights are damaged"),
+    "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 9000), "its weights are damaged"),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), WEIGHTS),
     "shape": (
         weights(lambda found: found.update({LAYER: torch.zeros(3, 3)})),
-        rf"'{LAYER}' of shape \(3, 3\), its config.json needs"
+        r"albert_layer.ffn.weight' have the shape \(3, 3\), not \(64, 32\)"
     ),
     "int8": (weights(typed(torch.int8)), "of type I8, needed is one like torch.float32"),
     "bool": (weights(typed(torch.bool)), "of type BOOL"),
@@ -164,7 +164,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "choice": (edited(state_rule="singel"), r"config.json: state_rule='singel' must be one of .*did you mean 'single'"),
     "not a number": (edited(hidden_dropout_prob=float("nan")), "config.json: hidden_dropout_prob=nan"),
     "heads": (edited(num_attention_heads=5), "config.json: num_attention_heads=5 must divide"),
-    "another size": (edited(hidden_size=64), "its config.json needs"),
+    "another size": (edited(hidden_size=64), r"have the shape \(32\), not \(64\)"),
     "architectures": (edited(architectures=3), "architectures=3 must be a list of names"),
     "precision": (edited(dtype="floot32"), "config.json: .*floot32"),
     "device": (link(WEIGHTS, "/dev/zero"), f"its {WEIGHTS} is no regular file"),

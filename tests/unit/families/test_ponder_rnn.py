@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from adadepth.errors import ConfigError
-from adadepth.families.ponder.rnn import PonderRnnConfig, PonderRnnForClassification
+from adadepth.families.ponder.configuration import PonderRnnConfig
+from adadepth.families.ponder.rnn import PonderRnnForClassification
 from adadepth.halting.exit_rules import parse_rule
 from tests.parity.plain_ponder import plain_pmf
 from tests.unit.families.ponder_rnn_support import examples, small_model

@@ -82,7 +82,7 @@ def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: p
 @pytest.mark.slow
 def test_so_does_one_with_puzzles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "total_memory", lambda: 100_000_000)  # 1.6 GB are kept for the backward pass
-    monkeypatch.setattr("adadepth.tasks.session.total_memory", lambda: 100_000_000)
+    monkeypatch.setattr("adadepth.tasks.checks.total_memory", lambda: 100_000_000)
     given = ("dataset.size=4", "dataset.train_examples=4000", "trainer.per_device_train_batch_size=2000")
     with pytest.raises(
         ConfigError, match=r"^trainer\.per_device_train_batch_size: 2000 rows with 32,000 tokens.*_size=\d+ fits$"

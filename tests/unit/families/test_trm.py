@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.shared.convert import convert_reference_state_dict
+from adadepth.families.trm.configuration import TrmConfig
 from adadepth.families.trm.modeling import (
     TrmForPuzzles,
     answer_losses,
@@ -20,7 +21,7 @@ from adadepth.families.trm.modeling import (
     stablemax_log_probabilities,
     step_macs,
 )
-from adadepth.families.trm.network import TrmConfig, truncated_normal
+from adadepth.families.trm.network import truncated_normal
 from tests.unit.families.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, puzzles, small
 
 MIXINGS = ["attention", "positions"]

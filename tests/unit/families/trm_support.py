@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadepth.families.trm.configuration import TrmConfig
 from adadepth.families.trm.modeling import TrmForPuzzles
-from adadepth.families.trm.network import TrmConfig
 
 CELLS, SYMBOLS, WIDTH, HEADS = 9, 5, 16, 2
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -16,12 +16,8 @@ N, EXAMPLES = 6, 300
 RULES = ["margin:0.5", "patience:2", "fixed:6"]
 
 
-def price(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
-    return float((steps.double() * (10 + ("logits" in reads)) * lengths).sum())
-
-
-def of_everybody(records: StepRecords) -> Callable[[Tensor, Tensor, Collection[str]], float]:
-    return price
+def macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
+    return float((steps.double() * (10 + ("logits" in reads)) * records.lengths).sum())
 
 
 def records_that_know(sure_when_wrong: float = 0.0) -> StepRecords:
@@ -42,7 +38,7 @@ def records_that_know(sure_when_wrong: float = 0.0) -> StepRecords:
 def advised(records: StepRecords, rules: list[str] = RULES) -> dict[str, Any]:
     parsed: list[ExitRule] = [parse_rule(rule) for rule in rules]
     measured = {"problem": "classification", "metrics": ["accuracy"]}
-    return advise(records, records.index, parsed, price_of=of_everybody, **measured)
+    return advise(records, records.index, parsed, macs=macs, **measured)
 
 
 def test_the_cheapest_rule_that_keeps_the_score_is_found_and_told_of_other_examples() -> None:
@@ -86,7 +82,7 @@ def test_one_sequence_gives_no_advice() -> None:
     records = records_that_know()
     rules = [parse_rule("margin:0.5")]
     measured = {"problem": "classification", "metrics": ["accuracy"]}
-    assert advise(records, torch.zeros(EXAMPLES), rules, price_of=of_everybody, **measured) == {}
+    assert advise(records, torch.zeros(EXAMPLES), rules, macs=macs, **measured) == {}
     assert advice_text({"advice": {}, "rows": []}) == ""
 
 
@@ -95,7 +91,7 @@ def test_readings_are_points_of_rules_and_fixed_depths_of_both_halves() -> None:
     records = records_that_know()
     rules: list[ExitRule] = [parse_rule(rule) for rule in RULES]
     measured: Any = {"problem": "classification", "metrics": ["accuracy"]}
-    found = readings(records, records.index, rules, price_of=of_everybody, **measured)
+    found = readings(records, records.index, rules, macs=macs, **measured)
     assert set(found) == {"fixed", "margin", "patience"}
     fixed = found["fixed"]
     assert [point["updates"] for point in fixed] == list(range(1, N + 1))

@@ -20,7 +20,7 @@ from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_study import DRAWS, add_timings, study
 from adadepth.report.exits import exits_text, study_text, write_exit_study
 from adadepth.report.run_files import read_run, write_exits
-from tests.unit.report.synthetic_exits import make_records, make_study, make_summary, price
+from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
 
 STEPS = 6
 
@@ -37,7 +37,7 @@ def rows(records: StepRecords) -> dict[str, dict[str, Any]]:
 
 def studied(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
     parsed = [parse_rule(rule) for rule in rules]
-    found = study(records, parsed, problem="classification", metrics=["accuracy"], price=price, seed=seed)
+    found = study(records, parsed, problem="classification", metrics=["accuracy"], macs=macs, seed=seed)
     return {row["rule"]: row for row in found["rows"]}
 
 
@@ -121,11 +121,11 @@ def test_two_fixed_depths_are_mixed_to_the_work_of_a_rule(rows: dict[str, dict[s
 
 
 def test_a_rule_that_costs_more_than_full_depth_is_compared_with_that(records: StepRecords) -> None:
-    def dear(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
+    def dear(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
         return float(steps.sum()) * (100.0 if "logits" in reads else 1.0)
 
     rules = [parse_rule("confidence:0.9"), parse_rule(f"fixed:{STEPS}")]
-    rule, full, *_ = study(records, rules, problem="classification", metrics=["accuracy"], price=dear)["rows"]
+    rule, full, *_ = study(records, rules, problem="classification", metrics=["accuracy"], macs=dear)["rows"]
     assert rule["macs"] > full["macs"]
     assert rule["mixture"]["share"] == 1.0
     assert rule["mixture"]["quality"] == pytest.approx(full["quality"])
@@ -227,7 +227,7 @@ def test_every_point_left_out_is_beaten_by_one_in_the_set(points: list[tuple[flo
 def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRecords) -> None:
     found = study(
         records, [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")],
-        problem="classification", metrics=["accuracy"], price=price,
+        problem="classification", metrics=["accuracy"], macs=macs,
     )  # fmt: skip
     assert batches(found) == []
     # Here the adaptive rule is slower than full depth at batch 8: fewer layers are not less time.
@@ -245,7 +245,7 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
 
 
 def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
-    found = study(records, [parse_rule("fixed:1")], problem="classification", metrics=["accuracy"], price=price)
+    found = study(records, [parse_rule("fixed:1")], problem="classification", metrics=["accuracy"], macs=macs)
     row, *_ = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
     assert row["time_ratio"] == {}
     assert row["seconds"] == {"8": 0.1}

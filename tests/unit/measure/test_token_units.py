@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
+from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.measure.exit_costs import ORACLE
 from adadepth.measure.exit_records import POSITIONS, StepRecorder, merge, sequences_of
 from adadepth.measure.exit_steps import step_summary
 from adadepth.measure.exit_study import DRAWS, add_online, online_figures, oracle_exits, study
 from adadepth.measure.scoring import quality_of
-from adadepth.tasks.exit_study import price_of
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 
 LENGTHS, STEPS = (10, 7, 3, 12), 6
@@ -73,8 +73,7 @@ def test_study_with_control_and_oracle(tagger):
     """As for sequences: permuted exits have the same steps, and nothing beats the oracle."""
     records = recorded(tagger, tagged_batch(), run_all_steps=True)
     rules = [parse_rule(text) for text in ("confidence:0.5", "quantile:0.5", "fixed:2", "fixed:6")]
-    price = price_of(tagger, records, by_token=True)
-    found = study(records, rules, price=price, **MEASURED)
+    found = study(records, rules, macs=ExitCost(tagger, by_token=True).macs, **MEASURED)
     rows = {row["rule"]: row for row in found["rows"]}
     assert "permuted" in rows["confidence:0.5"] or "permuted" in rows["quantile:0.5"]
     assert "permuted" not in rows["fixed:2"]
@@ -116,7 +115,7 @@ def test_price_of_tokens_is_a_loop_over_them(tagger):
         deepest = int(steps[sequences == sequences[unit]].max())
         per_update = 2 * hidden**2 + 2 * keys * hidden + 2 * hidden * inner + hidden + hidden * 3
         total += step * per_update + min(step + 1, deepest) * 2 * hidden**2 + entry
-    assert price_of(tagger, records, by_token=True)(steps, records.lengths, {"logits"}) == total
+    assert ExitCost(tagger, by_token=True).macs(records, steps, {"logits"}) == total
 
 
 def test_price_of_sequences_whose_tokens_halt_together():
@@ -130,7 +129,7 @@ def test_price_of_sequences_whose_tokens_halt_together():
         with torch.no_grad():
             trace = model(**alone, exit_rule=f"fixed:{step}").trace
         expected += float(model.price(trace).adaptive) + step * (32 * 32 + 32 * 3)
-    price = price_of(model, SimpleNamespace(max_updates=STEPS), by_token=False)
-    assert price(steps, lengths, {"logits", "halting"}) == pytest.approx(expected)
+    records, cost = SimpleNamespace(lengths=lengths, max_updates=STEPS), ExitCost(model, by_token=False)
+    assert cost.macs(records, steps, {"logits", "halting"}) == pytest.approx(expected)
     one_each = expected - int((steps - 1).sum()) * (32 * 32 + 32 * 3)
-    assert price(steps, lengths, {"halting"}) == pytest.approx(one_each), "what needs no predictions makes one a row"
+    assert cost.macs(records, steps, {"halting"}) == pytest.approx(one_each), "one prediction a row"

@@ -61,9 +61,9 @@ def make_records(
     )
 
 
-def price(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
+def macs(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
     """Every step costs the same per token, and embedding and heads cost something too."""
-    return float((7e6 * lengths * steps + 1e6 * lengths).sum())
+    return float((7e6 * records.lengths * steps + 1e6 * records.lengths).sum())
 
 
 def make_summary(records: StepRecords, **changes: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def make_study(records: StepRecords, timed: bool = True) -> dict[str, Any]:
     regression = records.logits.shape[1] == 1
     rules = [parse_rule(text) for text in standard_rules(BOTH, records.logits.shape[1], records.max_updates)]
     problem, metrics = ("regression", ["pearson", "spearman"]) if regression else ("classification", ["accuracy"])
-    found = study(records, rules, problem=problem, metrics=metrics, price=price)  # type: ignore[arg-type]
+    found = study(records, rules, problem=problem, metrics=metrics, macs=macs)  # type: ignore[arg-type]
     if not timed:
         return found
     timings = {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 import typing
+from enum import StrEnum
+from typing import Any
 
 import pytest
 from transformers import PreTrainedConfig
@@ -13,6 +16,7 @@ from adadepth.cli.composition import model_schemas
 from adadepth.families.albert_act.family import AlbertActSettings
 from adadepth.families.par_xl.family import ParXLSettings
 from adadepth.families.registry import family, load
+from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.settings import ContextConfig, SearchConfig
 from adadepth.settings.declaration import (
     BELOW_ONE,
@@ -113,22 +117,6 @@ def test_where_the_two_defaults_differ() -> None:
     }
 
 
-def test_types_are_those_of_json() -> None:
-    config_class = load(family("albert_act").config)
-    types = {field.name: field.type for field in dataclasses.fields(config_class)}
-    assert types["act_penalty"] == int | float
-    assert types["state_rule"] is str
-    assert types["hidden_size"] is int  # never null in a file, though the setting may be
-    assert types["fixed_depth"] == int | None
-    assert typing.get_args(
-        typing.get_args(
-            {field.name: field.type for field in dataclasses.fields(load(family("adalayers").config))}[
-                "classes_weights"
-            ]
-        )[0]
-    ) == (int | float,)
-
-
 OWN_CONFIGS = [name for name in model_schemas() if load(family(name).config).__module__.startswith("adadepth.")]
 # Of every language model in transformers; a family only gives them other defaults.
 SPECIAL = {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"}
@@ -145,6 +133,43 @@ def test_every_field_of_a_configuration_is_declared_and_in_its_docstring(name: s
         text = " ".join(config_class.__doc__.split())
         assert f" {field}: {each.help}" in text
         assert each.more in text
+
+
+def json_types(annotation: Any) -> set[Any]:
+    """The types of a setting as JSON keeps them: choices are strings, and a number may have lost its point."""
+    if isinstance(annotation, types.UnionType):
+        return set().union(*map(json_types, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is list:
+        return {(list, *json_types(*typing.get_args(annotation)))}
+    if annotation is float:
+        return {int, float}
+    return {str if issubclass(annotation, StrEnum) else annotation}
+
+
+@pytest.mark.parametrize("name", OWN_CONFIGS)
+def test_a_configuration_has_the_types_and_defaults_of_the_settings(name: str) -> None:
+    """Where a file without a field means something, the field is never null, though the setting may be."""
+    config_class = load(family(name).config)
+    settings, stored = config_class.settings_class, {field.name: field for field in dataclasses.fields(config_class)}
+    hints, about = typing.get_type_hints(settings), declared(settings)
+    for field in (each for each in dataclasses.fields(settings) if each.name in about and about[each.name].in_model):
+        here = about[field.name]
+        default = here.hub if here.differs_on_hub else default_of(field)
+        assert default_of(stored[field.name]) == default, field.name
+        nullable = {types.NoneType} if here.differs_on_hub and here.hub is None else set()
+        expected = json_types(hints[field.name]) - ({types.NoneType} if here.differs_on_hub else set()) | nullable
+        assert json_types(stored[field.name].type) == expected, field.name
+
+
+def default_of(field: Any) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def test_a_configuration_that_lacks_a_setting_says_so() -> None:
+    with pytest.raises(TypeError, match=r"^Other: lacks act_epsilon, .*, as AlbertActSettings has them$"):
+
+        class Other(AlbertShape, settings=AlbertActSettings):
+            act_penalty: int | float = 0.0
 
 
 def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a_line() -> None:

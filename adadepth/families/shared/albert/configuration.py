@@ -22,6 +22,21 @@ _ONLY_ONE = Allowed(lambda value: value == 1, "1: no other exists")
 class AlbertShape(FamilyConfig, settings=AlbertSettings):
     """The shape of an ALBERT, under the names of transformers; a family adds fields of its own."""
 
+    # The settings of `AlbertSettings`, which say what they mean; with what a file without them means.
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 4096
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: int | float = 0.0
+    attention_probs_dropout_prob: int | float = 0.0
+    classifier_dropout_prob: int | float = 0.1
+    max_position_embeddings: int = 512
+    initializer_range: int | float = 0.02
+    layer_norm_eps: int | float = 1e-12
+
     inner_group_num: int = setting(1, "kept for the published configurations", _ONLY_ONE)
     type_vocab_size: int = setting(2, "segment types", at_least(1), shape=True)
     pad_token_id: int | None = 0

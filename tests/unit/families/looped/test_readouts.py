@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.families.looped import exits
 from adadepth.families.looped.heads import (
     LoopedForSequenceClassification,
@@ -17,7 +18,6 @@ from adadepth.families.looped.heads import (
 )
 from adadepth.halting.exit_rules import apply_rule, parse_rule, state_moves
 from adadepth.measure.exit_records import StepRecorder, merge
-from adadepth.tasks.exit_study import price_of
 from tests.unit.families.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, small
 
 RULES = ["kl:0.1", "kl:0.2", "distance:0.7", "acceleration:0.9:1", "acceleration:1.5", "patience:1", "margin:0.1"]
@@ -88,12 +88,13 @@ def test_a_rule_pays_for_what_it_reads(rule: str) -> None:
     assert exit_step == (4 if rule == "margin:1" else exit_step)
     predicts = "logits" in parsed.reads
     lengths, steps = torch.tensor([LENGTH]), torch.tensor([exit_step])
-    price = price_of(model, SimpleNamespace(max_updates=4), by_token=False)(steps, lengths, parsed.reads)
+    records: Any = SimpleNamespace(lengths=lengths, max_updates=4)
+    macs = ExitCost(model, by_token=False).macs(records, steps, parsed.reads)
     layers = 1 + 2 * exit_step + (exit_step if predicts else 1)
     pairs = layers * layer_work(model.config)[1] * (LENGTH**2 - LENGTH * (LENGTH + 1) / 2)
     unseen = 3 * WIDTH * exit_step if "states" in parsed.reads else 0
     again = WIDTH * 3 if predicts and exit_step < 4 else 0
-    assert counter.get_total_flops() == 2 * (price + pairs - unseen + again)
+    assert counter.get_total_flops() == 2 * (macs + pairs - unseen + again)
 
 
 def test_a_prediction_of_a_token_costs_its_own_coda_and_head() -> None:

@@ -1,0 +1,92 @@
+"""The compute of exit steps, as a model itself prices a trace.
+
+Shape legend: M units, S sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadepth.families.contract import DepthModel
+from adadepth.halting.exit_rules import LOGITS
+from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.measure.exit_records import StepRecords, sequences_of
+
+
+@dataclass(frozen=True)
+class ExitCost:
+    """The compute of recorded units under any exit steps.
+
+    Attributes:
+        model: Model that predicts after every step.
+        by_token: Whether units are tokens.
+    """
+
+    model: DepthModel
+    by_token: bool
+
+    def macs(self, records: StepRecords, exit_steps: Tensor, reads: Collection[str]) -> float:
+        """Return the multiply-accumulates of all units, without padding.
+
+        Args:
+            records: Of the units.
+            exit_steps: Step after which each exits, int64, (M,).
+            reads: What a rule reads of a unit after every update until its exit. A rule that does not read predictions
+                pays for one of every unit, at its exit.
+        """
+        lengths, work = records.lengths, float(self.model.price(self._trace(records, exit_steps)).adaptive)
+        for signal in {LOGITS, *reads}:
+            often = exit_steps.double() if signal in reads else torch.ones(len(exit_steps), dtype=torch.float64)
+            work += float((often * self.model.reading_work(signal, lengths)).sum())
+        return work
+
+    def _trace(self, records: StepRecords, exit_steps: Tensor) -> DepthTrace:
+        if self.by_token:
+            return _trace_tokens(records, exit_steps)
+        if self.model.depth_unit == "token":
+            return _trace_tokens_together(records, exit_steps)
+        return _trace_sequences(records, exit_steps)
+
+
+def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
+    """The trace of sequences that ran to these steps one by one, without padding."""
+    lengths = records.lengths
+    return DepthTrace(
+        unit="sequence",
+        updates=exit_steps.float(),
+        valid=torch.ones_like(exit_steps, dtype=torch.bool),
+        max_updates=records.max_updates,
+        execution=Execution(int(exit_steps.max()), tokens=lengths, width=lengths.max()),
+    )
+
+
+def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
+    """The trace of sequences (M,) of which all tokens ran to the same step, (M, T)."""
+    valid = torch.arange(int(records.lengths.max())) < records.lengths.unsqueeze(1)
+    return DepthTrace(
+        unit="token",
+        updates=exit_steps.unsqueeze(1) * valid.float(),
+        valid=valid,
+        max_updates=records.max_updates,
+        execution=Execution(int(exit_steps.max())),
+    )
+
+
+def _trace_tokens(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
+    """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
+    _, rows, counts = sequences_of(records.index).unique_consecutive(return_inverse=True, return_counts=True)
+    first = counts.cumsum(0) - counts
+    columns = torch.arange(len(rows)) - first[rows]
+    updates = torch.zeros(len(counts), int(counts.max()))
+    updates[rows, columns] = records.updates(exit_steps).float()
+    return DepthTrace(
+        unit="token",
+        updates=updates,
+        valid=torch.zeros_like(updates, dtype=torch.bool).index_put((rows, columns), torch.tensor(True)),
+        max_updates=records.max_updates,
+        execution=Execution(int(exit_steps.max()), tokens=records.lengths[first]),
+    )

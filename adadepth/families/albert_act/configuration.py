@@ -1,0 +1,65 @@
+"""The configuration of ACT-ALBERT."""
+
+from __future__ import annotations
+
+from huggingface_hub.dataclasses import strict
+
+from adadepth.errors import ConfigError
+from adadepth.families.albert_act.family import AlbertActSettings
+from adadepth.families.shared.albert.configuration import AlbertShape
+
+# State rules under which a halted token's state stays as it is.
+FREEZING_RULES = ("single", "graves")
+
+
+@strict
+class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
+    """ALBERT whose tokens choose how often the shared layer updates them (Simoulin & Crabbé 2021).
+
+    Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`); the halting switches
+    default to the published behaviour, so that a published configuration, which has none of them, means what it did.
+    """
+
+    # What stock trainers cannot gather, or nobody asked for: they keep the logits.
+    keys_to_ignore_at_inference = [
+        "trace", "loss_parts", "ponder_cost", "token_losses", "readout_states",
+        "unit_slots", "step_logits", "halting_logits", "exit_steps",
+    ]  # fmt: skip
+
+    # The settings of `AlbertActSettings`, which say what they mean; with what a file without them means.
+    act_epsilon: int | float = 0.01
+    act_penalty: int | float = 0.0
+    readout_weight: int | float = 0.0
+    penalty_reduction: str = "sum_tokens"
+    cap_remainder: str = "reference"
+    state_rule: str = "single"
+    halting_rule: str = "act"
+    halting_input: str = "block_output"
+    halting_scope: str = "token"
+    halt_bias_init: int | float = 0.0
+    recall: bool = False
+    fixed_depth: int | None = None
+    position_init: str = "normal"
+    execution: str = "auto"
+    pooling: str = "first"
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:
+            raise ConfigError(
+                f"fixed_depth={self.fixed_depth} must lie between 1 and num_hidden_layers={self.num_hidden_layers}"
+            )
+        refuse_ragged(self)
+
+
+def refuse_ragged(config: AlbertActConfig) -> None:
+    """Refuse a ragged execution where it would give other results.
+
+    Raises:
+        ConfigError: Naming the state rules that freeze a halted token.
+    """
+    if config.execution == "ragged" and config.state_rule not in FREEZING_RULES:
+        raise ConfigError(
+            f"execution='ragged' needs state_rule {' or '.join(FREEZING_RULES)}: the halted states of "
+            f"{config.state_rule!r} keep moving"
+        )
