@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from adadepth.report.figure import Figure, Panel
 from adadepth.report.svg import document
@@ -14,15 +14,19 @@ from adadepth.system.files import replacing
 _PIXELS_PER_INCH = 144.0  # of which typst takes 96 for those of an SVG: 1.5 pixels each
 _FRAME_MILLISECONDS = 250
 # One page as large as the drawing. Without a date the files are a function of the figure.
-_PAGE = b'#set document(date: none)\n#set page(width: auto, height: auto, margin: 0pt)\n#image("figure.svg")\n'
+_PAGE = b"""
+#set document(date: none)
+#set page(width: auto, height: auto, margin: 0pt)
+#image(bytes(sys.inputs.figure), format: "svg")
+"""
 
 
 def save_figure(figure: Figure, folder: Path) -> list[Path]:
     """Write `NAME.png` and `NAME.pdf` of a figure into a folder; returns the files."""
-    paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.pdf"]
-    for path, kind in zip(paths, ("png", "pdf"), strict=True):
-        _write(path, _convert(figure, kind))
-    return paths
+    png, pdf = folder / f"{figure.name}.png", folder / f"{figure.name}.pdf"
+    _write(png, _convert(figure, "png"))
+    _write(pdf, _convert(figure, "pdf"))
+    return [png, pdf]
 
 
 def save_panel(panel: Panel, path: Path) -> None:
@@ -52,5 +56,5 @@ def _convert(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
     """Return a figure in another format, in the fonts that typst brings along."""
     import typst
 
-    files = {"main.typ": _PAGE, "figure.svg": document(figure).encode()}
-    return cast(bytes, typst.compile(files, format=kind, ppi=_PIXELS_PER_INCH, ignore_system_fonts=True))
+    inputs = {"figure": document(figure)}
+    return typst.compile(_PAGE, format=kind, ppi=_PIXELS_PER_INCH, ignore_system_fonts=True, sys_inputs=inputs)

@@ -59,38 +59,6 @@ def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str
     return path
 
 
-def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
-    """Write architectures.json: networks of several architectures side by side.
-
-    Args:
-        directory: Of the run.
-        comparison: `reference`, the name of the row that costs are compared with; `derived`, the string that the search
-            found; `shapes`, rows of `name`, `length`, `memory` and `batch`; `conditions` of the measured times
-            (`device`, `dtype`, `threads`, `repeats`); `rows`: see `comparison`.
-    """
-    write_json(directory / ARCHITECTURES, comparison)
-
-
-def write_texts(directory: Path, found: Mapping[str, Any]) -> None:
-    """Write texts.json: what a model says about a user's own texts, see `adadepth.tasks.predict`."""
-    write_json(directory / TEXTS_FILE, found)
-
-
-def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
-    """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
-    write_json(directory / RIVALS, found)
-
-
-def write_matched_baseline(directory: Path, found: Mapping[str, Any]) -> None:
-    """Write matched_baseline.json: a trained model beside the same network at one depth, or beside one layer."""
-    write_json(directory / MATCHED_BASELINE, found)
-
-
-def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
-    """Write seeds.json, which holds what `summarise_seeds` found."""
-    write_json(directory / SEEDS, summary)
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a value as JSON, whole or not at all; the folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)

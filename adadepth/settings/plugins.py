@@ -56,7 +56,8 @@ def _entries(group: str) -> list[EntryPoint]:
 
 def _is_there(entry: EntryPoint) -> bool:
     package, *parts = entry.module.split(".")
-    return package != _PACKAGE.name or _PACKAGE.joinpath(*parts).with_suffix(".py").is_file()
+    place = _PACKAGE.joinpath(*parts)
+    return package != _PACKAGE.name or place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
 
 
 def _descriptor(

@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import Family, Searching, family, load
 from adadepth.report.architectures import comparison_text
-from adadepth.report.run_files import write_architectures
+from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
@@ -404,7 +404,7 @@ def _compare(
         },
         "rows": rows,
     }
-    write_architectures(search.directory, comparison)
+    write_json(search.directory / ARCHITECTURES, comparison)
     say(comparison_text(comparison))
     return rows
 

@@ -43,7 +43,7 @@ from adadepth.measure.matched_baseline import (
     masses_of_depth,
     neighbouring_depths,
 )
-from adadepth.report.run_files import write_matched_baseline
+from adadepth.report.run_files import MATCHED_BASELINE, write_json
 from adadepth.settings import BudgetConfig, ExperimentConfig
 from adadepth.settings.kinds import PREDICTED
 from adadepth.system.console import say
@@ -92,7 +92,7 @@ def compare_with_matched_baseline(
     if found is None or not session.trainer.is_world_process_zero():
         return
     found["seconds"] = time.monotonic() - begun
-    write_matched_baseline(session.run.directory, found)
+    write_json(session.run.directory / MATCHED_BASELINE, found)
     say(_line(found))
 
 

@@ -24,7 +24,7 @@ from adadepth.prediction.tabular import (
     output_ending,
     predict_table,
 )
-from adadepth.report.run_files import write_texts
+from adadepth.report.run_files import TEXTS_FILE, write_json
 from adadepth.report.texts import print_texts
 from adadepth.runs.data_identity import DataIdentity, text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
@@ -61,7 +61,7 @@ def predict(config: ExperimentConfig) -> None:
         else:
             assert texts is not None, "validated"
             mean, work = found["mean"], found["work"]
-            write_texts(directory, found)
+            write_json(directory / TEXTS_FILE, found)
             print_texts(found)
         run.update(evaluated=path, final_metrics={"halting/all/mean": mean, "cost/share": work})
     if source is None:

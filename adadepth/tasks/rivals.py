@@ -18,7 +18,7 @@ from adadepth.measure.names import WORK
 from adadepth.measure.pictures import grid_picture
 from adadepth.report.budgets import rivals_text
 from adadepth.report.difficulty import difficulty_sets, rival_difficulty_text
-from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_rivals
+from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
 from adadepth.report.work import describe_measured
 from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
@@ -82,7 +82,7 @@ def compare_rival(directory: Path, rival: Path) -> None:
     kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
     rows = [describe_network(own, "adaptive"), *kept, describe_network(other, "fixed depth")]
     found = {"rows": rows}
-    write_rivals(directory, found)
+    write_json(directory / RIVALS, found)
     write_jsonable(directory / RECORD, {**read_record(directory), "verdict": as_json(judge(directory))})
     draw_run_figures(directory)
     for text in _shown(own, other):

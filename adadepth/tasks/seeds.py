@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from adadepth.report.run_files import write_seeds
+from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import seeds_text, summarise_seeds
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
@@ -37,7 +37,7 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
             places[str(seed)] = os.path.relpath(folder, directory)
             summary = {**summarise_seeds(runs), "runs": places}
             if is_main:
-                write_seeds(directory, summary)
+                write_json(directory / SEEDS, summary)
         metrics = {name: found["mean"] for name, found in summary["metrics"].items() if found["n"] == len(runs)}
         run.update(final_metrics=metrics)
     if is_main:

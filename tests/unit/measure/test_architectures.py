@@ -25,7 +25,7 @@ from adadepth.measure.architectures import (
     operations_by_third,
     quality_points,
 )
-from adadepth.report.run_files import METRICS, read_run, write_architectures
+from adadepth.report.run_files import ARCHITECTURES, METRICS, read_run, write_json
 from adadepth.report.seeds import headline_metrics, summarise_seeds
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
@@ -184,5 +184,5 @@ def test_points_are_times_or_else_macs_of_retrained_networks() -> None:
 
 def test_the_written_comparison_is_read_back(tmp_path: Path) -> None:
     comparison = make_comparison()
-    write_architectures(tmp_path, comparison)
+    write_json(tmp_path / ARCHITECTURES, comparison)
     assert read_run(tmp_path).of("architectures.json") == comparison

@@ -11,7 +11,7 @@ import numpy as np
 
 from adadepth.measure.architectures import describe_architecture, flatten_search
 from adadepth.report.classes import write_halting_files
-from adadepth.report.run_files import write_architectures
+from adadepth.report.run_files import ARCHITECTURES, write_json
 
 SHAPES = [
     {"name": "T=32, M=16, batch=8", "length": 32, "memory": 16, "batch": 8},
@@ -115,7 +115,7 @@ def make_comparison(directory: Path | None = None) -> dict[str, Any]:
         "conditions": {"device": "cpu", "dtype": "float32", "threads": 1, "repeats": 20},
     }  # fmt: skip
     if directory is not None:
-        write_architectures(directory, comparison)
+        write_json(directory / ARCHITECTURES, comparison)
     return comparison
 
 

@@ -13,7 +13,7 @@ from adadepth.measure.architectures import block_metrics
 from adadepth.report.architectures import architecture_text, comparison_text, frame_panel
 from adadepth.report.export import save_panel
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, write_seeds
+from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, write_json
 from adadepth.report.seeds import seeds_text, summarise_seeds
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone
@@ -190,7 +190,7 @@ def test_console_table_of_a_comparison() -> None:
 def test_seeds_show_how_far_the_searches_agree(tmp_path: Path) -> None:
     runs = [(seed, block_metrics(search_evaluation(12, 0.4, seed)["architecture"])) for seed in range(3)]
     summary = summarise_seeds(runs)
-    write_seeds(tmp_path, summary)
+    write_json(tmp_path / SEEDS, summary)
     page, agreement = Page(write_report(tmp_path)), summary["architecture_agreement"]
     assert 0 < agreement["min"] < agreement["mean"] < 1
     assert f"for {100 * agreement['mean']:.1f}% of the blocks on average" in page.text

@@ -14,7 +14,7 @@ from adadepth.measure.statistics import flatten
 from adadepth.report.figure import depth_ticks
 from adadepth.report.layers import layers_text, needed_blocks
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.run_files import HALTING, METRICS, write_seeds
+from adadepth.report.run_files import HALTING, METRICS, SEEDS, write_json
 from adadepth.report.seeds import seeds_text, summarise_seeds
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone
@@ -142,7 +142,7 @@ def test_console_table() -> None:
 def test_seeds_show_how_stable_the_distribution_is(tmp_path: Path) -> None:
     runs = [(seed, flatten(evaluate(learned_weights(6, 1 - 0.2 * seed)))) for seed in range(3)]
     summary = summarise_seeds(runs)
-    write_seeds(tmp_path, summary)
+    write_json(tmp_path / SEEDS, summary)
     page, distance = Page(write_report(tmp_path)), summary["layer_distance"]
     assert f"mean {distance['mean']:.3f}, at most {distance['max']:.3f}, over 3 pairs" in page.text
     for state in range(7):

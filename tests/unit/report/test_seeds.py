@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.report.pages import write_report
-from adadepth.report.run_files import write_seeds
+from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import headline_metrics, seeds_text, summarise_seeds
 from tests.pages_support import Page
 
@@ -62,7 +62,7 @@ def test_the_table_shows_headline_metrics_in_the_order_of_seeds() -> None:
 
 def test_a_directory_of_seeds_gets_a_page_of_its_own(tmp_path: Path) -> None:
     summary = summarise_seeds(RUNS)
-    write_seeds(tmp_path, summary)
+    write_json(tmp_path / SEEDS, summary)
     assert json.loads((tmp_path / "seeds.json").read_text(encoding="utf-8")) == summary
     (tmp_path / "run.json").write_text('{"config_name": "ponder_rte", "seed": 3}', encoding="utf-8")
     page = Page(write_report(tmp_path))
