@@ -23,7 +23,6 @@ EVALUATED = ("debug=default", "mode=evaluate", "trainer.disable_tqdm=true")
 
 @pytest.fixture
 def run(pretrained: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run."""
     copy = tmp_path / "act_tiny" / pretrained.parent.name
     shutil.copytree(pretrained.parent, copy, ignore=shutil.ignore_patterns("figures", "evaluations"))
     return copy
