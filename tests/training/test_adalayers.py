@@ -294,11 +294,9 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
 
 
 @pytest.mark.parametrize(("overrides", "error", "message"), [
-    (("model.freeze_base_model=false",), ConfigError, "features.cache=true: .* set features.cache=false"),
     (("model.distribution_cutoff=0.25",), ConfigError, "distribution_cutoff=0.25"),
     (("model.pick_one_layer_only=4",), ConfigError, "pick_one_layer_only=4"),
     (("model.topk_distribution=5",), ConfigError, "topk_distribution=5"),
-    (("model.attention_heads_num=3",), ConfigError, "model.attention_heads_num=3: "),
     (("model.classes_weights=[1,2,3]",), ConfigError, "classes_weights"),
     (("model.base_model=/nowhere/at/all",), UserError, "model.base_model=/nowhere/at/all"),
     (("dataset.sequence_length=256",), UserError, "dataset.sequence_length=256: "),

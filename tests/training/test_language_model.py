@@ -206,11 +206,6 @@ MISTAKES = [
     (("search.tau_end=0",), "search.tau_end=0.0: "),
     (("search.tau_start=-1",), "search.tau_start=-1.0: "),
     (("trainer.per_device_train_batch_size=500",), "trainer.per_device_train_batch_size"),
-    (("model.num_attention_heads=3",), "model.num_attention_heads=3: "),
-    (
-        ("search.method=two_phase", "search.gate_learning_rate=null"),
-        "search.gate_learning_rate: ",
-    ),
 ]
 
 
