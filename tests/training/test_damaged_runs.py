@@ -147,7 +147,7 @@ def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path,
     place.mkdir() if is_folder else place.symlink_to(away)
     stopped_early(run)
     asked = [configured("act_tiny", "debug=default", f"resume={run}", f"output_dir={tmp_path}")]
-    if name == "metrics.jsonl":
+    if name == "metrics.jsonl" and not is_folder:
         asked.append(configured("act_tiny", "mode=report", f"run={run}"))
     for config in asked:
         with pytest.raises(CheckpointError, match=rf"{name}.*(must be a file|is a link)"):

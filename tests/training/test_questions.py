@@ -16,7 +16,7 @@ from adadepth.evaluation.questions import FoundAnswer
 from adadepth.families.build import build_classifier
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.budgets import halves
-from adadepth.tasks.finetune import finetuning_parts
+from adadepth.tasks.finetune import finetuning_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
@@ -124,10 +124,9 @@ def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tupl
     torch.manual_seed(0)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
     model = build_classifier(config.model, len(data.tokenizer), {}, data.problem)
-    parts = finetuning_parts(config, args, data, model)
-    return DepthTrainer(
-        model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer
-    ), config  # fmt: skip
+    session = finetuning_session(config, args, data, model)
+    trainer = DepthTrainer(model, args, data, session.evaluation_sets, session.start_evaluation, config.trainer)
+    return trainer, config
 
 
 @pytest.mark.parametrize("root", ["act_squad", "act_swag"])
