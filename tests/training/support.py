@@ -1,14 +1,20 @@
 """Tiny but whole training set-ups: the embedded corpus, a real tokenizer, the shipped configuration."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
+from safetensors.torch import load_file
 from transformers import set_seed
 
 from adadepth.data import load_pretraining_data
 from adadepth.families.build import build_pretraining_model
-from adadepth.runs.directory import RECORD, read_record, write_jsonable
+from adadepth.measure.names import SPEEDUPS
+from adadepth.runs.checkpoints import checkpoint_step, checkpoints
+from adadepth.runs.directory import CHECKPOINTS, RECORD, read_record, write_jsonable
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.pretrain import pretraining_session
 from adadepth.training.arguments import training_arguments
@@ -20,20 +26,11 @@ from tests.configs.support import configured
 Kind = TypeVar("Kind")
 
 TINY = (
-    "model=albert_act_tiny",
-    "dataset=python_docs",
-    "trainer=short",
-    "budget=none",
-    "debug=default",
-    "dataset.max_documents=12",
-    "dataset.sequence_length=64",
-    "model.act_penalty=0.01",
-    "trainer.disable_tqdm=true",
-    "trainer.eval_on_start=false",
-    "trainer.load_best_model_at_end=false",
-    "trainer.eval_strategy=no",
+    "model=albert_act_tiny", "dataset=python_docs", "trainer=short", "budget=none", "debug=default",
+    "dataset.max_documents=12", "dataset.sequence_length=64", "model.act_penalty=0.01", "trainer.disable_tqdm=true",
+    "trainer.eval_on_start=false", "trainer.load_best_model_at_end=false", "trainer.eval_strategy=no",
     "trainer.save_strategy=no",
-)
+)  # fmt: skip
 
 
 def tiny_config(*overrides: str) -> ExperimentConfig:
@@ -74,6 +71,34 @@ def stopped_early(run: Path) -> Path:
     """A run that is at its end, told as one that was interrupted: what the caller took away is made again."""
     write_jsonable(run / RECORD, read_record(run) | {"status": "interrupted"})
     return run
+
+
+def interrupted_after(step: int, run: Path, folder: Path) -> Path:
+    """A copy of a finished run as it stood when it was interrupted behind the checkpoint of an update."""
+    copy = folder / run.parent.name / run.name
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("figures", "model"))
+    for checkpoint in checkpoints(copy / CHECKPOINTS):
+        if checkpoint_step(checkpoint) > step:
+            shutil.rmtree(checkpoint)
+    return stopped_early(copy)
+
+
+def assert_same_end(run: Path, expected: Path) -> None:
+    """The same bits in the saved model and the last checkpoint, and the same log but for times."""
+    last = max(checkpoints(expected / CHECKPOINTS), key=checkpoint_step)
+    for folder in (expected / "model", last):
+        for file in folder.glob("*.safetensors"):
+            wanted, found = load_file(file), load_file(run / file.relative_to(expected))
+            assert wanted.keys() == found.keys()
+            assert all(torch.equal(found[name], value) for name, value in wanted.items()), file.name
+    assert lines(run) == lines(expected)
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """What a run logged, but for times."""
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    timed = ("time", "per_second", "runtime", *SPEEDUPS.values())
+    return [{name: value for name, value in line.items() if not name.endswith(timed)} for line in logged]
 
 
 def parameters(trainer):

@@ -19,7 +19,6 @@ MAZE = (
 
 
 def evaluated(tmp_path, root, trained, *overrides):
-    """The folder of an evaluation under exit rules."""
     out = tmp_path / "evaluated"
     tasks.run(configured(root, "mode=evaluate", f"checkpoint={trained}", f"output_dir={out}", *overrides))
     (directory,) = out.glob("*/*")

@@ -3,10 +3,7 @@
 import itertools
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,7 @@ from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, GLUE, ROOTS, configured
 from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after, lines
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang"
@@ -99,23 +96,13 @@ TABLE = ("dataset=table", "dataset.text_columns=[sentence]", "dataset.source=loc
 
 
 def run(tmp_path, base, root, *overrides):
-    """Train; returns the folder of the latest run and the metric."""
     before = set((tmp_path / "out").rglob("run.json"))
     metric = tasks.run(settings(tmp_path, base, root, *overrides))
     (record,) = set((tmp_path / "out").rglob("run.json")) - before
     return record.parent, metric
 
 
-def lines(directory):
-    """What was logged, but for times."""
-    entries = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time", "per_second", "runtime")
-    return [{key: value for key, value in entry.items() if not key.endswith(timed)} for entry in entries]
-
-
-@pytest.mark.parametrize(
-    "root", mostly_slow(ADALAYERS, lambda root: root in ("adalayers_tiny", "adalayers_cola", "adalayers_conll"))
-)
+@pytest.mark.parametrize("root", mostly_slow(ADALAYERS, lambda root: root in ("adalayers_cola", "adalayers_conll")))
 def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     directory, metric = run(tmp_path, base, root)
     record = json.loads((directory / "run.json").read_text())
@@ -145,9 +132,7 @@ def _saved(directory):
     ("root", "baseline"),
     mostly_slow(
         itertools.product(["adalayers", "adalayers_conll"], BASELINES),
-        lambda case: (
-            (case[1] in BASELINES[::4] and case[0] == "adalayers") or case == ("adalayers_conll", BASELINES[0])
-        ),
+        lambda case: case in (("adalayers", "full_finetune"), ("adalayers_conll", "one_layer")),
     ),
 )
 def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base):
@@ -164,7 +149,7 @@ def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base
     assert bool(saved) == (baseline == "full_finetune")
 
 
-@pytest.mark.parametrize("task", mostly_slow(GLUE, lambda task: task in ("cola", "stsb", "mnli")))
+@pytest.mark.parametrize("task", mostly_slow(GLUE, lambda task: task in ("stsb", "mnli")))
 def test_every_glue_task_trains(task, tmp_path, base):
     directory, metric = run(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
     record = json.loads((directory / "run.json").read_text())
@@ -172,9 +157,7 @@ def test_every_glue_task_trains(task, tmp_path, base):
     assert record["status"] == "finished"
 
 
-@pytest.mark.parametrize(
-    "dataset", mostly_slow(["wikiann", "ud_pos", "tagging_table"], lambda name: name != "tagging_table")
-)
+@pytest.mark.parametrize("dataset", mostly_slow(["wikiann", "ud_pos", "tagging_table"], lambda name: name == "ud_pos"))
 def test_every_tagging_data_set_trains(dataset, tmp_path, base):
     directory, metric = run(
         tmp_path, base, "adalayers", f"dataset={dataset}", "dataset.labels=[O,B-PER,I-PER]", "trainer=head"
@@ -185,7 +168,7 @@ def test_every_tagging_data_set_trains(dataset, tmp_path, base):
     assert ("eval/entity_f1" in metrics) == (dataset != "ud_pos")
 
 
-@pytest.mark.parametrize("root", ["adalayers", "adalayers_conll"])
+@pytest.mark.parametrize("root", mostly_slow(["adalayers", "adalayers_conll"], lambda root: root == "adalayers"))
 def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
     options = TABLE if root == "adalayers" else ()
     options = (*options, "trainer.max_steps=6", "trainer.eval_steps=3", "trainer.save_steps=3")
@@ -210,15 +193,16 @@ def test_half_precision_states_are_close(tmp_path, base):
     assert losses[2] == pytest.approx(losses[0], rel=2e-3)
 
 
-def test_runs_share_the_states(tmp_path, base, monkeypatch):
+def test_runs_share_the_states_whose_size_is_told_before(tmp_path, base, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
     run(tmp_path, base, "adalayers", *TABLE)
+    assert "GiB" in caplog.text
 
     def forbidden(self, *args, **kwargs):
         raise AssertionError("the base ran again")
 
     monkeypatch.setattr(BertModel, "forward", forbidden)
-    run(tmp_path, base, "adalayers", *TABLE, "seed=3", "model.alpha_distribution=3")
-    run(tmp_path, base, "adalayers", *TABLE, "baseline=last_layer")
+    run(tmp_path, base, "adalayers", *TABLE, "seed=3", "baseline=last_layer")
 
 
 @pytest.mark.parametrize(
@@ -230,28 +214,9 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base)
         "model.cutoff_warmup_steps=3", "model.distribution_cutoff=0.2", *budget,
     )  # fmt: skip
     whole, _ = run(tmp_path, base, "adalayers", *given)
-    stopped, _ = run(tmp_path, base, "adalayers", *given, "name=stopped")
-    for step in (4, 6):
-        for path in sorted((stopped / "checkpoints" / f"checkpoint-{step}").iterdir()):
-            path.unlink()
-    tasks.run(settings(tmp_path, base, "adalayers", *given, "name=stopped", f"resume={stopped_early(stopped)}"))
-    left, right = (AutoModelForSequenceClassification.from_pretrained(path / "model") for path in (whole, stopped))
-    for (name, one), (_, other) in zip(left.named_parameters(), right.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
-    assert lines(whole) == lines(stopped)
-
-
-def test_gradients_do_not_depend_on_how_an_update_is_cut(tmp_path, base):
-    norms = []
-    for batch, accumulation in ((8, 1), (2, 4)):
-        given = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}",
-                 "trainer.max_steps=1", "trainer.eval_steps=1", "trainer.save_steps=1",
-                 "model.attention_dropout_prob=0", "model.lambda_distribution_entropy=0.1",
-                 "model.lambda_distribution_depth=0.1", "model.classes_weights=[0.3,0.7]")  # fmt: skip
-        directory, _ = run(tmp_path, base, "adalayers", *TABLE, *given)
-        (entry,) = [line for line in lines(directory) if "train/grad_norm" in line]
-        norms.append([entry[f"train/{name}"] for name in ("grad_norm", "loss", "entropy_loss", "depth_loss")])
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    stopped = interrupted_after(2, whole, tmp_path)
+    tasks.run(settings(tmp_path, base, "adalayers", *given, f"resume={stopped}"))
+    assert_same_end(stopped, whole)
 
 
 BUDGET = (
@@ -261,7 +226,6 @@ BUDGET = (
 
 
 def held(directory):
-    """Target, measured depth and multiplier of every logged update."""
     found = [line for line in lines(directory) if "budget/measured" in line]
     return [[line[f"budget/{name}"] for name in ("target", "measured", "multiplier")] for line in found]
 
@@ -296,9 +260,7 @@ def test_an_expected_layer_is_held(tmp_path, base):
     assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "unit", mostly_slow(["deepest_layer", "expected_layer", "macs"], lambda unit: unit != "expected_layer")
-)
+@pytest.mark.parametrize("unit", mostly_slow(["deepest_layer", "expected_layer", "macs"], lambda unit: unit == "macs"))
 def test_a_budget_does_not_depend_on_how_an_update_is_cut(unit, tmp_path, base):
     target = 0.4 if unit == "macs" else 1
     found = []
@@ -323,15 +285,6 @@ def test_a_trained_model_is_cut_to_blocks(tmp_path, base):
     assert found["measured_on"] == len(range(1, found["fitted_on"] + found["measured_on"], 2))
 
 
-@pytest.mark.slow
-def test_seeds_share_states_and_are_summarised(tmp_path, base):
-    tasks.run(settings(tmp_path, base, "adalayers", *TABLE, "seeds=2"))
-    (found,) = (tmp_path / "out").glob("*/*/seeds.json")
-    metrics = json.loads(found.read_text())["metrics"]
-    assert metrics["eval/score"]["n"] == 2
-    assert metrics["halting/layers/expected_depth"]["n"] == 2
-
-
 def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
     given = ("trainer.max_steps=8", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.plateau_patience=1",
              "trainer.learning_rate=1e-6", "trainer.plateau_min_lr=0")  # fmt: skip
@@ -341,11 +294,9 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
 
 
 @pytest.mark.parametrize(("overrides", "error", "message"), [
-    (("model.freeze_base_model=false",), ConfigError, "features.cache=true: .* set features.cache=false"),
     (("model.distribution_cutoff=0.25",), ConfigError, "distribution_cutoff=0.25"),
     (("model.pick_one_layer_only=4",), ConfigError, "pick_one_layer_only=4"),
     (("model.topk_distribution=5",), ConfigError, "topk_distribution=5"),
-    (("model.attention_heads_num=3",), ConfigError, "model.attention_heads_num=3: "),
     (("model.classes_weights=[1,2,3]",), ConfigError, "classes_weights"),
     (("model.base_model=/nowhere/at/all",), UserError, "model.base_model=/nowhere/at/all"),
     (("dataset.sequence_length=256",), UserError, "dataset.sequence_length=256: "),
@@ -385,12 +336,6 @@ def test_a_head_is_not_evaluated_on_another_base(tmp_path, base):
     assert "\n" not in str(caught.value)
 
 
-def test_the_estimate_is_told_before_anything_is_written(tmp_path, base, caplog):
-    caplog.set_level(logging.INFO)
-    run(tmp_path, base, "adalayers", *TABLE)
-    assert "GiB" in caplog.text
-
-
 def test_the_tiny_experiment_runs_without_a_network(tmp_path):
     config = configured(
         "adalayers_tiny", "debug=default", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
@@ -399,30 +344,3 @@ def test_the_tiny_experiment_runs_without_a_network(tmp_path):
     tasks.run(config)
     (directory,) = (tmp_path / "out").glob("*/*")
     assert json.loads((directory / "halting.json").read_text())["max_depth"] == 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("root", ["adalayers", "adalayers_conll"])
-def test_two_processes_share_the_computation_of_states(root, tmp_path, base):
-    """They fill one cache together, train, and count every evaluated example once."""
-    write_table(tmp_path / "table", configured(root, "dataset.path=unused"), rows=41)
-    tagged = ["dataset.labels=[O,B-PER,I-PER]"] if "conll" in root else []
-    given = [
-        f"model.base_model={base}", f"dataset.path={tmp_path}/table", "dataset.source=local", *SMALL, *tagged,
-        "model.classes_weights=null", "debug=default", f"dataset.cache_dir={tmp_path}/cache",
-        "dataset.max_evaluation_examples=9", "features.batch_tokens=32", "dataset.sequence_length=128",
-    ]  # fmt: skip
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [*launch, str(ROOT / "adadepth" / "run.py"), "--config-name", root, *given, "trainer.precision=fp32"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (trained,) = (tmp_path / "outputs" / root).iterdir()
-    two = json.loads((trained / "run.json").read_text())["final_metrics"]
-    again = configured(root, *given, "mode=evaluate", f"checkpoint={trained}", f"output_dir={tmp_path}/one")
-    tasks.run(again)
-    (record,) = (tmp_path / "one").glob("*/*/run.json")
-    one = json.loads(record.read_text())["final_metrics"]
-    for name in ("eval/loss", "eval/score", "halting/all/n", "halting/layers/entropy"):
-        assert one[name] == pytest.approx(two[name], rel=1e-4), name

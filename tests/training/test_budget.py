@@ -27,7 +27,6 @@ def lines_of(directory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a run that grew, held and fell."""
     folder = tmp_path_factory.mktemp("runs")
     tasks.run(configured("act_maze", *TINY, f"output_dir={folder}"))
     (directory,) = folder.glob("act_maze/*")
@@ -130,6 +129,7 @@ def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_work_of_full_depth_can_be_the_unit(tmp_path):
     tasks.run(configured("act_maze", *TINY, "budget=work", "budget.target=0.5", f"output_dir={tmp_path}"))
     (directory,) = tmp_path.glob("*/*")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adadepth import LoopedForCausalLM
 from adadepth.tasks import exit_study
 from tests.configs.support import configured
-from tests.runs_support import folder_of_run, logged, read
+from tests.runs_support import folder_of_run, read
 from tests.toy_support import execute
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 
 ROOT = ("--config-name", "loop_tiny")
 SMALL = (
@@ -68,17 +62,9 @@ def test_a_run_tells_the_loss_of_every_loop(trained: Path) -> None:
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
     """Bit for bit, though it stopped within an epoch, its texts draw their loops and the mean of these grows."""
     assert 2 * 8 < read(trained / "run.json")["data"]["train"]["blocks"] < 4 * 8
-    stopped = tmp_path / "loop_tiny" / trained.name
-    shutil.copytree(trained, stopped)
-    for step in (4, 6):
-        shutil.rmtree(stopped / "checkpoints" / f"checkpoint-{step}")
-    shutil.rmtree(stopped / "model")
-    assert execute(*ROOT, *text, f"resume={stopped_early(stopped)}") == 0
-    first, second = (
-        load_file(run / "checkpoints" / "checkpoint-6" / "model.safetensors") for run in (trained, stopped)
-    )
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]
+    stopped = interrupted_after(2, trained, tmp_path)
+    assert execute(*ROOT, *text, f"resume={stopped}") == 0
+    assert_same_end(stopped, trained)
 
 
 def test_more_loops_than_were_trained_and_rules_of_exit(
@@ -120,35 +106,6 @@ def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: 
     assert fitted["fit"]["depth"] == pytest.approx(2, abs=0.2)  # on the half that it is fitted on
     assert read(run / "run.json")["final_metrics"]["budget/measured"] == fitted["mean"]
     assert read(run / "model" / "config.json")["exit_rule"].startswith("margin:")
-
-
-@pytest.mark.slow
-def test_micro_batches_are_one_update(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
-    parts = ("trainer.per_device_train_batch_size=4", "trainer.gradient_accumulation_steps=2")
-    close(trained, folder_of_run(tmp_path, *ROOT, *text, *parts))
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m",
-               "adadepth.run"]  # fmt: skip
-    halved = ("trainer.per_device_train_batch_size=4", f"output_dir={tmp_path}", "trainer.use_cpu=true")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(
-        [*command, *ROOT, *text, *halved], capture_output=True, text=True, timeout=600, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (tmp_path / "loop_tiny").iterdir()
-    close(trained, run)
-    first, second = (json.loads((folder / "run.json").read_text())["final_metrics"] for folder in (trained, run))
-    assert second["eval/lm_loss_step_1"] == pytest.approx(first["eval/lm_loss_step_1"], rel=1e-4)
-
-
-def close(first: Path, second: Path) -> None:
-    """The same weights after six updates, to rounding."""
-    weights, others = (load_file(run / "checkpoints" / "checkpoint-6" / "model.safetensors") for run in (first, second))
-    for name, value in weights.items():
-        torch.testing.assert_close(others[name], value, atol=2e-4, rtol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize(("root", "overrides", "said"), [

@@ -38,7 +38,6 @@ def train(folder: Path, *given: str) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Those of a run that was left alone."""
     return (train(tmp_path_factory.mktemp("whole")) / "model" / "model.safetensors").read_bytes()
 
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 
 SMALL = (
     "model.embedding_size=16", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
@@ -20,20 +21,19 @@ SENTENCE = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
 
 
 def run(folder: Path, root: str, *overrides: str) -> Path:
-    """Two updates at the debug length; returns the run's folder."""
     config = configured(root, "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true", *overrides)
     tasks.run(config)
     (directory,) = folder.glob("*/*")
     return directory
 
 
-@pytest.mark.parametrize(("root", "overrides", "sets"), [
+@pytest.mark.parametrize(("root", "overrides", "sets"), quick_one_in(2, [
     ("act_maze", ("dataset.size=4", "dataset.beyond_sizes=[5]"), ["inside", "beyond_5"]),
     ("act_hops", (), ["inside", "beyond"]),
     ("act_addition", (), ["inside", "beyond_20"]),
     ("act_hops", ("dataset=hops_sequence",), ["inside", "beyond"]),
     ("ponder_tiny", ("dataset=hops_sequence",), ["inside", "beyond"]),
-])  # fmt: skip
+]))  # fmt: skip
 def test_every_generated_task_trains_and_tells_difficulty(
     root: str, overrides: tuple[str, ...], sets: list[str], tmp_path: Path
 ) -> None:
@@ -76,7 +76,6 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
 
 @pytest.fixture(scope="module")
 def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences whose words are tagged by their length."""
     folder = tmp_path_factory.mktemp("tagged")
     for split, rows in (("train", 12), ("validation", 9), ("test", 5)):
         with (folder / f"{split}.jsonl").open("w") as file:

@@ -1,7 +1,6 @@
 """The second stage: a halting head alone learns, on a model that stays as it is."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -11,8 +10,9 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 from tests.models_support import padded_batch, small_ponder
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 
 TOKENS = (
     "dataset=parity", "dataset.size=8", "dataset.sequence_length=12", "dataset.train_ones=[1,8]",
@@ -34,7 +34,6 @@ FAMILIES = {"ponder_tiny": TOKENS, "ponder_parity": VECTORS}
 
 
 def run(folder, root, *overrides):
-    """Run and return the run's folder."""
     before = set(folder.rglob("run.json"))
     tasks.run(configured(root, *FAMILIES[root], *SHORT, f"output_dir={folder}", *overrides))
     (record,) = set(folder.rglob("run.json")) - before
@@ -49,7 +48,7 @@ def is_halting(name):
     return name.startswith(("ponder.", "halting."))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=mostly_slow(FAMILIES, lambda family: family == "ponder_tiny"))
 def trained(request, tmp_path_factory):
     """A family's configuration, and a run of its first stage."""
     return request.param, run(tmp_path_factory.mktemp("first"), request.param)
@@ -76,13 +75,9 @@ def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(trained, tmp_p
     root, first = trained
     stage = (f"model.pretrained={first}/model", "halting.alone=true")
     whole = run(tmp_path / "whole", root, *stage)
-    expected = weights(whole / "model")
-    for written in ("model", "checkpoints/checkpoint-4"):
-        shutil.rmtree(whole / written)
-    again = (f"output_dir={tmp_path}/whole", *stage, f"resume={stopped_early(whole)}")
-    tasks.run(configured(root, *FAMILIES[root], *SHORT, *again))
-    resumed = weights(whole / "model")
-    assert all(torch.equal(value, resumed[name]) for name, value in expected.items())
+    stopped = interrupted_after(2, whole, tmp_path)
+    tasks.run(configured(root, *FAMILIES[root], *SHORT, *stage, f"resume={stopped}"))
+    assert_same_end(stopped, whole)
 
 
 # ---- the model

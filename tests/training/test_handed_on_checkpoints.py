@@ -20,6 +20,7 @@ from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import flaw, seal_checkpoint
 from adadepth.training.averaging import WeightAverage
 from adadepth.training.callbacks import EarlyStoppingCallback
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.training.support import tiny_trainer
 
 GIVEN = ("trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
@@ -81,7 +82,10 @@ OTHERS: dict[str, list[tuple[Any, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "number"), [(name, number) for name in OTHERS for number in range(len(OTHERS[name]))])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    mostly_slow(((name, number) for name in OTHERS for number in range(len(OTHERS[name]))), lambda case: case[1] == 0),
+)
 def test_a_state_that_does_not_fit_is_one_line(checkpoint: Path, name: str, number: int) -> None:
     change, words = OTHERS[name][number]
     change_state(checkpoint / name, change)
@@ -118,10 +122,10 @@ def test_weights_in_training_are_all_there(
 
 @pytest.mark.parametrize(
     "change",
-    [
+    quick_one_in(3, [
         lambda s: s.update(updates="x"), lambda s: s.update(parts=[1]), lambda s: s.update(explosion=[1]),
         lambda s: s.update(parts={"a": [1.0, "nn"]}), lambda s: s.pop("loss"), lambda s: s.update(stateless={}),
-    ],
+    ]),
 )  # fmt: skip
 def test_counts_of_a_process_have_their_types(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     change_json(checkpoint / "progress_0.json", change)

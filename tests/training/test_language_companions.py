@@ -28,7 +28,6 @@ LOOPED = (
 
 @pytest.fixture(scope="module")
 def looped_run(tmp_path_factory) -> Path:
-    """A looped language model of whole words."""
     out = tmp_path_factory.mktemp("looped")
     tasks.run(configured(*LOOPED, "trainer.max_steps=30", "trainer.disable_tqdm=true", f"output_dir={out}"))
     (folder,) = out.glob("loop_tiny/*")
@@ -104,7 +103,6 @@ def harness(run, tmp_path, window):
 
 
 def ours(run, tmp_path, *settings):
-    """What this project says of the same words."""
     sys.path.insert(0, str(ROOT / "examples" / "lm_eval_tasks"))
     from python_docs import documents
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 
 ROOT = ("--config-name", "act_hops", "model=looped_mini", "budget=none")
 SMALL = (
@@ -53,19 +47,9 @@ def test_a_text_is_asked_of_the_folder_alone(trained: Path) -> None:
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
-    """Stopped within an epoch; bit for bit, though every text draws its loops."""
-    stopped = tmp_path / "act_hops" / trained.name
-    shutil.copytree(trained, stopped)
-    for step in (8, 10):
-        shutil.rmtree(stopped / "checkpoints" / f"checkpoint-{step}")
-    shutil.rmtree(stopped / "model")
-    assert execute(*ROOT, *SMALL, f"resume={stopped_early(stopped)}") == 0
-    first, second = (
-        load_file(run / "checkpoints" / "checkpoint-10" / "model.safetensors") for run in (trained, stopped)
-    )
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
+    stopped = interrupted_after(4, trained, tmp_path)
+    assert execute(*ROOT, *SMALL, f"resume={stopped}") == 0
+    assert_same_end(stopped, trained)
 
 
 def test_exits_are_studied_and_fitted(trained: Path, tmp_path: Path) -> None:
@@ -104,30 +88,3 @@ def test_exits_are_studied_and_fitted(trained: Path, tmp_path: Path) -> None:
 def test_a_budget_that_cannot_be_met_is_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         configured("act_hops", "model=looped_mini", "budget=none", "model.num_loops=3", *overrides)
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
-    """A text draws the same loops whichever process has it, so the gradients are those of one process."""
-    few = ("trainer.max_steps=4", "trainer.precision=fp32")
-    one = folder_of_run(tmp_path / "one", *ROOT, *SMALL, *few)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m",
-               "adadepth.run"]  # fmt: skip
-    halved = ("trainer.per_device_train_batch_size=8", f"output_dir={tmp_path / 'two'}", "trainer.use_cpu=true")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(
-        [*command, *ROOT, *SMALL, *few, *halved], capture_output=True, text=True, timeout=600, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (two,) = (tmp_path / "two").glob("*/*")
-    assert logged(two, "train/loss") == pytest.approx(logged(one, "train/loss"), rel=1e-5)
-    weights = [load_file(run / "checkpoints" / "checkpoint-4" / "model.safetensors") for run in (one, two)]
-    for name, weight in weights[0].items():
-        torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-4, msg=name)
-
-
-@pytest.mark.slow
-def test_micro_batches_change_nothing(trained: Path, tmp_path: Path) -> None:
-    parts = ("trainer.per_device_train_batch_size=8", "trainer.gradient_accumulation_steps=2")
-    other = folder_of_run(tmp_path, *ROOT, *SMALL, *parts)
-    assert logged(other, "train/loss") == pytest.approx(logged(trained, "train/loss"), rel=1e-5)

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from adadepth.runs.checkpoints import MANIFEST, flaw
 from tests.training.support import stopped_early
 from tests.training.whole_runs import launch, try_to_launch
 
@@ -26,6 +27,10 @@ COMMON = (
     "trainer.eval_strategy=no", "trainer.eval_on_start=false", "trainer.load_best_model_at_end=false",
     "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
 )  # fmt: skip
+DRAWN = (
+    "model.train_loops=drawn", "model.backprop_loops=2", "model.objective=last", "model.core=1",
+    "model.injection=linear",
+)  # fmt: skip
 NO_DROPOUT = ("model.hidden_dropout_prob=0", "model.classifier_dropout_prob=0")
 FAMILIES = {
     "act": ("act_tiny", "dataset.max_documents=12"),
@@ -34,11 +39,12 @@ FAMILIES = {
         "act_tiny", "dataset.max_documents=12", "model.act_penalty=0", "budget.target=2", "budget.hold=0",
         "budget.ramp=0",
     ),
-    "ponder": ("ponder_tiny",),
+    "ponder": ("ponder_tiny", "dataset.max_evaluation_examples=6", "predictions=true"),
     "ponder, recurrent": ("ponder_parity",),
     "several exits": ("ponder_tiny", "model=pabee_mini", *NO_DROPOUT),
-    "adalayers": ("adalayers_tiny", "model.attention_dropout_prob=0"),
-    "trm": ("trm_tiny", "dataset.train_examples=64", "dataset.max_evaluation_examples=16", "trainer.ema_decay=0.5"),
+    "adalayers": ("adalayers_tiny", "model.attention_dropout_prob=0", "dataset.max_evaluation_examples=6"),
+    "trm": ("trm_tiny", "dataset.train_examples=64", "dataset.max_evaluation_examples=16", "trainer.ema_decay=0.5",
+            "model.exploration=0.5"),
     "par, a network": (
         "par_network", "model.architecture=sf-s", "dataset.evaluation_length=null", "model.hidden_dropout_prob=0",
     ),
@@ -46,6 +52,8 @@ FAMILIES = {
         "par_tiny", "search.baselines=[alternating]", "search.method=joint", "model.hidden_dropout_prob=0",
     ),
     "looped": ("loop_tiny",),
+    "looped, drawn": ("loop_tiny", *DRAWN),
+    "looped, tags": ("act_hops", "model=looped_mini", "budget=none", *DRAWN),
 }  # fmt: skip
 
 
@@ -123,6 +131,12 @@ def losses(run):
     }
 
 
+def predicted(run):
+    """Ids of the predicted examples, in order, by set."""
+    files = (run / "predictions").glob("*.jsonl")
+    return {file.name: [json.loads(line)["id"] for line in file.read_text().splitlines()] for file in files}
+
+
 def assert_equal(run, expected):
     """Losses and final weights are the same to rounding: of sums of float32 in another order."""
     found, wanted = losses(run), losses(expected)
@@ -136,6 +150,7 @@ def assert_equal(run, expected):
         torch.testing.assert_close(
             left[name], weight, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
         )
+    assert predicted(run) == predicted(expected)
     config, other = (json.loads((each / "model" / "config.json").read_text()) for each in (run, expected))
     assert config == other
 
@@ -146,6 +161,22 @@ def test_a_training_is_that_of_one_process(family: str, kind: Kind) -> None:
     run = train(family, kind)
     assert_equal(run, of_one(family))
     assert (run / "checkpoints" / "checkpoint-4" / "shards").is_dir() == kind.sharded
+
+
+@pytest.mark.slow
+def test_the_files_of_every_process_are_in_the_manifest() -> None:
+    checkpoint = train("act", Kind(2)) / "checkpoints" / "checkpoint-4"
+    listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
+    assert set(listed) == {path.name for path in checkpoint.iterdir()} - {MANIFEST}
+    assert flaw(checkpoint) is None
+    for own in ("rng_state_1.pth", "progress_1.json", "rng_state_0.pth", "progress_0.json"):
+        path = checkpoint / own
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert flaw(checkpoint) == f"its {own} is not as it was written"
+        path.unlink()
+        assert flaw(checkpoint) == f"its {own} is missing"
+        path.write_bytes(whole)
 
 
 def cut(run):

@@ -53,36 +53,6 @@ def test_labels_are_rows_of_zeros_and_ones(lists: bool, tmp_path: Path) -> None:
     assert data.summary["train"]["labels"] == dict.fromkeys(TOPICS, 12)
 
 
-@pytest.mark.parametrize("model", ["ponder_albert_mini", "albert_act_pretrained", "albert_mini", "pabee_mini"])
-def test_the_loss_is_that_of_transformers(model: str, tmp_path: Path) -> None:
-    """Binary cross-entropy as `problem_type=multi_label_classification` has it, whole and in micro-batches."""
-    further = ["model.pretrained=null", "budget=none", "model.readout_weight=0.5"] if "act" in model else []
-    config = configured("ponder_tiny", *SMALL, f"model={model}", *further, *table(tmp_path))
-    fields = {"id2label": dict(enumerate(TOPICS)), "label2id": {name: n for n, name in enumerate(TOPICS)}}
-    fields["problem_type"] = "multi_label_classification"
-    torch.manual_seed(0)
-    built: Any = build_classifier(config.model, 120, fields, "multi_label").eval()
-    ids = torch.randint(5, 100, (6, 7))
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (torch.rand(6, 3) < 0.5).float()}
-    outputs = built(**batch)
-    labels = batch["labels"]
-    steps = outputs.step_logits if model in ("ponder_albert_mini", "pabee_mini") else outputs.logits.unsqueeze(1)
-    losses = torch.stack([
-        torch.nn.functional.binary_cross_entropy_with_logits(step, labels, reduction="none").mean(dim=1)
-        for step in steps.unbind(dim=1)
-    ], dim=1)  # fmt: skip
-    shares = outputs.posterior.pmf if model == "ponder_albert_mini" else torch.full_like(losses, 1 / losses.shape[1])
-    if model == "pabee_mini":
-        shares = torch.arange(1, 5).float() / 10 * torch.ones_like(losses)
-    torch.testing.assert_close(outputs.loss_parts["task"], (shares * losses).sum(dim=1).mean())
-    counts = built.count_targets(batch)
-    parts = [
-        built(**{name: values[rows] for name, values in batch.items()}, num_targets=counts).loss
-        for rows in torch.arange(6).chunk(3)
-    ]
-    torch.testing.assert_close(sum(parts), outputs.loss, atol=1e-5, rtol=1e-5)
-
-
 def test_from_a_table_to_predictions(tmp_path: Path) -> None:
     directory, metrics, sets = run(
         tmp_path / "out", "ponder_tiny", *SMALL, *table(tmp_path / "data"), "model.exit_rule=quantile:0.5"

@@ -50,6 +50,16 @@ class Map(DepthModel, nn.Linear):
     """A matrix and a vector."""
 
 
+def five_steps(model, optimizer):
+    """The gradients of the matrix and of the vector, drawn anew for every step."""
+    gradients = [[torch.randn_like(p) for p in model.parameters()] for _ in range(5)]
+    for step in gradients:
+        for parameter, gradient in zip(model.parameters(), step, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    return zip(*gradients, strict=True)
+
+
 def plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-6):
     """The published update, a step a line: no bias correction, decay inside the trust ratio, no clamp."""
     m, v = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -68,13 +78,9 @@ def test_lamb_is_the_published_recipe():
     nn.init.normal_(model.weight, std=3.0)  # a norm far above the library's own bound of 10
     start = [p.detach().clone() for p in model.parameters()]
     optimizer = build_optimizer(model, TrainerConfig(optimizer=Optimizer.lamb, learning_rate=0.01, weight_decay=0.01))
-    gradients = [[torch.randn_like(p) for p in model.parameters()] for _ in range(5)]
-    for step in gradients:
-        for parameter, gradient in zip(model.parameters(), step, strict=True):
-            parameter.grad = gradient.clone()
-        optimizer.step()
-    weight = plain_lamb(start[0], [step[0] for step in gradients], 0.01, adapts=True, decay=0.01)
-    bias = plain_lamb(start[1], [step[1] for step in gradients], 0.01, adapts=False, decay=0.0)
+    weights, biases = five_steps(model, optimizer)
+    weight = plain_lamb(start[0], weights, 0.01, adapts=True, decay=0.01)
+    bias = plain_lamb(start[1], biases, 0.01, adapts=False, decay=0.0)
     torch.testing.assert_close(model.weight.detach(), weight, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model.bias.detach(), bias, atol=1e-5, rtol=1e-5)
 
@@ -99,13 +105,9 @@ def test_adam_adds_decay_to_the_gradient(decay_vectors):
         optimizer=Optimizer.adam, learning_rate=0.01, weight_decay=0.1, adam_epsilon=1e-8, decay_vectors=decay_vectors
     )
     optimizer = build_optimizer(model, settings)
-    gradients = [[torch.randn_like(p) for p in model.parameters()] for _ in range(5)]
-    for step in gradients:
-        for parameter, gradient in zip(model.parameters(), step, strict=True):
-            parameter.grad = gradient.clone()
-        optimizer.step()
-    weight = plain_adam(start[0], [step[0] for step in gradients], 0.01, 0.1)
-    bias = plain_adam(start[1], [step[1] for step in gradients], 0.01, 0.1 if decay_vectors else 0.0)
+    weights, biases = five_steps(model, optimizer)
+    weight = plain_adam(start[0], weights, 0.01, 0.1)
+    bias = plain_adam(start[1], biases, 0.01, 0.1 if decay_vectors else 0.0)
     torch.testing.assert_close(model.weight.detach(), weight, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(model.bias.detach(), bias, atol=1e-6, rtol=1e-5)
 

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from adadepth import tasks
 from adadepth.errors import UserError
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 
 
 def evaluate(model: Path, out: Path, *overrides: str) -> None:
@@ -56,14 +57,17 @@ def grow(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [
-        (remove, "there is no tokenizer in this folder"),
-        (halve, "cannot load a tokenizer"),
-        (empty, "cannot load a tokenizer"),
-        (forget, "cannot load a tokenizer"),
-        (forget_pieces, "it has 5 special tokens and no other piece"),
-        (grow, "pieces, the model"),
-    ],
+    quick_one_in(
+        3,
+        [
+            (remove, "there is no tokenizer in this folder"),
+            (halve, "cannot load a tokenizer"),
+            (empty, "cannot load a tokenizer"),
+            (forget, "cannot load a tokenizer"),
+            (forget_pieces, "it has 5 special tokens and no other piece"),
+            (grow, "pieces, the model"),
+        ],
+    ),
 )
 def test_a_model_without_its_tokenizer_is_not_evaluated(
     pretrained: Path, tmp_path: Path, damage: Callable[[Path], None], says: str

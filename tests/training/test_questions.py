@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering
 
 from adadepth import tasks
@@ -18,12 +16,12 @@ from adadepth.evaluation.questions import FoundAnswer
 from adadepth.families.build import build_classifier
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.budgets import halves
-from adadepth.tasks.finetune import finetuning_parts
+from adadepth.tasks.finetune import finetuning_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.training.questions_support import settings, write
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 
 NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
 
@@ -114,21 +112,9 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None
              "trainer.save_strategy=steps", "trainer.load_best_model_at_end=false",
              "model.hidden_dropout_prob=0.1")  # fmt: skip
     (whole,), _ = run(tmp_path, "act_squad", *given)
-    expected = load_file(whole / "model" / "model.safetensors")
-    for path in (whole / "model", whole / "checkpoints" / "checkpoint-4"):
-        shutil.rmtree(path)
-    run(tmp_path, "act_squad", *given, f"resume={stopped_early(whole)}")
-    found = load_file(whole / "model" / "model.safetensors")
-    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
-
-
-@pytest.mark.slow
-def test_seeds_are_summarised(tmp_path: Path) -> None:
-    directories, metric = run(tmp_path, "act_swag", "seeds=2", "trainer.max_steps=1", "trainer.eval_steps=1",
-                              "trainer.save_steps=1")  # fmt: skip
-    assert len(directories) == 3
-    (summary,) = (path for path in directories if (path / "seeds.json").exists())
-    assert json.loads((summary / "seeds.json").read_text())["metrics"]["eval/accuracy"]["mean"] == metric
+    stopped = interrupted_after(2, whole, tmp_path / "stopped")
+    run(tmp_path, "act_squad", *given, f"resume={stopped}")
+    assert_same_end(stopped, whole)
 
 
 def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[DepthTrainer, ExperimentConfig]:
@@ -138,35 +124,9 @@ def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tupl
     torch.manual_seed(0)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
     model = build_classifier(config.model, len(data.tokenizer), {}, data.problem)
-    parts = finetuning_parts(config, args, data, model)
-    return DepthTrainer(
-        model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer
-    ), config  # fmt: skip
-
-
-@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
-def test_accumulation_changes_no_gradient(root: str, tmp_path: Path) -> None:
-    found = []
-    for accumulation in (1, 4):
-        trainer, _ = trainer_of(
-            tmp_path, root, "trainer.max_steps=1", f"trainer.per_device_train_batch_size={8 // accumulation}",
-            f"trainer.gradient_accumulation_steps={accumulation}", "trainer.eval_strategy=no",
-            "trainer.save_strategy=no", "trainer.load_best_model_at_end=false", *NO_DROPOUT,
-        )  # fmt: skip
-        model = trainer.model.train()
-        batches = [
-            trainer.data.collate(
-                [trainer.data.train[(0, 8 // accumulation * part + place)] for place in range(8 // accumulation)]
-            )
-            for part in range(accumulation)
-        ]
-        _, counts = trainer.get_batch_samples(iter(batches), accumulation, torch.device("cpu"))
-        for batch in batches:
-            trainer.compute_loss(model, batch, num_items_in_batch=counts).backward()
-        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    for name, gradient in found[0].items():
-        if gradient is not None:
-            torch.testing.assert_close(found[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+    session = finetuning_session(config, args, data, model)
+    trainer = DepthTrainer(model, args, data, session.evaluation_sets, session.start_evaluation, config.trainer)
+    return trainer, config
 
 
 @pytest.mark.parametrize("root", ["act_squad", "act_swag"])

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerControl, TrainerState
 
 from adadepth.errors import ConfigError
-from adadepth.training.callbacks import EarlyStoppingCallback
-from adadepth.training.selection import fill_undefined
 from tests.training.finetune_support import SMALL, run
 
 TEXT = "the cat sat on a mat and then it slept for some hours in the warm sun"
@@ -59,20 +55,3 @@ def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> N
     (directory,) = (tmp_path / "out").glob("*/*")
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines if "eval/loss" in line} == {1, 2, 3}, "two evaluations after the first"
-
-
-def test_early_stopping_counts_what_is_undefined() -> None:
-    patience, state, control = EarlyStoppingCallback(2), TrainerState(best_metric=0.5), TrainerControl()
-    args: Any = type("Arguments", (), {"metric_for_best_model": "pearson", "greater_is_better": True})
-    for counted, metrics in enumerate(({"eval_pearson": 0.4}, {"eval_loss": 1.0}), start=1):
-        assert not control.should_training_stop
-        patience.on_evaluate(args, state, control, metrics=metrics)
-        assert patience.early_stopping_patience_counter == counted
-    assert control.should_training_stop
-
-
-@pytest.mark.parametrize("selecting", ["eval_pearson", "pearson"])
-def test_only_what_is_absent_is_filled(selecting: str) -> None:
-    assert math.isnan(fill_undefined({"eval_loss": 1.0}, selecting)["eval_pearson"])
-    assert fill_undefined({"eval_pearson": 0.5}, selecting) == {"eval_pearson": 0.5}
-    assert fill_undefined({"eval_loss": 1.0}, None) == {"eval_loss": 1.0}

@@ -29,7 +29,6 @@ RUNNABLE = mostly_slow(TRIED, lambda option: option in FIRST.values())
 
 
 def run(tmp_path, root, *overrides):
-    """Run at the debug width; returns the run's folder and the metric."""
     config = configured(root, "debug=default", f"output_dir={tmp_path}", "trainer.disable_tqdm=true", *overrides)
     metric = tasks.run(config)
     (directory,) = tmp_path.glob("act_*/*")

@@ -14,7 +14,7 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.measure.quality import tagging_quality
 from tests.configs.support import configured
 from tests.pages_support import check_costs
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 from tests.unit.data.tokenizers_support import tokenizer
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -46,7 +46,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, output: Path, *overrides: str) -> tuple[Path, dict[str, float]]:
-    """The folder of a run at the debug length, and its metrics."""
     config = configured(
         "finetune", "model=stock", "dataset=tagging_table", f"dataset.path={folder}/table",
         f"dataset.labels=[{','.join(NAMES)}]", "dataset.tag_column=tags", "dataset.sequence_length=32",
@@ -108,16 +107,10 @@ def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_
 def test_an_interrupted_training_goes_on(folder: Path, tmp_path: Path) -> None:
     given = (f"model.pretrained={folder}/tagger", "trainer.eval_strategy=steps", "trainer.eval_steps=1",
              "trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=null")  # fmt: skip
-    directory, metrics = run(folder, tmp_path, *given, "trainer.max_steps=4")
-    whole = AutoModelForTokenClassification.from_pretrained(directory / "model").state_dict()
-    for step in (3, 4):
-        for path in (directory / "checkpoints" / f"checkpoint-{step}").glob("*"):
-            path.unlink()
-    _, again = run(folder, tmp_path, *given, "trainer.max_steps=4", f"resume={stopped_early(directory)}")
-    assert again["eval/loss"] == pytest.approx(metrics["eval/loss"])
-    found = AutoModelForTokenClassification.from_pretrained(directory / "model").state_dict()
-    for name, weight in whole.items():
-        torch.testing.assert_close(found[name], weight)
+    whole, _ = run(folder, tmp_path / "whole", *given, "trainer.max_steps=4")
+    stopped = interrupted_after(2, whole, tmp_path / "stopped")
+    run(folder, tmp_path / "stopped", *given, "trainer.max_steps=4", f"resume={stopped}")
+    assert_same_end(stopped, whole)
 
 
 def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:

@@ -70,17 +70,21 @@ def searched(folder, *overrides, resume=None):
     return trainer, notes.seen
 
 
-PHASES = ("search.method=two_phase", "search.weights_only=2", "search.architecture_share=0.5")
+METHODS = {
+    "joint": ("search.method=joint",),
+    "two_phase": ("search.method=two_phase", "search.weights_only=2", "search.architecture_share=0.5"),
+}
 
 
-@pytest.mark.parametrize("method", [("search.method=joint",), PHASES], ids=["joint", "two_phase"])
+@pytest.mark.parametrize("method", ["joint", pytest.param("two_phase", marks=pytest.mark.slow)])
 def test_a_search_ends_there_and_resumed_at_the_same_update(tmp_path, method):
     """Where, the evaluations of a search without the rule tell."""
-    _, seen = searched(tmp_path / "whole", *method)
+    settings = METHODS[method]
+    _, seen = searched(tmp_path / "whole", *settings)
     pairs = pairwise(seen)
     expected = next(step for (_, before), (step, now) in pairs if before is not None and before == now)
     assert 2 < expected < 12, seen
-    given = (*method, "search.stop_unchanged=1")
+    given = (*settings, "search.stop_unchanged=1")
     stopped, _ = searched(tmp_path / "stopped", *given)
     assert stopped.state.global_step == expected
     checkpoint = tmp_path / "stopped" / f"checkpoint-{expected - 1}"

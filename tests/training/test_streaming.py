@@ -23,7 +23,6 @@ def stream(tmp_path):
 
 
 def recorded_batches(trainer):
-    """The ids of every batch that the model sees."""
     seen, forward = [], trainer.model.forward
 
     def recording(**inputs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 PRICED = ("model.update_price=0.1", "model.router_bias_init=0")
@@ -28,7 +27,6 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def run_in(folder: Path, *arguments: str) -> Path:
-    """The folder of a run."""
     return folder_of_run(folder, *ROOT, *arguments)
 
 
@@ -51,7 +49,6 @@ def test_it_is_trained_and_evaluated(trained: Path) -> None:
 
 
 def test_it_is_pretrained(tmp_path: Path) -> None:
-    """With the heads of masked words and sentence order that are there for every ALBERT."""
     given = (
         "budget=none", "dataset=python_docs", "model=router_mini", "model.max_position_embeddings=128",
         "model.update_price=0.1", "trainer.max_steps=3",
@@ -90,14 +87,9 @@ def test_it_is_priced(trained: Path) -> None:
 
 
 def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -> None:
-    stopped = tmp_path / "router_hops" / trained.name
-    shutil.copytree(trained, stopped)
-    shutil.rmtree(stopped / "model")
-    shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
-    assert execute(*ROOT, *SMALL, *PRICED, f"resume={stopped_early(stopped)}") == 0
-    weights = [path / "model" / "model.safetensors" for path in (trained, stopped)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]
+    stopped = interrupted_after(4, trained, tmp_path)
+    assert execute(*ROOT, *SMALL, *PRICED, f"resume={stopped}") == 0
+    assert_same_end(stopped, trained)
 
 
 @pytest.mark.slow

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
-from tests.training.support import stopped_early
+from tests.training.support import assert_same_end, interrupted_after
 
 ROOT = ("--config-name", "trm_tiny")
 SMALL = (
@@ -34,13 +31,11 @@ SMALL = (
 
 
 def run_in(folder: Path, *arguments: str) -> Path:
-    """The folder of a run."""
     return folder_of_run(folder, *ROOT, *arguments)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with every checkpoint kept."""
     return run_in(tmp_path_factory.mktemp("trained"), *SMALL)
 
 
@@ -89,23 +84,15 @@ def test_steps_are_told_by_givens(trained: Path) -> None:
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
-    """Weights, average, and the slots with puzzles in the middle of their steps."""
-    stopped = tmp_path / "trm_tiny" / trained.name
-    shutil.copytree(trained, stopped)
-    for step in (9, 12):
-        shutil.rmtree(stopped / "checkpoints" / f"checkpoint-{step}")
-    shutil.rmtree(stopped / "model")
+    stopped = interrupted_after(6, trained, tmp_path)
     held = load_file(stopped / "checkpoints" / "checkpoint-6" / "slots_0.safetensors")
     assert len(held["0/steps"].unique()) >= 1
     assert not held["0/halted"].all()
-    assert execute(*ROOT, *SMALL, f"resume={stopped_early(stopped)}") == 0
-    for name in ("model.safetensors", "weights_in_training.safetensors", "slots_0.safetensors"):
-        files = [run / "checkpoints" / "checkpoint-12" / name for run in (trained, stopped)]
-        first, second = (load_file(path) for path in files)
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[key], second[key]) for key in first), name
-    assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
-    assert logged(stopped, "eval/loss")[-1] == logged(trained, "eval/loss")[-1]
+    assert execute(*ROOT, *SMALL, f"resume={stopped}") == 0
+    assert {file.stem for file in (stopped / "checkpoints" / "checkpoint-12").glob("*.safetensors")} == {
+        "model", "weights_in_training", "slots_0",
+    }  # fmt: skip
+    assert_same_end(stopped, trained)
 
 
 def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_path: Path) -> None:
@@ -118,41 +105,6 @@ def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_
     card.write_text("what its owner says of it", encoding="utf-8")
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", f"output_dir={tmp_path / 'out'}")
     assert execute(*ROOT, *data, "mode=evaluate", f"checkpoint={longer}") == 0
-
-
-@pytest.mark.slow
-def test_two_processes_with_half_the_slots_each_are_one(tmp_path: Path) -> None:
-    """The same puzzles in the same slots, the same steps and draws, and the weights to rounding."""
-    few = ("trainer.max_steps=6", "model.exploration=0.5", "trainer.learning_rate=0.001", "trainer.precision=fp32")
-    one = run_in(tmp_path / "one", *SMALL, *few)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "adadepth.run",
-    ]
-    halved = ("trainer.per_device_train_batch_size=4", f"output_dir={tmp_path / 'two'}", "trainer.use_cpu=true")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(
-        [*command, *ROOT, *SMALL, *few, *halved], capture_output=True, text=True, timeout=600, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (two,) = (tmp_path / "two").glob("*/*")
-    alone, shared = (run / "checkpoints" / "checkpoint-6" for run in (one, two))
-    whole = load_file(alone / "slots_0.safetensors")
-    halves = [load_file(shared / f"slots_{process}.safetensors") for process in (0, 1)]
-    for name in ("input_ids", "labels", "steps", "halted"):
-        joined = torch.cat([half[f"0/{name}"] for half in halves])
-        assert torch.equal(joined, whole[f"0/{name}"]), name
-    weights = [load_file(folder / "weights_in_training.safetensors") for folder in (alone, shared)]
-    for name, weight in weights[0].items():
-        torch.testing.assert_close(weights[1][name], weight, atol=1e-4, rtol=1e-3, msg=name)
-    for name in ("train/loss", "train/halted", "train/halting_steps"):
-        assert logged(two, name) == pytest.approx(logged(one, name), rel=1e-3), name
 
 
 def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path) -> None:
@@ -265,12 +217,9 @@ def test_a_target_is_told_where_runs_are_read(budgeted: Path) -> None:
 def test_a_stopped_run_is_fitted_to_its_target(
     budgeted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stopped = tmp_path / "trm_tiny" / budgeted.name
-    shutil.copytree(budgeted, stopped)
-    shutil.rmtree(stopped / "checkpoints" / "checkpoint-40")
-    shutil.rmtree(stopped / "model")
+    stopped = interrupted_after(20, budgeted, tmp_path)
     (stopped / "budgets.json").unlink()
-    assert execute(f"resume={stopped_early(stopped)}") == 0
+    assert execute(f"resume={stopped}") == 0
     found = read(stopped / "budgets.json")
     assert found == read(budgeted / "budgets.json")
     spent, is_far = found["rows"][1]["mean"], abs(found["rows"][1]["mean"] - 2) > 0.1
@@ -279,42 +228,12 @@ def test_a_stopped_run_is_fitted_to_its_target(
     assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("budget.target=17",), "budget.target=17: must be from 1 to 16, in updates"),
-        (("budget.unit=macs",), "budget.target=2: "),
-        (("budget.unit=milliseconds",), "budget.unit=milliseconds: of model=trm, training can hold updates, macs"),
-        (
-            ("budget.hold=0.2",),
-            "budget.hold=0.2: model=trm is fitted to its target once it is trained; leave it at 0.15",
-        ),
-        (("budget.gain=2",), "budget.gain=2: model=trm is fitted to its target once it is trained; leave it at 1"),
-        (("model.exit_rule=patience:1",), "model.exit_rule=patience:1: budget.target=2 fits the threshold P of"),
-        (("trainer.halting_statistics=false",), "budget.target=2: needs trainer.halting_statistics=true"),
-    ],
-)
-def test_what_a_target_does_not_go_with_is_one_line(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    target = ("budget=depth", "budget.target=2", *arguments)
-    assert execute(*ROOT, f"output_dir={tmp_path}", *target) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_checkpoint_reads_puzzles_of_its_size(
     trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments = ("mode=evaluate", f"checkpoint={trained}", "dataset.size=4", f"output_dir={tmp_path}")
     assert execute(*ROOT, *arguments, "dataset.max_evaluation_examples=4", "dataset.train_examples=40") == 2
     assert "its " in capsys.readouterr().err
-
-
-def test_slots_need_full_batches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert execute(*ROOT, f"output_dir={tmp_path}", "trainer.dataloader_drop_last=false") == 2
-    assert "trainer.dataloader_drop_last=false: " in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_batch_that_is_never_full_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -327,26 +246,33 @@ def test_a_batch_that_is_never_full_is_refused(capsys: pytest.CaptureFixture[str
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("dataset=cola",), "model=trm: task=finetune has no classifier of this family"),
-        (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles, for trm only"),
-        (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
-        (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
-        (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
-    ],
-)
+TARGET = ("budget=depth", "budget.target=2")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((*TARGET, "budget.target=17"), "budget.target=17: must be from 1 to 16, in updates"),
+    ((*TARGET, "budget.unit=macs"), "budget.target=2: "),
+    ((*TARGET, "budget.unit=milliseconds"),
+     "budget.unit=milliseconds: of model=trm, training can hold updates, macs"),
+    ((*TARGET, "budget.hold=0.2"),
+     "budget.hold=0.2: model=trm is fitted to its target once it is trained; leave it at 0.15"),
+    ((*TARGET, "budget.gain=2"), "budget.gain=2: model=trm is fitted to its target once it is trained; leave it at 1"),
+    ((*TARGET, "model.exit_rule=patience:1"),
+     "model.exit_rule=patience:1: budget.target=2 fits the threshold P of"),
+    ((*TARGET, "trainer.halting_statistics=false"), "budget.target=2: needs trainer.halting_statistics=true"),
+    (("trainer.dataloader_drop_last=false",), "trainer.dataloader_drop_last=false: "),
+    (("dataset=cola",), "model=trm: task=finetune has no classifier of this family"),
+    (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles, for trm only"),
+    (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
+    (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
+    (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
+])  # fmt: skip
 def test_mistakes_are_one_line(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert execute(*ROOT, f"output_dir={tmp_path}", *arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_saved_model_is_known_to_the_auto_classes(trained: Path) -> None:
-    model = TrmForPuzzles.from_pretrained(trained / "model")
-    assert model.config.cells == 36
+    assert not list(tmp_path.iterdir())
 
 
 PUBLISHED = {"trm_sudoku_extreme": (9, SUDOKU), "trm_maze_hard": (10, MAZE)}
@@ -371,7 +297,6 @@ def drawn_groups(root: str) -> dict[str, list[Group]]:
 @pytest.mark.parametrize("layout", quick_one_in(4, ["tables", "arrays"]))
 @pytest.mark.parametrize("root", PUBLISHED)
 def test_published_experiments_train_on_files_of_that_layout(root: str, layout: str, tmp_path: Path) -> None:
-    """Two updates of a narrower network."""
     folder, groups = tmp_path / "data", drawn_groups(root)
     if layout == "arrays":
         written_arrays(folder, groups, PUBLISHED[root][1])
@@ -380,26 +305,15 @@ def test_published_experiments_train_on_files_of_that_layout(root: str, layout: 
         for split, found in groups.items():
             written_table(folder / f"{split}.csv", found, PUBLISHED[root][1])
     narrow = (
-        "model.hidden_size=32",
-        "model.intermediate_size=32",
-        "model.mixing_size=32",
-        "model.num_attention_heads=2",
-    )
-    small = (
-        "trainer.max_steps=2",
-        "trainer.per_device_train_batch_size=8",
-        "trainer.eval_steps=2",
-        "model.num_steps=2",
-    )
-    arguments = (
-        "--config-name",
-        root,
-        f"output_dir={tmp_path / 'out'}",
-        f"dataset.path={folder}",
-        "trainer.warmup_steps=0",
-    )
-    quiet = ("trainer.disable_tqdm=true", "model.exit_rule=fixed:2")
-    assert execute(*arguments, *narrow, *small, *quiet) == 0
+        "model.hidden_size=32", "model.intermediate_size=32", "model.mixing_size=32", "model.num_attention_heads=2",
+        "model.num_steps=2", "model.exit_rule=fixed:2",
+    )  # fmt: skip
+    short = (
+        "trainer.max_steps=2", "trainer.eval_steps=2", "trainer.per_device_train_batch_size=8",
+        "trainer.warmup_steps=0", "trainer.disable_tqdm=true",
+    )  # fmt: skip
+    place = (f"output_dir={tmp_path / 'out'}", f"dataset.path={folder}")
+    assert execute("--config-name", root, *place, *narrow, *short) == 0
     (directory,) = (tmp_path / "out").glob("*/*")
     record = read(directory / "run.json")
     assert record["status"] == "finished"

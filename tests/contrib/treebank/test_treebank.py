@@ -35,7 +35,6 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on(treebank: Path, trained: Path) -> tuple[str, ...]:
-    """What evaluates a run on a treebank."""
     return (
         "mode=evaluate", f"checkpoint={trained}", "dataset=treebank", f"dataset.path={treebank}",
         "dataset.sequence_length=64", "trainer.disable_tqdm=true",
