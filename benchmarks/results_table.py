@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
 
 
 def read_table(file: Path = TABLE) -> list[dict[str, Any]]:
-    """Return the results by name, as `adadepth.report.bench.read_results` reads them from files."""
+    """Return the results by name, as `adadepth.contrib.bench.page.read_results` reads them from files."""
     results: list[dict[str, Any]] = parquet.read_table(file).to_pylist(maps_as_pydicts="strict")
     for result in results:
         result["hardware"] = result["hardware"] and _drop_nulls(result["hardware"])

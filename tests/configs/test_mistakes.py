@@ -273,8 +273,6 @@ ALLOWED = [
     "act_tiny mode=report run=latest",
     "act_tiny trainer.fsdp=true 'trainer.fsdp_config={version: 2}'",
     "act_tiny 'trainer.deepspeed={zero_optimization: {stage: 2}}'",
-    "loop_hops mode=estimate",
-    "par_tiny mode=estimate",
     "act_squad trainer.metric_for_best_model=eval_f1 optimise=eval/f1",
     "adalayers_tiny budget=blocks",
     "adalayers_tiny budget=layers",

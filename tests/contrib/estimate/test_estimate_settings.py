@@ -26,6 +26,11 @@ def test_what_cannot_be_estimated_is_refused(override: str, message: str) -> Non
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("root", ["act_tiny", "loop_hops", "par_tiny"])
+def test_any_training_is_estimated(root: str) -> None:
+    configured(root, "mode=estimate")
+
+
 def test_only_a_fact_is_read_with_other_modes() -> None:
     assert configured("par_tiny", "estimate.words=7").estimate.words == 7  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"^estimate: read only with mode=estimate, but mode=train$"):
