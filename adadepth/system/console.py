@@ -21,7 +21,7 @@ from tqdm import tqdm
 if TYPE_CHECKING:
     from rich.console import Console
 
-Advance = Callable[[float], object]
+Advance = Callable[[float], None]
 
 # C0 and C1, what turns the direction of writing round, and halves of characters, which no terminal can be sent.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -109,7 +109,11 @@ def progress(what: str, total: float | None, *, of: str = "it", shown: bool = Tr
     with tqdm(
         desc=what, total=total, unit=f" {of}", unit_scale=True, mininterval=seconds, leave=False, disable=not shown
     ) as bar:
-        yield bar.update
+
+        def advance(amount: float) -> None:
+            bar.update(amount)
+
+        yield advance
 
 
 def minutes(seconds: float) -> str:
