@@ -44,14 +44,6 @@ def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, 
     assert damage(folder, record) == "its inner/b is missing"
 
 
-def test_prepared_data_of_an_older_version_are_whole_still(folder: Path) -> None:
-    """They said size and checksum as a pair."""
-    (folder / SEAL).write_text(json.dumps({"a": [9, CRC]}))
-    assert find_damage(folder) is None
-    (folder / "a").write_bytes(b"123456780")
-    assert find_damage(folder) == "its a is not as it was written"
-
-
 @pytest.mark.parametrize("record", ["[]", '{"a": [9]}', '{"a": {"bytes": 9}}', '{"a": null}', "{", '{"a": "no"}'])
 def test_a_record_that_is_none_is_a_flaw(folder: Path, record: str) -> None:
     (folder / SEAL).write_text(record)
