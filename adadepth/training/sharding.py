@@ -39,7 +39,7 @@ def share_out(accelerator: Accelerator, model: Any, settings: dict[str, Any]) ->
         with _by_blocks(model):
             return prepare(*parts, **options)
 
-    accelerator.prepare = prepare_by_blocks  # type: ignore[method-assign]
+    accelerator.prepare = prepare_by_blocks
 
 
 @contextmanager

@@ -70,7 +70,9 @@ def gather_weights(model: Any) -> dict[str, Tensor]:
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    weights: dict[str, Any] = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
     return {name: weight for name, weight in weights.items() if name not in model.all_tied_weights_keys}
 
 
@@ -157,7 +159,8 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, strict=False)  # tied weights are stored once
-    set_model_state_dict(model, load_file(checkpoint / SAFE_WEIGHTS_NAME), options=options)
+    stored: Any = load_file(checkpoint / SAFE_WEIGHTS_NAME)
+    set_model_state_dict(model, stored, options=options)
 
 
 def load_optimizer(

@@ -630,7 +630,9 @@ class ResumeCallback(TrainerCallback):
     ) -> None:
         """Set the random numbers once more, where transformers has set those of another world size."""
         checkpoint = self._trainer.resumed_from
-        if state.global_step == self._first_step and written_world_size(checkpoint) != args.world_size:
+        if checkpoint is None or state.global_step != self._first_step:
+            return
+        if written_world_size(checkpoint) != args.world_size:
             self._trainer.restore_random_numbers(checkpoint)
 
     def on_epoch_end(
