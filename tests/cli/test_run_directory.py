@@ -375,26 +375,6 @@ def test_a_damaged_run_before_the_latest_does_not_matter(config: ExperimentConfi
     assert resolve_run("latest", config, needs="checkpoints").name == "2026-01-02_00-00-00_aa-1"
 
 
-@pytest.mark.parametrize("content", [b"", b"[]x", b"3", b'{"pid": 1}', b"\xff"])
-def test_a_lock_file_that_nobody_holds_is_taken_whatever_it_says(config: ExperimentConfig, content: bytes) -> None:
-    """The system's lock decides; what the file says is for people."""
-    directory = finished(config)
-    (directory / ".lock").write_bytes(content)
-    with open_run(config, directory):
-        pass
-    assert not (directory / ".lock").exists()
-
-
-def test_a_lock_that_names_another_host_is_one_line(config: ExperimentConfig) -> None:
-    directory = finished(config)
-    (directory / ".lock").write_text('{"pid": "me", "host": 1}')
-    with (
-        pytest.raises(CheckpointError, match="in use by process me on 1"),
-        open_run(config, directory),
-    ):
-        pytest.fail("the lock was ignored")
-
-
 def test_what_a_kill_left_half_written_is_removed_at_the_next_start(config: ExperimentConfig) -> None:
     directory = finished(config)
     figures = directory / "figures" / "gates"
