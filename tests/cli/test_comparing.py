@@ -15,6 +15,7 @@ from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
 from tests.cli.support import Command, Result
+from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record
 
 GRID = ["--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3"]
@@ -102,7 +103,7 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, [
     (["mode=report", "runs=[al]"], "runs: there is no folder al (did you mean 'all'?)"),
     (["mode=report", "runs=[all/run_1]"], "runs: there is no folder all/run_1 (did you mean 'all/run_0'?)"),
     (["mode=report", "runs=[empty]"], "runs: there is no run in empty"),
@@ -111,7 +112,7 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     (["runs=[all]"], "runs=['all']: read only"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json in outputs/act_tiny"),
     (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:
     record(Path("all/run_0"))
     Path("empty").mkdir()

@@ -9,6 +9,7 @@ import pytest
 
 from adadepth import AlbertActForPreTraining
 from tests.cli.support import Command, Refusal
+from tests.marks_support import quick_one_in
 from tests.models_support import small_config
 from tests.plugins_support import package_on_path
 
@@ -86,7 +87,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=str)
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, MISTAKES), ids=str)
 def test_a_mistake_gets_one_line(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*arguments)
 
@@ -132,7 +133,7 @@ def test_every_mistake_is_told_at_once(command: Command) -> None:
     assert [line[:7] for line in result.err.splitlines()] == ["error: "] * 3
 
 
-@pytest.mark.parametrize(("text", "message"), [
+@pytest.mark.parametrize(("text", "message"), quick_one_in(2, [
     ("trainer: {lerning_rate: 1}", "in mine.yaml: trainer.lerning_rate: unknown key (did you mean"),
     ("trainer: {max_steps: many}", "in mine.yaml: trainer.max_steps: value 'many' of type 'str'"),
     ("model: {state_rule: grave}", "model.state_rule: invalid value 'grave', expected one of [single, graves"),
@@ -140,7 +141,7 @@ def test_every_mistake_is_told_at_once(command: Command) -> None:
     ("trainer: [", "mine.yaml, line 3: expected the node content"),
     ("defaults: [act_tny]", "act_tny"),
     ("model: {act_penalty: -1}", "model.act_penalty=-1.0: "),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_mistake_in_a_users_own_yaml_gets_one_line(text: str, message: str, refused_yaml: Refusal) -> None:
     assert message in refused_yaml(text)
 
@@ -174,7 +175,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), HOSTILE, ids=str)
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, HOSTILE), ids=str)
 def test_no_setting_of_hydras_runs_code(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*TINY, *arguments, lines=4)  # a line for each key
 
@@ -182,7 +183,7 @@ def test_no_setting_of_hydras_runs_code(arguments: list[str], message: str, refu
 BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))])
 
 
-@pytest.mark.parametrize(("text", "message"), [
+@pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
     ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
     ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: say the folder with --config-dir"),
     ("hydra: {job_logging: {handlers: {x: {(): pathlib.Path.touch, self: planted}}}}", "Path.touch: of logs"),
@@ -197,7 +198,7 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
     ("model: &a {act_penalty: *a}", "its aliases, written out, are more than 100000 values"),
     (f"name: {'[' * 60}{']' * 60}", "nested too deeply"),
     ("name: ${logger.project}\nlogger: {project: '${name}'}", "recursive interpolation"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_users_yaml_runs_no_code_and_has_an_end(text: str, message: str, refused_yaml: Refusal) -> None:
     assert message in refused_yaml(text, lines=4)
 

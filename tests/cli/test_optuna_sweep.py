@@ -12,6 +12,7 @@ import pytest
 import adadepth.tasks
 from adadepth.settings import ExperimentConfig
 from tests.cli.support import Command, Jobs, Refusal
+from tests.marks_support import quick_one_in
 
 pytest.importorskip("optuna")
 SWEEP = ["--config-name", "act_tiny", "sweep=optuna_penalty"]
@@ -94,7 +95,7 @@ def test_the_metric_says_what_is_looked_for(
     assert f"its trials {direction.lower()} the metric" in result.err
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, [
     (["seed=1,2", "optimise=eval/loss", "hydra.sweeper.direction=maximize"], "eval/loss is better the lower it is"),
     (["seed=1,2", "optimise=eval/mlm_accuracy", "hydra.sweeper.direction=minimize"], "is better the higher it is"),
     (["model.act_penalty=interval(-1,1)"], "error: model.act_penalty=-1.0: "),
@@ -104,7 +105,7 @@ def test_the_metric_says_what_is_looked_for(
     (["seed=range(0,99999999)", "hydra.sweeper.n_jobs=0"], "error: hydra.sweeper.n_jobs=0: "),
     (["hydra.sweeper.n_trials=many"], "hydra.sweeper.n_trials: value 'many'"),
     (["hydra.sweeper.folder=../planted"], "error: hydra.sweeper.folder=../planted: "),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_wrong_space_fails_before_any_trial(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused("--config-name", "act_tiny", "-m", "hydra/sweeper=optuna", *arguments)
 

@@ -28,6 +28,7 @@ from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.settings.fingerprint import result_hash
 from adadepth.system.files import write_atomic
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 
 
 @pytest.fixture
@@ -328,7 +329,7 @@ def test_json_is_strict() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [
+@pytest.mark.parametrize(("name", "content", "said"), quick_one_in(3, [
     ("run.json", b"", "run.json: is damaged, it holds no record of a run"),
     ("run.json", b'{"status": "inter', "run.json: is damaged, it holds no record of a run"),
     ("run.json", b"[1, 2]", "run.json: is damaged, it holds no record of a run"),
@@ -338,7 +339,7 @@ def test_json_is_strict() -> None:
     ("config.yaml", b"", "config.yaml: is damaged, it holds no settings of a run"),
     ("config.yaml", b"- 1\n", "config.yaml: is damaged, it holds no settings of a run"),
     ("config.yaml", b"model: 3\n", "config.yaml: is damaged, it holds no settings of a run"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_damaged_run_is_one_line(
     config: ExperimentConfig, tmp_path: Path, name: str, content: bytes | None, said: str
 ) -> None:
