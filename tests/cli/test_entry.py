@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -224,13 +223,6 @@ def test_what_the_system_refuses_is_one_line(
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert result.err.startswith(f"error: {said}")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_sigterm_ends_with_its_own_status(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", lambda config: os.kill(os.getpid(), signal.SIGTERM), raising=False)
-    handler = signal.getsignal(signal.SIGTERM)
-    assert command(*TINY).status == 143
-    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_a_failing_job_of_a_grid_does_not_stop_the_others(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
