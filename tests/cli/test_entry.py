@@ -48,6 +48,7 @@ def test_help_from_another_directory_imports_no_torch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # the process of the test above is the quick one
 def test_a_mistake_by_path_from_another_directory(tmp_path: Path) -> None:
     result = run_by_path(*TINY, "model=albert_act_mimi", cwd=tmp_path)
     assert result.returncode == 2

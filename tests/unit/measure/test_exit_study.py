@@ -31,8 +31,18 @@ def records() -> StepRecords:
 
 
 @pytest.fixture(scope="module")
-def rows(records: StepRecords) -> dict[str, dict[str, Any]]:
-    return {row["rule"]: row for row in make_study(records)["rows"]}
+def whole(records: StepRecords) -> dict[str, Any]:
+    return make_study(records)
+
+
+@pytest.fixture(scope="module")
+def untimed(records: StepRecords) -> dict[str, Any]:
+    return make_study(records, timed=False)
+
+
+@pytest.fixture(scope="module")
+def rows(whole: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["rule"]: row for row in whole["rows"]}
 
 
 def studied(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
@@ -121,18 +131,20 @@ def test_a_rule_that_costs_more_than_full_depth_is_compared_with_that(records: S
     assert rule["mixture"]["quality"] == pytest.approx(full["quality"])
 
 
-def test_overthinking_is_the_best_step_over_the_last(records: StepRecords) -> None:
-    assert make_study(records)["overthinking"]["gap"] < 0.1
+def test_overthinking_is_the_best_step_over_the_last(records: StepRecords, whole: dict[str, Any]) -> None:
+    assert whole["overthinking"]["gap"] < 0.1
     logits = records.step_logits.clone()
     right = torch.nn.functional.one_hot(records.labels, 2).float()
     logits[:, 2], logits[:100, -1] = right, 1 - right[:100]
     logits[100:, -1] = right[100:]
-    found = make_study(replace(records, step_logits=logits))["overthinking"]
+    rules = [parse_rule("fixed:1")]
+    measured: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"]}
+    found = study(replace(records, step_logits=logits), rules, price=price, **measured)["overthinking"]
     assert found == {"step": 3, "best": 1.0, "last": 0.75, "gap": 0.25, "lost": 0.25}
 
 
-def test_where_rules_stop_is_told_by_difficulty(records: StepRecords) -> None:
-    found = make_study(records)
+def test_where_rules_stop_is_told_by_difficulty(records: StepRecords, whole: dict[str, Any]) -> None:
+    found = whole
     row = next(row for row in found["rows"] if row["rule"] == "quantile:0.5")
     exits = apply_rule(parse_rule("quantile:0.5"), None, records.halting_logits).double()
     assert sum(found["groups"].values()) == 400
@@ -140,7 +152,9 @@ def test_where_rules_stop_is_told_by_difficulty(records: StepRecords) -> None:
     easiest = row["by_difficulty"]["difficulty <= 1"]
     assert easiest == pytest.approx(float(exits[records.difficulty == 1].mean()))
     assert row["spearman"]["value"] == pytest.approx(spearmanr(exits, records.difficulty)[0])
-    unknown = make_study(replace(records, difficulty=None))
+    rules = [parse_rule("quantile:0.5")]
+    measured: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"]}
+    unknown = study(replace(records, difficulty=None), rules, price=price, **measured)
     assert unknown["groups"] == {}
     assert not any("by_difficulty" in row for row in unknown["rows"])
 
@@ -235,9 +249,9 @@ def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -
 # ---- files and tables
 
 
-def test_files_hold_the_study(records: StepRecords, tmp_path: Path) -> None:
-    found = make_study(records)
-    write_exit_study(tmp_path, {"validation": found, "other": make_study(records, timed=False)})
+def test_files_hold_the_study(whole: dict[str, Any], untimed: dict[str, Any], tmp_path: Path) -> None:
+    found = whole
+    write_exit_study(tmp_path, {"validation": found, "other": untimed})
     assert read_run(tmp_path).of("exit_rules.json")["sets"]["validation"] == json.loads(json.dumps(found))
     with (tmp_path / "pareto.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
@@ -259,12 +273,12 @@ def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
     assert read_run(tmp_path).of("exits.json") == {"step": 12, "sets": {"validation": summary}}
 
 
-def test_console_tables_are_ascii_and_say_what_was_not_measured(records: StepRecords) -> None:
-    table = study_text(make_study(records, timed=False))
+def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str, Any], untimed: dict[str, Any]) -> None:
+    table = study_text(untimed)
     assert table.isascii()
     assert "time: not measured" in table
     assert "ms, batch" not in table
-    timed = study_text(make_study(records))
+    timed = study_text(whole)
     assert "device CPU" in timed
     assert "ms, batch 32" in timed
     line = next(line for line in timed.splitlines() if line.startswith("oracle"))
