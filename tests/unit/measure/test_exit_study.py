@@ -23,6 +23,7 @@ from adadepth.report.run_files import read_run, write_exits
 from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
 
 STEPS = 6
+MEASURED: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"], "macs": macs}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def rows(whole: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def studied(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
     parsed = [parse_rule(rule) for rule in rules]
-    found = study(records, parsed, problem="classification", metrics=["accuracy"], macs=macs, seed=seed)
+    found = study(records, parsed, seed=seed, **MEASURED)
     return {row["rule"]: row for row in found["rows"]}
 
 
@@ -125,7 +126,7 @@ def test_a_rule_that_costs_more_than_full_depth_is_compared_with_that(records: S
         return float(steps.sum()) * (100.0 if "logits" in reads else 1.0)
 
     rules = [parse_rule("confidence:0.9"), parse_rule(f"fixed:{STEPS}")]
-    rule, full, *_ = study(records, rules, problem="classification", metrics=["accuracy"], macs=dear)["rows"]
+    rule, full, *_ = study(records, rules, **MEASURED | {"macs": dear})["rows"]
     assert rule["macs"] > full["macs"]
     assert rule["mixture"]["share"] == 1.0
     assert rule["mixture"]["quality"] == pytest.approx(full["quality"])
@@ -137,9 +138,7 @@ def test_overthinking_is_the_best_step_over_the_last(records: StepRecords, whole
     right = torch.nn.functional.one_hot(records.labels, 2).float()
     logits[:, 2], logits[:100, -1] = right, 1 - right[:100]
     logits[100:, -1] = right[100:]
-    rules = [parse_rule("fixed:1")]
-    measured: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"]}
-    found = study(replace(records, step_logits=logits), rules, price=price, **measured)["overthinking"]
+    found = study(replace(records, step_logits=logits), [parse_rule("fixed:1")], **MEASURED)["overthinking"]
     assert found == {"step": 3, "best": 1.0, "last": 0.75, "gap": 0.25, "lost": 0.25}
 
 
@@ -152,9 +151,7 @@ def test_where_rules_stop_is_told_by_difficulty(records: StepRecords, whole: dic
     easiest = row["by_difficulty"]["difficulty <= 1"]
     assert easiest == pytest.approx(float(exits[records.difficulty == 1].mean()))
     assert row["spearman"]["value"] == pytest.approx(spearmanr(exits, records.difficulty)[0])
-    rules = [parse_rule("quantile:0.5")]
-    measured: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"]}
-    unknown = study(replace(records, difficulty=None), rules, price=price, **measured)
+    unknown = study(replace(records, difficulty=None), [parse_rule("quantile:0.5")], **MEASURED)
     assert unknown["groups"] == {}
     assert not any("by_difficulty" in row for row in unknown["rows"])
 
@@ -220,10 +217,8 @@ def test_the_pareto_set_equals_its_definition(points: list[tuple[float, float] |
 
 
 def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRecords) -> None:
-    found = study(
-        records, [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")],
-        problem="classification", metrics=["accuracy"], macs=macs,
-    )  # fmt: skip
+    rules = [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")]
+    found = study(records, rules, **MEASURED)
     assert batches(found) == []
     # Here the adaptive rule is slower than full depth at batch 8: fewer layers are not less time.
     timings = {"fixed:6": {1: 0.6, 8: 0.3}, "fixed:1": {1: 0.1, 8: 0.1}, "quantile:0.5": {1: 0.4, 8: 0.45}}
@@ -240,7 +235,7 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
 
 
 def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
-    found = study(records, [parse_rule("fixed:1")], problem="classification", metrics=["accuracy"], macs=macs)
+    found = study(records, [parse_rule("fixed:1")], **MEASURED)
     row, *_ = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
     assert row["time_ratio"] == {}
     assert row["seconds"] == {"8": 0.1}
