@@ -91,6 +91,11 @@ def _hear_signals() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests run in any order: one that relies on what another left fails in some."""
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="draw the order of modules, and of the tests of each")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Block the network before collection, so that an import cannot use it either; leave out what only costs time."""
     patch = pytest.MonkeyPatch()
@@ -111,8 +116,27 @@ def _kept_is_kept() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where there is no CUDA device. torch is imported only if such a test was collected."""
+def _shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Draw the order of modules and of the tests in each: fixtures of a module are still made once."""
+    draw = random.Random(seed)
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    parts = list(modules.values())
+    draw.shuffle(parts)
+    for part in parts:
+        draw.shuffle(part)
+    items[:] = [item for part in parts for item in part]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle where that is asked for; skip what is marked `gpu` where there is no CUDA device.
+
+    torch is imported only if such a test was collected.
+    """
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        _shuffle(items, seed)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

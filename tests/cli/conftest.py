@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import adadepth.tasks
 from adadepth import run
 from adadepth.settings import ExperimentConfig
-from tests.cli.support import Result
+from tests.cli.support import Command, Jobs, Refusal, Result
 from tests.figures_support import briefly_timed
 from tests.puzzles_support import drawn_once
 
@@ -25,9 +25,7 @@ def _briefly() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Result]:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.chdir(tmp_path)
 
     def execute(*arguments: str) -> Result:
@@ -44,9 +42,9 @@ def command(
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
     """Replace the tasks: the list collects the configurations that would have run."""
-    seen: list[ExperimentConfig] = []
+    seen: Jobs = []
 
     def stub(config: ExperimentConfig) -> float:
         seen.append(config)
@@ -54,3 +52,19 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
 
     monkeypatch.setattr(adadepth.tasks, "run", stub, raising=False)
     return seen
+
+
+@pytest.fixture
+def refused(command: Command, jobs: Jobs, tmp_path: Path) -> Refusal:
+    """Run what must be refused: the command says lines of errors and nothing else, runs nothing, leaves nothing."""
+
+    def run_refused(*arguments: str, lines: int = 1) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        result = command(*arguments)
+        assert (result.status, result.out, jobs) == (2, "", [])
+        assert result.err.startswith("error: ")
+        assert result.err.count("\n") <= lines
+        assert sorted(tmp_path.rglob("*")) == before
+        return result.err
+
+    return run_refused

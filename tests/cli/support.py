@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from adadepth.settings import ExperimentConfig
 
 
 @dataclass
@@ -12,3 +15,13 @@ class Result:
     status: int
     out: str
     err: str
+
+    def checked(self) -> Result:
+        """Return the result of a command that must have ended well."""
+        assert self.status == 0, self.err
+        return self
+
+
+Command = Callable[..., Result]
+Refusal = Callable[..., str]
+Jobs = list[ExperimentConfig]

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from adadepth import run as program
 from adadepth.runs.program import continuation_command
 from adadepth.settings.overrides import format_override
 from tests.advice_support import next_commands
-from tests.cli.support import Result
+from tests.cli.support import Command
 from tests.training.support import stopped_early
 
 # What a shell, Hydra's grammar, or both, read in another way than as letters of a name.
@@ -51,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def here(trained: tuple[Path, str], command: Callable[..., Result], tmp_path: Path) -> Path:
+def here(trained: tuple[Path, str], command: Command, tmp_path: Path) -> Path:
     """Return the working directory of a test, with a copy of the run where it was written."""
     shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     return tmp_path
@@ -69,16 +68,15 @@ def test_an_override_is_read_back(text: str) -> None:
     assert str(read.value()) == text
 
 
-def test_the_evaluation_that_a_run_names(here: Path, trained: tuple[Path, str], command: Callable[..., Result]) -> None:
+def test_the_evaluation_that_a_run_names(here: Path, trained: tuple[Path, str], command: Command) -> None:
     words = next(words for words in next_commands(trained[1]) if "mode=evaluate" in words)
     assert words[:2] == ["python", "adadepth/run.py"]
-    result = command(*words[2:])
-    assert result.status == 0, result.err
+    command(*words[2:]).checked()
     assert list(here.glob("*/ponder_tiny/*/evaluations/*/report.html"))
 
 
 def test_the_continuation_that_a_stopped_run_names(
-    here: Path, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run,) = here.glob("*/ponder_tiny/*")
     monkeypatch.setattr(sys, "argv", ["adadepth/run.py"])
@@ -88,20 +86,17 @@ def test_the_continuation_that_a_stopped_run_names(
     advice = finished.err.partition("to train another from its weights: ")[2]
     python, script, *again = shlex.split(advice)
     assert (python, script) == ("python", "adadepth/run.py")
-    result = command(*again)
-    assert result.status == 0, result.err
+    command(*again).checked()
     stopped_early(run)
-    result = command(*words_after("continue", said))
-    assert result.status == 0, result.err
+    command(*words_after("continue", said)).checked()
     assert json.loads((run / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
 
 
-def test_the_command_that_a_report_shows_repeats_the_run(here: Path, command: Callable[..., Result]) -> None:
+def test_the_command_that_a_report_shows_repeats_the_run(here: Path, command: Command) -> None:
     (page,) = here.glob("*/ponder_tiny/*/report.html")
     text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
     (shown,) = set(re.findall(r"python adadepth/run\.py .*", text))
-    result = command(*shlex.split(shown)[2:])
-    assert result.status == 0, result.err
+    command(*shlex.split(shown)[2:]).checked()
     assert len(list(here.glob("*/ponder_tiny/*/report.html"))) == 2
 
 

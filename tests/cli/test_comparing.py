@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ import adadepth.tasks
 from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
-from tests.cli.support import Result
+from tests.cli.support import Command, Result
+from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record
 
 GRID = ["--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3"]
@@ -49,10 +49,9 @@ def page_of(result: Result) -> str:
     return Path(place).read_text(encoding="utf-8")
 
 
-def test_a_grid_of_two_jobs_ends_with_one_page(command: Callable[..., Result], trainings: set[float]) -> None:
-    assert command("--config-name", "act_tiny").status == 0, "a run before the sweep, which is no part of it"
-    result = command(*GRID)
-    assert result.status == 0, result.err
+def test_a_grid_of_two_jobs_ends_with_one_page(command: Command, trainings: set[float]) -> None:
+    command("--config-name", "act_tiny").checked()  # no part of the sweep
+    result = command(*GRID).checked()
     page = page_of(result)
     assert "act_penalty=0.001" in page
     assert "act_penalty=0.002" in page
@@ -63,22 +62,20 @@ def test_a_grid_of_two_jobs_ends_with_one_page(command: Callable[..., Result], t
 
 
 @pytest.mark.parametrize(("failing", "why"), [(2e-3, "no data"), (-2e-3, "the loss is not finite")])
-def test_a_failed_job_is_named_once(
-    command: Callable[..., Result], trainings: set[float], failing: float, why: str
-) -> None:
+def test_a_failed_job_is_named_once(command: Command, trainings: set[float], failing: float, why: str) -> None:
     trainings.add(failing)
     result = command(*GRID)
     assert result.status == 2
     assert page_of(result).count(f"DataError: {why}") == 1
 
 
-def test_two_jobs_that_fail_alike_are_both_named(command: Callable[..., Result], trainings: set[float]) -> None:
+def test_two_jobs_that_fail_alike_are_both_named(command: Command, trainings: set[float]) -> None:
     trainings |= {2e-3, 3e-3}
     page = page_of(command("--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
     assert re.findall(r"act_penalty=([\d.]+): failed; DataError: no data", page) == ["0.002", "0.003"]
 
 
-def test_where_all_jobs_fail_there_is_no_page(command: Callable[..., Result], trainings: set[float]) -> None:
+def test_where_all_jobs_fail_there_is_no_page(command: Command, trainings: set[float]) -> None:
     trainings |= {1e-3, 2e-3}
     result = command(*GRID)
     assert result.status == 2
@@ -86,29 +83,27 @@ def test_where_all_jobs_fail_there_is_no_page(command: Callable[..., Result], tr
     assert not Path("outputs").exists()
 
 
-def test_a_search_that_goes_on_shows_the_trials_of_before(
-    command: Callable[..., Result], trainings: set[float]
-) -> None:
+def test_a_search_that_goes_on_shows_the_trials_of_before(command: Command, trainings: set[float]) -> None:
     pytest.importorskip("optuna")
     for trials in (1, 3):
-        result = command("--config-name", "act_tiny", "sweep=optuna_penalty", f"hydra.sweeper.n_trials={trials}")
-        assert result.status == 0, result.err
+        result = command(
+            "--config-name", "act_tiny", "sweep=optuna_penalty", f"hydra.sweeper.n_trials={trials}"
+        ).checked()
         assert f"n = {trials} run" in page_of(result)
 
 
-def test_runs_are_put_side_by_side(command: Callable[..., Result]) -> None:
+def test_runs_are_put_side_by_side(command: Command) -> None:
     for seed in (0, 1):
         record(Path(f"all/run_{seed}"), seed)
     other = record(Path("other"), budget={"target": 7.0})
-    result = command("mode=report", f"runs=[all,{other}]")
-    assert result.status == 0, result.err
+    result = command("mode=report", f"runs=[all,{other}]").checked()
     assert "n = 3 runs of 2 settings" in page_of(result)
     assert sorted(path.name for path in Path("all/run_0").iterdir()) == [
         "config.yaml", "halting.json", "metrics.jsonl", "run.json",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, [
     (["mode=report", "runs=[al]"], "runs: there is no folder al (did you mean 'all'?)"),
     (["mode=report", "runs=[all/run_1]"], "runs: there is no folder all/run_1 (did you mean 'all/run_0'?)"),
     (["mode=report", "runs=[empty]"], "runs: there is no run in empty"),
@@ -117,8 +112,8 @@ def test_runs_are_put_side_by_side(command: Callable[..., Result]) -> None:
     (["runs=[all]"], "runs=['all']: read only"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json in outputs/act_tiny"),
     (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
-])  # fmt: skip
-def test_a_mistake_is_one_line(command: Callable[..., Result], arguments: list[str], message: str) -> None:
+]))  # fmt: skip
+def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:
     record(Path("all/run_0"))
     Path("empty").mkdir()
     (record(Path("broken")) / "run.json").write_text("{")
@@ -127,12 +122,11 @@ def test_a_mistake_is_one_line(command: Callable[..., Result], arguments: list[s
     assert re.fullmatch(rf"error: [^\n]*{re.escape(message)}[^\n]*\n", result.err), result.err
 
 
-def test_a_sweep_s_page_begins_with_the_best_jobs(command: Callable[..., Result], trainings: set[float]) -> None:
+def test_a_sweep_s_page_begins_with_the_best_jobs(command: Command, trainings: set[float]) -> None:
     """In the order of what `optimise` names, each with its folder and a command that repeats it alone."""
     result = command(
         "--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=2e-3,1e-3,3e-3", "optimise=eval/mlm_loss"
-    )
-    assert result.status == 0, result.err
+    ).checked()
     page = page_of(result)
     headings = re.findall(r"<h2[^>]*>([^<]*)", page)
     assert headings[:2] == ["Best by eval/mlm_loss", "What differs"]
@@ -148,12 +142,11 @@ def test_a_sweep_s_page_begins_with_the_best_jobs(command: Callable[..., Result]
     assert final["eval/mlm_loss"] == 1.001
 
 
-def test_a_search_says_what_mattered(command: Callable[..., Result], trainings: set[float]) -> None:
+def test_a_search_says_what_mattered(command: Command, trainings: set[float]) -> None:
     """The penalty decides the metric of these trials, the rate nothing."""
     pytest.importorskip("optuna")
     given = ("optimise=eval/mlm_loss", "hydra.sweeper.n_trials=12")
-    result = command("--config-name", "act_tiny", "sweep=optuna_penalty", *given)
-    assert result.status == 0, result.err
+    result = command("--config-name", "act_tiny", "sweep=optuna_penalty", *given).checked()
     page = page_of(result)
     assert re.findall(r"<h2[^>]*>([^<]*)", page)[:2] == ["Best by eval/mlm_loss", "What mattered"]
     (folder,) = Path("outputs/comparisons").glob("*")
@@ -164,12 +157,11 @@ def test_a_search_says_what_mattered(command: Callable[..., Result], trainings: 
     assert sum(share.values()) == pytest.approx(1)
 
 
-def test_settings_by_the_dozen_stand_in_a_file(command: Callable[..., Result]) -> None:
+def test_settings_by_the_dozen_stand_in_a_file(command: Command) -> None:
     many = {f"setting_{number}": number for number in range(12)}
     record(Path("all/run_0"), trainer=many)
     record(Path("all/run_1"), trainer={name: -value - 1 for name, value in many.items()})
-    result = command("mode=report", "runs=[all]")
-    assert result.status == 0, result.err
+    result = command("mode=report", "runs=[all]").checked()
     page = page_of(result)
     shown = page[page.index('id="differs"') :].partition("<h2")[0]
     assert "Further ones are in the table" in shown

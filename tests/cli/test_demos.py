@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,13 @@ from adadepth.cli.command_line import arguments
 from adadepth.contrib.serve.serve import served_checkpoint
 from adadepth.runs.directory import run_directory
 from adadepth.system.files import describe_files
-from tests.cli.support import Result
+from tests.cli.support import Command, Refusal
 from tests.configs.support import configured
 from tests.scripts_support import ROOT, load_script
 
 DEMOS = ROOT / "adadepth" / "demos"
 FEW = ("debug=default", "dataset.max_evaluation_examples=32", "trainer.use_cpu=true")
 ROOTS = {"hops": "act_hops", "loop": "loop_hops", "maze": "act_maze", "words": "act_wikitext2"}
-Command = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +41,7 @@ def test_a_demo_says_its_configuration(name: str) -> None:
 
 
 def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
-    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW)
-    assert result.status == 0, result.err
+    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).checked()
     assert "dataset, tokenizer, context as in demo:hops" in result.out
     (run,) = tmp_path.glob("outputs/act_hops/*")
     metrics = json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]
@@ -60,8 +58,7 @@ def test_an_evaluation_inherits_the_data_of_the_training() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hops", "maze", "loop", "words"])
 def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp_path: Path) -> None:
-    result = command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true")
-    assert result.status == 0, result.err
+    command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true").checked()
     (run,) = tmp_path.glob("outputs/*/*")
     now, then = (
         json.loads((place / "run.json").read_text(encoding="utf-8"))["final_metrics"] for place in (run, DEMOS / name)
@@ -72,8 +69,7 @@ def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp
 
 def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
     symbols = "red >0 >1 >2 blue >4 >5 >6 green >8 >9 yellow >11 >12 >3 >7"
-    result = command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true")
-    assert result.status == 0, result.err
+    command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true").checked()
     (run,) = tmp_path.glob("outputs/act_hops/*")
     (prediction,) = json.loads((run / "texts.json").read_text(encoding="utf-8"))["texts"]
     assert [token["label"] for token in prediction["tokens"]][:4] == ["red"] * 4
@@ -99,12 +95,10 @@ def test_the_page_calls_it_by_its_name() -> None:
 @pytest.mark.parametrize(
     "given", [("mode=serve",), ("--config-name", "act_hops", "mode=evaluate"), ("mode=predict", "text=a")]
 )
-def test_an_unknown_demo_is_one_line(given: tuple[str, ...], command: Command, tmp_path: Path) -> None:
-    result = command(*given, "checkpoint=demo:hopps")
-    assert (result.status, result.out) == (2, "")
+def test_an_unknown_demo_is_one_line(given: tuple[str, ...], refused: Refusal) -> None:
     known = "demo:hops, demo:loop, demo:maze, demo:words"
-    assert result.err == f"error: checkpoint=demo:hopps: must be one of {known} (did you mean 'demo:hops'?)\n"
-    assert not list(tmp_path.iterdir())
+    message = f"error: checkpoint=demo:hopps: must be one of {known} (did you mean 'demo:hops'?)\n"
+    assert refused(*given, "checkpoint=demo:hopps") == message
 
 
 @pytest.mark.slow

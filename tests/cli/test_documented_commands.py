@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import adadepth.tasks
 from adadepth.cli.command_line import arguments, folders
 from adadepth.cli.help import usage
 from adadepth.cli.table_settings import add_table_settings
-from tests.cli.support import Result
+from tests.cli.support import Command
 from tests.configs.support import composed, configured
 from tests.marks_support import mostly_slow, quick_one_in
 
@@ -115,7 +115,7 @@ def is_plain(words: list[str]) -> bool:
 
 @pytest.mark.parametrize("line", quick_one_in(2, mostly_slow(COMMANDS, lambda line: line in FIRST.values())))
 def test_a_documented_command_is_right(
-    line: str, command: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = shlex.split(line)
     root = words[words.index("--config-name") + 1] if "--config-name" in words else "act_tiny"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from adadepth.errors import DataError
 from adadepth.runs.program import checkpoint_command, own_command, training_command
 from adadepth.settings import ExperimentConfig, Mode
 from hydra_plugins import adadepth_sweepers
-from tests.cli.support import Result
+from tests.cli.support import Command, Jobs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "adadepth" / "run.py"
 TINY = ["--config-name", "act_tiny"]
@@ -49,6 +48,7 @@ def test_help_from_another_directory_imports_no_torch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # the process of the test above is the quick one
 def test_a_mistake_by_path_from_another_directory(tmp_path: Path) -> None:
     result = run_by_path(*TINY, "model=albert_act_mimi", cwd=tmp_path)
     assert result.returncode == 2
@@ -57,23 +57,21 @@ def test_a_mistake_by_path_from_another_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cfg_shows_the_composed_settings(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+def test_cfg_shows_the_composed_settings(command: Command, jobs: Jobs) -> None:
     result = command(*TINY, "seed=7", "--cfg", "job")
     assert result.status == 0
     assert "seed: 7\n" in result.out
     assert jobs == []
 
 
-def test_shell_completion_is_hydras(command: Callable[..., Result]) -> None:
+def test_shell_completion_is_hydras(command: Command) -> None:
     result = command("--shell-completion", "install=bash")
     assert result.status == 0
     assert "complete" in result.out
 
 
-def test_one_run_gets_typed_settings_and_leaves_nothing_itself(
-    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
-) -> None:
-    assert command(*TINY, "model=albert_act_mini", "seed=3").status == 0
+def test_one_run_gets_typed_settings_and_leaves_nothing_itself(command: Command, jobs: Jobs, tmp_path: Path) -> None:
+    command(*TINY, "model=albert_act_mini", "seed=3").checked()
     assert [(job.name, job.seed, job.model.hidden_size) for job in jobs] == [("act_tiny", 3, 192)]  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
 
@@ -87,7 +85,7 @@ LESS = "a smaller trainer.per_device_train_batch_size with more trainer.gradient
     (MemoryError, "out of memory", LESS),
 ])  # fmt: skip
 def test_memory_that_is_short_gets_one_line_with_advice(
-    kind: Any, message: str, advice: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    kind: Any, message: str, advice: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_memory(config: ExperimentConfig) -> None:
         raise (torch.OutOfMemoryError if kind == "torch" else kind)(message)
@@ -101,9 +99,7 @@ def test_memory_that_is_short_gets_one_line_with_advice(
     assert result.err.count("\n") == 1
 
 
-def test_a_multirun_runs_every_combination_in_this_process(
-    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
-) -> None:
+def test_a_multirun_runs_every_combination_in_this_process(command: Command, jobs: Jobs, tmp_path: Path) -> None:
     result = command(
         *TINY, "budget=none", "model.act_penalty=1e-3,5e-4", "-m", "seed=0,1"
     )  # flags and overrides in any order
@@ -114,41 +110,37 @@ def test_a_multirun_runs_every_combination_in_this_process(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_letters_beyond_ascii_need_no_quotes(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+def test_letters_beyond_ascii_need_no_quotes(command: Command, jobs: Jobs) -> None:
     """Hydra reads them in quotes only: texts, elements of lists and values of a sweep."""
     lists = ["logger.tags=[ü, a,ö ö]", "logger.group='é'", 'output_dir="a/ü(1)"']
-    result = command(*TINY, *lists, "-m", "name=ü,a = ñ")
-    assert result.status == 0, result.err
+    command(*TINY, *lists, "-m", "name=ü,a = ñ").checked()
     assert [job.name for job in jobs] == ["ü", "a = ñ"]
     assert (jobs[0].logger.tags, jobs[0].logger.group, jobs[0].output_dir) == (["ü", "a", "ö ö"], "é", "a/ü(1)")
 
 
 def test_a_run_says_its_configuration_whatever_its_folder_is_called(
-    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+    command: Command, jobs: Jobs, tmp_path: Path
 ) -> None:
     (folder := tmp_path / "a (ü)").mkdir()
     (folder / "run.json").write_text('{"config_name": "act_small"}')
-    result = command("mode=report", 'run="a (ü)"')
-    assert result.status == 0, result.err
+    command("mode=report", 'run="a (ü)"').checked()
     assert [(job.name, job.run) for job in jobs] == [("act_small", "a (ü)")]
 
 
-def test_a_published_run_is_one_word(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
-    assert command(*TINY, "-m", "preset=none,paper", "seed=3").status == 0
+def test_a_published_run_is_one_word(command: Command, jobs: Jobs) -> None:
+    command(*TINY, "-m", "preset=none,paper", "seed=3").checked()
     assert [(job.name, job.seed) for job in jobs] == [("act_tiny", 3), ("act_tiny", 3)]
     assert [job.dataset.name == "wikipedia_bookcorpus" for job in jobs] == [False, True]
 
 
-def test_published_fine_tuning_is_a_sweep_without_a_flag(
-    command: Callable[..., Result], jobs: list[ExperimentConfig]
-) -> None:
+def test_published_fine_tuning_is_a_sweep_without_a_flag(command: Command, jobs: Jobs) -> None:
     command("--config-name", "act_cola", "preset=paper")
     grid = {(job.trainer.learning_rate, job.trainer.per_device_train_batch_size) for job in jobs}
     assert grid == {(rate, size) for rate in (5e-5, 3e-5, 2e-5) for size in (16, 32)}
 
 
-def test_a_sweep_file_needs_no_flag(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
-    assert command(*TINY, "sweep=penalty", "seed=0").status == 0
+def test_a_sweep_file_needs_no_flag(command: Command, jobs: Jobs) -> None:
+    command(*TINY, "sweep=penalty", "seed=0").checked()
     assert [job.model.act_penalty for job in jobs] == [0.0, 2.5e-4, 5e-4, 1e-3]  # type: ignore[attr-defined]
     assert {job.seed for job in jobs} == {0}
 
@@ -169,7 +161,7 @@ def failing(error: BaseException) -> Callable[[ExperimentConfig], float]:
     (KeyboardInterrupt(), 130, "error: interrupted\n"),
 ])  # fmt: skip
 def test_how_a_failing_task_ends(
-    error: BaseException, status: int, message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    error: BaseException, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
     result = command(*TINY, "seed=1")
@@ -181,7 +173,7 @@ def test_how_a_failing_task_ends(
     "error", [ValueError("a defect"), KeyError("name"), ZeroDivisionError(), BaseException("panic")]
 )
 def test_an_unexpected_failure_is_a_line_and_a_file_with_its_traceback(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
 ) -> None:
     monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
     result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
@@ -195,7 +187,7 @@ def test_an_unexpected_failure_is_a_line_and_a_file_with_its_traceback(
 
 
 def test_a_traceback_is_shown_to_who_asks_for_it(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(adadepth.tasks, "run", failing(KeyError("name")), raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
@@ -206,7 +198,7 @@ def test_a_traceback_is_shown_to_who_asks_for_it(
 
 
 def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What fails outside of any job: a bare `error: 'name'` says nothing."""
     monkeypatch.setattr(adadepth_sweepers.GridSweeper, "grid", lambda self, arguments: {}["name"])
@@ -225,7 +217,7 @@ def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
     (FileNotFoundError(errno.ENOENT, "No such file or directory", b"/x/text"), "/x/text: No such file or directory"),
 ])  # fmt: skip
 def test_what_the_system_refuses_is_one_line(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
 ) -> None:
     monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
     result = command(*TINY, "seed=1", f"output_dir={tmp_path}")
@@ -234,16 +226,7 @@ def test_what_the_system_refuses_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sigterm_ends_with_its_own_status(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adadepth.tasks, "run", lambda config: os.kill(os.getpid(), signal.SIGTERM), raising=False)
-    handler = signal.getsignal(signal.SIGTERM)
-    assert command(*TINY).status == 143
-    assert signal.getsignal(signal.SIGTERM) is handler
-
-
-def test_a_failing_job_of_a_grid_does_not_stop_the_others(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_job_of_a_grid_does_not_stop_the_others(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
 
     def task(config: ExperimentConfig) -> float:
@@ -258,7 +241,7 @@ def test_a_failing_job_of_a_grid_does_not_stop_the_others(
 
 
 def test_a_command_that_is_kept_has_no_value_of_the_environment(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Hydra resolves its own record of overrides whenever one of them is read."""
     commands: list[str] = []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from adadepth import AlbertActForPreTraining
-from adadepth.settings import ExperimentConfig
-from tests.cli.support import Result
+from tests.cli.support import Command, Refusal
+from tests.marks_support import quick_one_in
 from tests.models_support import small_config
 from tests.plugins_support import package_on_path
 
@@ -88,33 +87,20 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=str)
-def test_a_mistake_gets_one_line(
-    arguments: list[str], message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
-) -> None:
-    result = command(*arguments)
-    assert result.status == 2
-    assert result.err.startswith("error: ")
-    assert message in result.err
-    assert result.err.count("\n") == 1
-    assert result.out == ""
-    assert jobs == []
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, MISTAKES), ids=str)
+def test_a_mistake_gets_one_line(arguments: list[str], message: str, refused: Refusal) -> None:
+    assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize("group", ["adadepth.families", "adadepth.datasets"])
 @pytest.mark.parametrize("arguments", [[], TINY], ids=["help", "run"])
-def test_a_broken_package_gets_one_line(
-    group: str, arguments: list[str], command: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_broken_package_gets_one_line(group: str, arguments: list[str], refused: Refusal, tmp_path: Path) -> None:
     with package_on_path(tmp_path, "half-done", {group: {"mine": "not_there:MINE"}}):
-        result = command(*arguments)
-    assert (result.status, result.out) == (2, "")
-    assert "'mine' of the package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in result.err
-    assert result.err.count("\n") == 1
+        said = refused(*arguments)
+    assert "'mine' of the package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in said
 
 
-def test_a_package_that_ends_the_process_is_told_in_one_line(command: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_package_that_ends_the_process_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(7)\n")
     with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):
         result = command(*TINY)
@@ -122,21 +108,32 @@ def test_a_package_that_ends_the_process_is_told_in_one_line(command: Callable[.
     assert "of the package half-done (leaving:MINE): cannot be imported (SystemExit: 7)" in result.err
 
 
-def test_a_pipe_is_no_yaml_file(command: Callable[..., Result], tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    os.mkfifo(folder / "mine.yaml")
-    result = command("--config-dir", str(folder), "--config-name", "mine")
-    assert (result.status, result.out) == (2, "")
-    assert result.err == f"error: {folder}/mine.yaml: must be a file\n"
+@pytest.fixture
+def refused_yaml(refused: Refusal, tmp_path: Path) -> Refusal:
+    """Run a configuration of one's own, `mine.yaml`, that must be refused."""
+
+    def run(text: str, lines: int = 1) -> str:
+        (tmp_path / "mine").mkdir()
+        head = "" if text.startswith("defaults") else "defaults: [act_tiny, _self_]\n"
+        (tmp_path / "mine" / "mine.yaml").write_text(f"{head}{text}\n")
+        return refused("--config-dir", str(tmp_path / "mine"), "--config-name", "mine", lines=lines)
+
+    return run
 
 
-def test_every_mistake_is_told_at_once(command: Callable[..., Result]) -> None:
+def test_a_pipe_is_no_yaml_file(refused: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    os.mkfifo(tmp_path / "mine" / "mine.yaml")
+    said = refused("--config-dir", "mine", "--config-name", "mine")
+    assert said == "error: mine/mine.yaml: must be a file\n"
+
+
+def test_every_mistake_is_told_at_once(command: Command) -> None:
     result = command(*TINY, "seed=-1", "model.act_penalty=-1", "trainer.max_steps=0")
     assert [line[:7] for line in result.err.splitlines()] == ["error: "] * 3
 
 
-@pytest.mark.parametrize(("text", "message"), [
+@pytest.mark.parametrize(("text", "message"), quick_one_in(2, [
     ("trainer: {lerning_rate: 1}", "in mine.yaml: trainer.lerning_rate: unknown key (did you mean"),
     ("trainer: {max_steps: many}", "in mine.yaml: trainer.max_steps: value 'many' of type 'str'"),
     ("model: {state_rule: grave}", "model.state_rule: invalid value 'grave', expected one of [single, graves"),
@@ -144,21 +141,9 @@ def test_every_mistake_is_told_at_once(command: Callable[..., Result]) -> None:
     ("trainer: [", "mine.yaml, line 3: expected the node content"),
     ("defaults: [act_tny]", "act_tny"),
     ("model: {act_penalty: -1}", "model.act_penalty=-1.0: "),
-])  # fmt: skip
-def test_a_mistake_in_a_users_own_yaml_gets_one_line(
-    text: str, message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
-) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    head = "" if "defaults" in text else "defaults: [act_tiny, _self_]\n"
-    (folder / "mine.yaml").write_text(f"{head}{text}\n")
-    result = command("--config-dir", str(folder), "--config-name", "mine")
-    assert result.status == 2
-    assert result.err.startswith("error: ")
-    assert message in result.err
-    assert result.err.count("\n") == 1
-    assert jobs == []
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+]))  # fmt: skip
+def test_a_mistake_in_a_users_own_yaml_gets_one_line(text: str, message: str, refused_yaml: Refusal) -> None:
+    assert message in refused_yaml(text)
 
 
 HOSTILE = [
@@ -190,21 +175,15 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), HOSTILE, ids=str)
-def test_no_setting_of_hydras_runs_code(
-    arguments: list[str], message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
-) -> None:
-    result = command(*TINY, *arguments)
-    assert (result.status, result.out, jobs) == (2, "", [])
-    assert message in result.err
-    assert result.err.count("\n") <= 4  # a line for each key
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, HOSTILE), ids=str)
+def test_no_setting_of_hydras_runs_code(arguments: list[str], message: str, refused: Refusal) -> None:
+    assert message in refused(*TINY, *arguments, lines=4)  # a line for each key
 
 
 BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))])
 
 
-@pytest.mark.parametrize(("text", "message"), [
+@pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
     ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
     ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: say the folder with --config-dir"),
     ("hydra: {job_logging: {handlers: {x: {(): pathlib.Path.touch, self: planted}}}}", "Path.touch: of logs"),
@@ -219,26 +198,13 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
     ("model: &a {act_penalty: *a}", "its aliases, written out, are more than 100000 values"),
     (f"name: {'[' * 60}{']' * 60}", "nested too deeply"),
     ("name: ${logger.project}\nlogger: {project: '${name}'}", "recursive interpolation"),
-])  # fmt: skip
-def test_a_users_yaml_runs_no_code_and_has_an_end(
-    text: str, message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
-) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "mine.yaml").write_text(f"defaults: [act_tiny, _self_]\n{text}\n")
-    result = command("--config-dir", str(folder), "--config-name", "mine")
-    assert (result.status, result.out, jobs) == (2, "", [])
-    assert message in result.err
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+]))  # fmt: skip
+def test_a_users_yaml_runs_no_code_and_has_an_end(text: str, message: str, refused_yaml: Refusal) -> None:
+    assert message in refused_yaml(text, lines=4)
 
 
-def test_a_users_yaml_is_no_data(command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "mine.yaml").write_text(f"defaults: [act_tiny, _self_]\n#{' ' * 2**20}\n")
-    result = command("--config-dir", str(folder), "--config-name", "mine")
-    assert (result.status, result.out, jobs) == (2, "", [])
-    assert result.err == f"error: {folder}/mine.yaml: has more than 1 MiB\n"
+def test_a_users_yaml_is_no_data(refused_yaml: Refusal) -> None:
+    assert refused_yaml(f"#{' ' * 2**20}").endswith("mine.yaml: has more than 1 MiB\n")
 
 
 @pytest.mark.parametrize(("mode", "key", "name", "content", "message"), [
@@ -248,7 +214,7 @@ def test_a_users_yaml_is_no_data(command: Callable[..., Result], jobs: list[Expe
     ("train", "model.pretrained", "model.safetensors", b"\0", "its model.safetensors is damaged (Error while deserial"),
 ])  # fmt: skip
 def test_a_damaged_model_from_anywhere_is_one_line(
-    mode: str, key: str, name: str, content: bytes | None, message: str, command: Callable[..., Result], tmp_path: Path,
+    mode: str, key: str, name: str, content: bytes | None, message: str, command: Command, tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     model = tmp_path / "colleagues"
@@ -262,7 +228,7 @@ def test_a_damaged_model_from_anywhere_is_one_line(
     assert {path.name for path in tmp_path.iterdir()} <= {"colleagues", "cache"}
 
 
-def test_a_maze_of_walls_is_one_line(command: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_maze_of_walls_is_one_line(command: Command, tmp_path: Path) -> None:
     """It is found out when the mazes are drawn, before a run has a folder."""
     walls = ("dataset=maze_path", "dataset.walls=0.99", f"dataset.cache_dir={tmp_path}/cache")
     result = command("--config-name", "trm_tiny", "debug=default", *walls)
@@ -274,13 +240,10 @@ def test_a_maze_of_walls_is_one_line(command: Callable[..., Result], tmp_path: P
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
 def test_a_process_without_a_launcher_waits_for_nobody(
-    name: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    name: str, refused: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "1")
-    result = command(*TINY)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"error: {name}=1: is read together with ")
-    assert result.err.count("\n") == 1
+    assert refused(*TINY).startswith(f"error: {name}=1: is read together with ")
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -290,14 +253,8 @@ def test_a_process_without_a_launcher_waits_for_nobody(
     ("submitit_folder: ../planted", "hydra.launcher.submitit_folder=../planted: "),
 ])  # fmt: skip
 def test_a_users_yaml_writes_nothing_into_the_script_of_a_cluster(
-    text: str, message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+    text: str, message: str, refused_yaml: Refusal
 ) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    folder = tmp_path / "mine"
-    folder.mkdir()
     defaults = "defaults: [act_tiny, override /hydra/launcher: submitit_slurm, _self_]"
-    (folder / "mine.yaml").write_text(f"{defaults}\nhydra:\n  launcher:\n    {text}\n")
-    result = command("--config-dir", str(folder), "--config-name", "mine")
-    assert (result.status, result.out, jobs) == (2, "", [])
-    assert message.replace("\n", "\\n") in result.err
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert message in refused_yaml(f"{defaults}\nhydra:\n  launcher:\n    {text}", lines=4)

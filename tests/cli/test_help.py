@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from adadepth import run
 from adadepth.cli.composition import known_keys
 from adadepth.cli.help import about
-from adadepth.settings import ExperimentConfig
-from tests.cli.support import Result
+from tests.cli.support import Command, Jobs, Refusal
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
 
 
@@ -29,9 +27,7 @@ def own(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=str)
-def test_the_overview_has_every_experiment_and_option(
-    arguments: tuple[str, ...], command: Callable[..., Result]
-) -> None:
+def test_the_overview_has_every_experiment_and_option(arguments: tuple[str, ...], command: Command) -> None:
     result = command(*arguments)
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
@@ -45,19 +41,19 @@ def test_the_overview_has_every_experiment_and_option(
     assert max(map(len, lines)) <= 145
 
 
-def test_a_group_lists_its_options_and_keys(command: Callable[..., Result]) -> None:
+def test_a_group_lists_its_options_and_keys(command: Command) -> None:
     out = command("--help", "trainer").out
     assert "  finetune_lamb               The fine-tuning recipe of Simoulin & Crabbé (2021): LAMB, four epochs" in out
     assert "  trainer.learning_rate                  peak; above 0" in out
     assert "model." not in out
 
 
-def test_published_runs_are_one_option(command: Callable[..., Result]) -> None:
+def test_published_runs_are_one_option(command: Command) -> None:
     assert "  preset: none, paper, seed\n" in command("--help").out
     assert "  paper  The published run, everything of it, of act_base, act_cola" in command("--help", "preset").out
 
 
-def test_a_key_has_its_sentences(command: Callable[..., Result]) -> None:
+def test_a_key_has_its_sentences(command: Command) -> None:
     assert (
         command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak; above 0.\n  default: 0.001\n"
     )
@@ -67,7 +63,7 @@ def test_a_key_has_its_sentences(command: Callable[..., Result]) -> None:
     assert out.endswith("default: single")
 
 
-def test_a_key_of_several_kinds_tells_them_apart(command: Callable[..., Result]) -> None:
+def test_a_key_of_several_kinds_tells_them_apart(command: Command) -> None:
     out = command("--help", "dataset.sequence_length").out
     assert "default: 384 (QuestionConfig)" in out
     assert "tokens of a window: the question and a part of its context" in out
@@ -77,41 +73,37 @@ def test_every_key_can_be_asked_for() -> None:
     assert [key for key in known_keys() if len(about(key, [run.CONFIGS])) <= len(key)] == []
 
 
-def test_an_experiment_has_its_whole_comment(command: Callable[..., Result]) -> None:
+def test_an_experiment_has_its_whole_comment(command: Command) -> None:
     assert "preset=paper is the published run" in command("--help", "act_tiny").out
 
 
-def test_every_key_of_an_experiment_is_listed_with_its_value(command: Callable[..., Result]) -> None:
+def test_every_key_of_an_experiment_is_listed_with_its_value(command: Command) -> None:
     out = command("--config-name", "act_tiny", "model=albert_act_mini", "--help").out
     assert "  # peak; above 0\n" in out
     assert "  hidden_size: 192  # H" in out
 
 
-def test_ones_own_folder_joins_in(own: Path, command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+def test_ones_own_folder_joins_in(own: Path, command: Command, jobs: Jobs) -> None:
     given = ("--config-dir", "mine")
     out = command(*given, "--help").out
     assert "  my_docs                      My first try.\n" in out
     assert "my_texts, " in out
     assert "  my_texts              My texts.\n" in command(*given, "--help", "dataset").out
-    assert command(*given, "--config-name", "my_docs", "model=albert_act_mini").status == 0
+    command(*given, "--config-name", "my_docs", "model=albert_act_mini").checked()
     assert [(job.name, job.dataset.name) for job in jobs] == [("my_docs", "my_texts")]
     assert "(did you mean 'my_docs'?)" in command(*given, "--config-name", "my_doc").err
     assert "(did you mean 'my_texts'?)" in command(*given, "--config-name", "my_docs", "dataset=my_text").err
 
 
-def test_ones_own_configuration_has_a_published_run(
-    own: Path, command: Callable[..., Result], jobs: list[ExperimentConfig]
-) -> None:
+def test_ones_own_configuration_has_a_published_run(own: Path, command: Command, jobs: Jobs) -> None:
     (own / "my_docs.yaml").write_text("defaults: [act_tiny, _self_]\nname: my_docs\n")
     (own / "preset" / "paper").mkdir(parents=True)
     (own / "preset" / "paper" / "my_docs.yaml").write_text("# @package _global_\ntrainer: {max_steps: 7}\n")
-    assert command("--config-dir", "mine", "-cn", "my_docs", "preset=paper").status == 0
+    command("--config-dir", "mine", "-cn", "my_docs", "preset=paper").checked()
     assert [job.trainer.max_steps for job in jobs] == [7]
 
 
-def test_a_file_of_ones_own_may_not_hide_behind_ours(own: Path, command: Callable[..., Result]) -> None:
+def test_a_file_of_ones_own_may_not_hide_behind_ours(own: Path, refused: Refusal) -> None:
     (own / "dataset" / "cola.yaml").write_text("defaults: [labelled]\n")
-    result = command("--config-dir", "mine", "--config-name", "my_docs")
-    assert (result.status, result.err) == (
-        2, "error: --config-dir mine: adadepth has a dataset/cola.yaml, too; give it another name\n"
-    )  # fmt: skip
+    said = refused("--config-dir", "mine", "--config-name", "my_docs")
+    assert said == "error: --config-dir mine: adadepth has a dataset/cola.yaml, too; give it another name\n"

@@ -7,14 +7,14 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from adadepth import tasks
 from adadepth.settings import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
-from tests.cli.support import Result
+from tests.cli.support import Command
+from tests.marks_support import quick_one_in
 
 TINY = ("--config-name", "act_tiny")
 ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")]
@@ -35,7 +35,7 @@ run.main()
 """
 
 
-@pytest.mark.parametrize(("number", "status", "message"), ENDS)
+@pytest.mark.parametrize(("number", "status", "message"), quick_one_in(3, ENDS))
 def test_a_signal_during_composition_is_an_interruption(
     number: signal.Signals, status: int, message: str, tmp_path: pathlib.Path
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_signal_during_composition_is_an_interruption(
 
 @pytest.mark.parametrize(("number", "status", "message"), ENDS)
 def test_a_signal_in_a_task_does_not_wait(
-    number: signal.Signals, status: int, message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, status: int, message: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     went_on: list[bool] = []
 
@@ -58,14 +58,16 @@ def test_a_signal_in_a_task_does_not_wait(
         went_on.append(True)
 
     monkeypatch.setattr(tasks, "run", task)
+    handler = signal.getsignal(number)
     found = command(*TINY)
     assert (found.status, found.err) == (status, message)
     assert not went_on
+    assert signal.getsignal(number) is handler
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_is_ignored_at_the_start_stays_ignored(
-    number: signal.Signals, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `nohup` and a script that starts a run in the background ask for."""
     done: list[int | None] = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from tests.advice_support import next_commands
-from tests.cli.support import Result
+from tests.cli.support import Command
 from tests.marks_support import mostly_slow
 
 ROOTS = ("act_tiny", "act_hops", "ponder_tiny", "adalayers_tiny", "loop_hops", "loop_tiny", "trm_tiny", "par_tiny")
@@ -24,9 +23,8 @@ def last_screen(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root == "ponder_tiny"))
-def test_it_fits_a_terminal(root: str, command: Callable[..., Result]) -> None:
-    result = command("--config-name", root, "debug=default")
-    assert result.status == 0, result.err
+def test_it_fits_a_terminal(root: str, command: Command) -> None:
+    result = command("--config-name", root, "debug=default").checked()
     screen = last_screen(result.out)
     assert len(screen) <= 24, screen
     assert max(map(len, screen)) <= 80, screen
@@ -37,7 +35,7 @@ def test_it_fits_a_terminal(root: str, command: Callable[..., Result]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS)
-def test_every_next_command_runs_as_it_is_printed(root: str, command: Callable[..., Result]) -> None:
+def test_every_next_command_runs_as_it_is_printed(root: str, command: Command) -> None:
     out = command("--config-name", root, "debug=default").out
     for words in next_commands(out):
         assert words[:2] == ["python", "adadepth/run.py"]
@@ -46,11 +44,10 @@ def test_every_next_command_runs_as_it_is_printed(root: str, command: Callable[.
 
 
 @pytest.mark.slow
-def test_a_network_of_fixed_depth_has_no_last_word(command: Callable[..., Result]) -> None:
+def test_a_network_of_fixed_depth_has_no_last_word(command: Command) -> None:
     """The run that it is compared with has: what is next is not the same comparison again."""
     command("--config-name", "act_hops", "debug=default")
-    result = command("--config-name", "act_hops", "debug=default", "rival_of=latest")
-    assert result.status == 0, result.err
+    result = command("--config-name", "act_hops", "debug=default", "rival_of=latest").checked()
     commands = next_commands(result.out)
     assert len(commands) == 3
     assert not any("rival_of" in word for words in commands for word in words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from adadepth.cli.composition import check_yaml
 from adadepth.cli.python_values import from_python
 from adadepth.errors import ConfigError
-from adadepth.settings import ExperimentConfig
-from tests.cli.support import Result
+from tests.cli.support import Command, Jobs, Refusal
 
 
 @pytest.mark.parametrize(("value", "expected"), [
@@ -39,21 +37,19 @@ def test_names_of_classes_are_texts(value: str, names: list[str]) -> None:
     assert OverridesParser.create().parse_override(from_python(f"dataset.labels={value}")).value() == names
 
 
-def test_an_agents_values_reach_the_configuration(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+def test_an_agents_values_reach_the_configuration(command: Command, jobs: Jobs) -> None:
     made = ["--dataset.class_weights={'neg': 1, 'pos': 3}", "--dataset.max_train_examples=None", "dataset=table"]
-    assert command("--config-name=act_cola", "dataset.path=x", "dataset.labels=[1.0,true]", *made).status == 0
+    command("--config-name=act_cola", "dataset.path=x", "dataset.labels=[1.0,true]", *made).checked()
     dataset: Any = jobs[0].dataset
     assert (dataset.class_weights, dataset.max_train_examples) == ({"neg": 1, "pos": 3}, None)
     assert dataset.labels == ["1.0", "true"]
 
 
 @pytest.mark.parametrize("name", ["a(1).csv", "a[1].csv", "a=1.csv", "a,b.csv"])
-def test_a_mapping_of_files_with_marks_says_its_quotes(command: Callable[..., Result], name: str) -> None:
-    given = ("--config-name=ponder_tiny", "dataset=table")
-    refused = command(*given, f"dataset.path={{train: {name}, validation: b.csv}}")
+def test_a_mapping_of_files_with_marks_says_its_quotes(refused: Refusal, name: str) -> None:
+    given = f"dataset.path={{train: {name}, validation: b.csv}}"
     written = f'dataset.path={{train: "{name}", validation: "b.csv"}}'
-    assert (refused.status, refused.out) == (2, "")
-    assert f"has quotes around it: '{written}'" in refused.err
+    assert f"has quotes around it: '{written}'" in refused("--config-name=ponder_tiny", "dataset=table", given)
     assert OverridesParser.create().parse_override(written).value() == {"train": name, "validation": "b.csv"}
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from adadepth.settings import ExperimentConfig
-from tests.cli.support import Result
+from tests.cli.support import Command, Jobs
 from tests.wandb_support import wandb_records, wandb_summary
 
 SWEEP = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "wandb_sweep.yaml").read_text())
@@ -29,22 +27,22 @@ def agents_command(**values: float) -> list[str]:
 TRIAL = {"trainer__learning_rate": 0.002, "model__act_penalty": 0.0005}
 
 
-def test_the_agents_arguments_are_overrides(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+def test_the_agents_arguments_are_overrides(command: Command, jobs: Jobs) -> None:
     made = agents_command(**TRIAL)
     assert "--trainer.learning_rate=0.002" in made, "W&B's default form"
-    assert command(*made).status == 0
+    command(*made).checked()
     (config,) = jobs
     assert (config.trainer.learning_rate, config.model.act_penalty) == (0.002, 0.0005)  # type: ignore[attr-defined]
     assert (config.logger.report_to, config.logger.mode, config.optimise) == (["wandb"], "online", "eval/mlm_accuracy")
 
 
-def test_every_parameter_of_the_sweep_is_a_key(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+def test_every_parameter_of_the_sweep_is_a_key(command: Command, jobs: Jobs) -> None:
     given = [f"--{name}={about.get('min', about.get('values', [0])[0])}" for name, about in SWEEP["parameters"].items()]
-    assert command("--config-name=act_tiny", "budget=none", *given).status == 0
+    command("--config-name=act_tiny", "budget=none", *given).checked()
     assert len(jobs) == 1
 
 
-def test_a_flag_of_hydra_stays_one(command: Callable[..., Result]) -> None:
+def test_a_flag_of_hydra_stays_one(command: Command) -> None:
     shown = command("--config-name=act_tiny", "--cfg=job", "--trainer.max_steps=7")
     assert (shown.status, yaml.safe_load(shown.out)["trainer"]["max_steps"]) == (0, 7)
     wrong = command("--config-name=act_tiny", "--trainer.max_step=7")
@@ -54,11 +52,11 @@ def test_a_flag_of_hydra_stays_one(command: Callable[..., Result]) -> None:
 
 @pytest.mark.slow
 def test_a_trial_tells_its_objective_and_keeps_what_is_asked_for(
-    command: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_RUN_ID", "trial7")  # as the agent does
     given = ("debug=default", "logger.mode=offline", "logger.artifacts=[report,model]")
-    assert command(*agents_command(**TRIAL), *given).status == 0
+    command(*agents_command(**TRIAL), *given).checked()
     (folder,) = tmp_path.glob("outputs/act_tiny/*")
     assert [run.run_id for run in wandb_records(folder, "run")] == ["trial7"]
     final = json.loads((folder / "run.json").read_text())["final_metrics"]

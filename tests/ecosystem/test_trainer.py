@@ -9,8 +9,16 @@ from transformers import Trainer, TrainingArguments
 
 from tests.ecosystem.families_under_test import CASES, targets
 from tests.ecosystem.model_tests import BATCH
+from tests.marks_support import quick_one_in
 
-HEADS = [pytest.param(case, head, id=head.__name__) for case in CASES for head in case.models() if targets(head)]
+# Of each family the first head is quick.
+HEADS = [
+    head
+    for case in CASES
+    for head in quick_one_in(
+        99, [pytest.param(case, head, id=head.__name__) for head in case.models() if targets(head)]
+    )
+]
 
 
 def examples(case, head, config):

@@ -74,18 +74,9 @@ def layer(weights, x, bias, heads, epsilon):
     return norm(weights, "albert_layer.full_layer_layer_norm", output + attended, epsilon)
 
 
-def renormalised(probabilities):
-    """p_n = lambda_n prod_{j<n} (1 - lambda_j), divided by its sum."""
-    reached, pmf = 1.0, []
-    for probability in probabilities:
-        pmf.append(reached * probability)
-        reached *= 1.0 - probability
-    return [p / sum(pmf) for p in pmf]
-
-
 def plain_losses(logits, pmfs, labels, prior_probability, factor):
     """The reference's two loss parts: both means over steps and examples of p CE, and factor KL(p || prior)."""
-    prior = renormalised([prior_probability] * len(pmfs[0]))
+    prior = plain_pmf([prior_probability] * len(pmfs[0]), "renormalise")
     task = divergence = 0.0
     for example, (pmf, label) in enumerate(zip(pmfs, labels, strict=True)):
         for step, p in enumerate(pmf):

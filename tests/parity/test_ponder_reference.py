@@ -9,9 +9,9 @@ from transformers import AlbertConfig, AlbertModel
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification, convert_reference_state_dict
 from adadepth.errors import CheckpointError
 from adadepth.families.shared.albert.stepper import Reading
-from adadepth.halting.distribution import TRUNCATIONS, geometric_prior
+from adadepth.halting.distribution import TRUNCATIONS
 from tests.models_support import SMALL, padded_batch, small_ponder
-from tests.parity.plain_ponder import plain_losses, plain_pmf, plain_ponder, reference_layout, renormalised
+from tests.parity.plain_ponder import plain_losses, plain_pmf, plain_ponder, reference_layout
 
 REFERENCE = {
     "ce_normalisation": "mean_over_steps",
@@ -43,7 +43,7 @@ def test_equals_the_reference_classifier(attention):
     with torch.no_grad():
         outputs = model(**batch, labels=labels)
     logits, probabilities = plain_ponder(weights, *batch.values(), steps=6, heads=4, epsilon=1e-12)
-    pmfs = [renormalised(row) for row in probabilities]
+    pmfs = [plain_pmf(row, "renormalise") for row in probabilities]
     task, divergence = plain_losses(logits, pmfs, labels.tolist(), 0.2, 5e-3)
 
     assert torch.tensor(pmfs).std(dim=0).max() > 0.05, "the examples must halt differently"
@@ -58,16 +58,6 @@ def test_equals_the_reference_classifier(attention):
 def test_a_name_outside_the_reference_layout_is_refused():
     with pytest.raises(CheckpointError, match=r"pooler\.weight: not a parameter of the reference classifier"):
         convert_reference_state_dict("ponder_albert", {"pooler.weight": torch.zeros(1)})
-
-
-def test_the_references_mean_over_steps_weakens_the_task_by_their_number():
-    batch, labels = padded_batch(), torch.tensor([0, 1, 0])
-    losses = {}
-    for normalisation in ("sum", "mean_over_steps"):
-        with torch.no_grad():
-            losses[normalisation] = small_ponder(ce_normalisation=normalisation)(**batch, labels=labels).loss_parts
-    torch.testing.assert_close(losses["sum"]["task"], 6 * losses["mean_over_steps"]["task"])
-    torch.testing.assert_close(losses["sum"]["kl"], losses["mean_over_steps"]["kl"])
 
 
 @pytest.mark.parametrize("direction", ["posterior_prior", "prior_posterior"])
@@ -114,14 +104,6 @@ def test_halting_at_the_last_step_only_equals_albert(depth, tmp_path):
     assert outputs.exit_steps.tolist() == [depth] * 3
     torch.testing.assert_close(states[-1][:, :2][valid], expected[:, :2][valid], atol=1e-5, rtol=0)
     torch.testing.assert_close(outputs.logits, expected[:, 0], atol=1e-5, rtol=0)
-
-
-def test_the_prior_is_the_geometric_one():
-    with torch.no_grad():
-        outputs = small_ponder(target_halt_probability=0.3)(**padded_batch(), run_all_steps=True)
-    weights = torch.tensor([0.3 * 0.7**n for n in range(6)])
-    torch.testing.assert_close(outputs.prior.pmf, weights / weights.sum())
-    torch.testing.assert_close(outputs.prior.pmf, geometric_prior(0.3, 6, "renormalise").pmf)
 
 
 @pytest.mark.parametrize("truncation", TRUNCATIONS)

@@ -104,7 +104,7 @@ def refuse_or_take(key: str, value: Any) -> None:
         json.dumps(taken, ensure_ascii=False).encode()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(key=st.sampled_from(_OF_EVERY_RUN), value=VALUES)
 def test_a_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
     refuse_or_take(key, value)

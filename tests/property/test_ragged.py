@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from adadepth import AlbertActModel
 from adadepth.families.albert_act.ragged import _REPACK_SAVES
-from adadepth.halting.active_set import pack, scatter, split, take
+from adadepth.halting.active_set import take
 from tests.albert_act_support import every_repack, prescribe, prescribed_probabilities
 from tests.models_support import small_config
 from tests.parity.plain_act import plain_forward
@@ -167,32 +167,6 @@ def test_the_units_own_decisions(case, scale, bias):
 def _with(model, name):
     model.config.execution = name
     return model
-
-
-@given(data=st.data())
-def test_packing_and_splitting_lose_nothing(data):
-    rows, length = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
-    flags = st.lists(st.booleans(), min_size=rows * length, max_size=rows * length)
-    chosen, running = (torch.tensor(data.draw(flags)).view(rows, length) for _ in range(2))
-    active = pack(chosen)
-    assert active.slots.tolist() == [slot for slot, flag in enumerate(chosen.flatten().tolist()) if flag]
-    assert active.counts.tolist() == chosen.sum(dim=1).tolist()
-    assert active.widest == max(1, *chosen.sum(dim=1).tolist())
-    assert active.rows.tolist() == [slot // length for slot in active.slots.tolist()]
-    assert active.starts.tolist() == [0, *chosen.sum(dim=1).cumsum(0).tolist()]
-    grid = [
-        slot for row in range(rows) for slot in range(row * active.widest, row * active.widest + active.counts[row])
-    ]
-    assert active.grid.tolist() == grid
-    slots = active.slots.tolist()
-    assert active.ranks.tolist() == [slots.index(slot) if slot in slots else -1 for slot in range(chosen.numel())]
-    values = torch.arange(float(rows * length)).view(rows, length)
-    assert scatter(torch.zeros(rows, length), active.slots, take(values.flatten(), active.slots)).equal(values * chosen)
-
-    flags = running.flatten()[active.slots]
-    staying, leaving = split(flags, int(flags.sum()))
-    assert active.slots[staying].equal(pack(chosen & running).slots)
-    assert active.slots[leaving].tolist() == active.slots[~flags].tolist()
 
 
 def test_the_gradient_of_taking_is_written_where_it_came_from():

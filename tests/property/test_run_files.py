@@ -18,6 +18,7 @@ from adadepth.report.run_files import read_run
 from adadepth.runs.directory import read_record
 from adadepth.system.json_files import type_problem
 from adadepth.tasks.report import judge
+from tests.marks_support import mostly_slow
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_exits import add_exit_files
 
@@ -89,7 +90,7 @@ def damage(data: st.DataObject, run: Path, name: str) -> tuple[Any, ...]:
     return place
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, ("run.json", "exits.json").__contains__))
 @given(data=st.data())
 @HEALTH
 def test_a_field_of_another_type_is_named_and_its_file_left_out(

@@ -103,8 +103,9 @@ def harness(run, tmp_path, window):
 
 
 def ours(run, tmp_path, *settings):
-    sys.path.insert(0, str(ROOT / "examples" / "lm_eval_tasks"))
-    from python_docs import documents
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples" / "lm_eval_tasks")
+        from python_docs import documents
 
     words = len(documents()["test"][0]["text"].split())
     return language_model.evaluate(

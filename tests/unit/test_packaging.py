@@ -62,10 +62,10 @@ def test_the_lock_pins_the_version_of_torch_that_results_are_measured_with() -> 
     assert LOCKED["torch"] == "2.13.0"
 
 
-@pytest.mark.parametrize("requirement", RUNTIME + EXTRAS, ids=str)
-def test_every_requirement_is_bounded_and_satisfied_by_the_lock(requirement: Requirement) -> None:
-    assert requirement.specifier
-    assert LOCKED[canonicalize_name(requirement.name)] in requirement.specifier
+def test_every_requirement_is_bounded_and_satisfied_by_the_lock() -> None:
+    for requirement in RUNTIME + EXTRAS:
+        assert requirement.specifier, requirement
+        assert LOCKED[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -75,13 +73,6 @@ def test_the_controller_is_the_plain_loop():
         price = multiplier + PROPORTIONAL * (depth - wanted) / 6.0
         assert found.price(following).item() == pytest.approx(price, rel=1e-5)
     assert found.figures(1.0) == pytest.approx({"target": 3.0, "measured": smoothed, "multiplier": multiplier})
-
-
-def test_depth_below_the_target_is_rewarded_and_above_it_costs():
-    for depth, sign in ((1.0, -1), (5.0, 1)):
-        found = controller()
-        advance(found, depth, 0.0)
-        assert math.copysign(1, found.price(0.1).item()) == sign
 
 
 def test_the_multiplier_has_a_limit():

@@ -42,12 +42,6 @@ def test_losses_equal_a_plain_loop_and_leave_out_the_last_step():
     assert torch.equal(continuation_losses(changed, losses, 7.0, 0.2), found)
 
 
-def test_a_plateau_before_the_solution_is_worth_crossing_and_one_after_it_is_not():
-    targets = continuation_targets(torch.tensor([0.7, 0.7, 0.7, 0.0, 0.0, 0.1]), 20.0, 0.1)
-    assert targets[:3].tolist() == pytest.approx([1 / (1 + math.exp(-12))] * 3)
-    assert targets[3:].tolist() == pytest.approx([1 / (1 + math.exp(2))] * 2)
-
-
 def test_the_best_logits_are_those_of_the_targets_and_losses_get_no_gradient():
     losses = losses_of().requires_grad_()
     targets = continuation_targets(losses, 7.0, 0.2)

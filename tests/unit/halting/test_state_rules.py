@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import pytest
 import torch
 
 from adadepth.halting.exit_rules import Acceleration, Distance, apply_rule, parse_rule, state_moves
@@ -40,13 +39,6 @@ def test_moves_are_what_a_plain_loop_says():
     states = walk()
     found = [state_moves(states[n], states[n - 1], states[n - 2] if n > 1 else None) for n in range(1, len(states))]
     torch.testing.assert_close(torch.stack(found, dim=1), moves_of(states), equal_nan=True)
-
-
-def test_moves_by_hand():
-    before, previous, state = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 0.0]]), torch.tensor([[3.0, 4.0]])
-    assert state_moves(previous, before, None)[0, 0] == 1.0
-    assert state_moves(previous, before, None)[0, 1].isnan()
-    assert state_moves(state, previous, before).tolist() == [[pytest.approx(4 / 5), 1.0]]  # |(0, 4)|, |(-3, 4)| over 5
 
 
 def test_a_state_that_rests_has_no_distance_and_one_of_zeros_is_no_trouble():

@@ -23,6 +23,7 @@ from adadepth.report.run_files import read_run, write_exits
 from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
 
 STEPS = 6
+MEASURED: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"], "macs": macs}
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,23 @@ def records() -> StepRecords:
 
 
 @pytest.fixture(scope="module")
-def rows(records: StepRecords) -> dict[str, dict[str, Any]]:
-    return {row["rule"]: row for row in make_study(records)["rows"]}
+def whole(records: StepRecords) -> dict[str, Any]:
+    return make_study(records)
+
+
+@pytest.fixture(scope="module")
+def untimed(records: StepRecords) -> dict[str, Any]:
+    return make_study(records, timed=False)
+
+
+@pytest.fixture(scope="module")
+def rows(whole: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["rule"]: row for row in whole["rows"]}
 
 
 def studied(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
     parsed = [parse_rule(rule) for rule in rules]
-    found = study(records, parsed, problem="classification", metrics=["accuracy"], macs=macs, seed=seed)
+    found = study(records, parsed, seed=seed, **MEASURED)
     return {row["rule"]: row for row in found["rows"]}
 
 
@@ -58,16 +69,6 @@ def test_a_row_equals_a_plain_loop_over_examples(
     assert row["macs"] == pytest.approx(macs / 400, rel=1e-6)
     assert row["macs_ratio"] == pytest.approx(full / macs, rel=1e-6)
     assert row["shares"] == pytest.approx([steps.count(step) / 400 for step in range(1, STEPS + 1)])
-
-
-def test_the_rows_agree_with_the_records_own_exits(records: StepRecords, rows: dict[str, dict[str, Any]]) -> None:
-    summary = make_summary(records)
-    row = rows["quantile:0.5"]
-    assert row["quality"]["accuracy"] == pytest.approx(summary["exit"]["quality"]["accuracy"])
-    assert row["mean_updates"] == pytest.approx(summary["exit"]["mean"])
-    for step in summary["steps"]:
-        fixed = rows[f"fixed:{step['step']}"]
-        assert fixed["quality"]["accuracy"] == pytest.approx(step["quality"]["accuracy"])
 
 
 def test_permuted_exits_cost_the_same_and_choose_worse(rows: dict[str, dict[str, Any]]) -> None:
@@ -125,24 +126,24 @@ def test_a_rule_that_costs_more_than_full_depth_is_compared_with_that(records: S
         return float(steps.sum()) * (100.0 if "logits" in reads else 1.0)
 
     rules = [parse_rule("confidence:0.9"), parse_rule(f"fixed:{STEPS}")]
-    rule, full, *_ = study(records, rules, problem="classification", metrics=["accuracy"], macs=dear)["rows"]
+    rule, full, *_ = study(records, rules, **MEASURED | {"macs": dear})["rows"]
     assert rule["macs"] > full["macs"]
     assert rule["mixture"]["share"] == 1.0
     assert rule["mixture"]["quality"] == pytest.approx(full["quality"])
 
 
-def test_overthinking_is_the_best_step_over_the_last(records: StepRecords) -> None:
-    assert make_study(records)["overthinking"]["gap"] < 0.1
+def test_overthinking_is_the_best_step_over_the_last(records: StepRecords, whole: dict[str, Any]) -> None:
+    assert whole["overthinking"]["gap"] < 0.1
     logits = records.step_logits.clone()
     right = torch.nn.functional.one_hot(records.labels, 2).float()
     logits[:, 2], logits[:100, -1] = right, 1 - right[:100]
     logits[100:, -1] = right[100:]
-    found = make_study(replace(records, step_logits=logits))["overthinking"]
+    found = study(replace(records, step_logits=logits), [parse_rule("fixed:1")], **MEASURED)["overthinking"]
     assert found == {"step": 3, "best": 1.0, "last": 0.75, "gap": 0.25, "lost": 0.25}
 
 
-def test_where_rules_stop_is_told_by_difficulty(records: StepRecords) -> None:
-    found = make_study(records)
+def test_where_rules_stop_is_told_by_difficulty(records: StepRecords, whole: dict[str, Any]) -> None:
+    found = whole
     row = next(row for row in found["rows"] if row["rule"] == "quantile:0.5")
     exits = apply_rule(parse_rule("quantile:0.5"), None, records.halting_logits).double()
     assert sum(found["groups"].values()) == 400
@@ -150,7 +151,7 @@ def test_where_rules_stop_is_told_by_difficulty(records: StepRecords) -> None:
     easiest = row["by_difficulty"]["difficulty <= 1"]
     assert easiest == pytest.approx(float(exits[records.difficulty == 1].mean()))
     assert row["spearman"]["value"] == pytest.approx(spearmanr(exits, records.difficulty)[0])
-    unknown = make_study(replace(records, difficulty=None))
+    unknown = study(replace(records, difficulty=None), [parse_rule("quantile:0.5")], **MEASURED)
     assert unknown["groups"] == {}
     assert not any("by_difficulty" in row for row in unknown["rows"])
 
@@ -212,23 +213,12 @@ def test_the_pareto_set_equals_its_definition(points: list[tuple[float, float] |
         assert is_best == (not better)
 
 
-@given(st.lists(POINTS, max_size=12))
-def test_every_point_left_out_is_beaten_by_one_in_the_set(points: list[tuple[float, float] | None]) -> None:
-    marked = pareto(points)
-    chosen = [point for point, is_best in zip(points, marked, strict=True) if is_best]
-    for point in points:
-        if point is not None:
-            assert any(best[0] <= point[0] and best[1] >= point[1] for best in chosen)
-
-
 # ---- wall clock
 
 
 def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRecords) -> None:
-    found = study(
-        records, [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")],
-        problem="classification", metrics=["accuracy"], macs=macs,
-    )  # fmt: skip
+    rules = [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")]
+    found = study(records, rules, **MEASURED)
     assert batches(found) == []
     # Here the adaptive rule is slower than full depth at batch 8: fewer layers are not less time.
     timings = {"fixed:6": {1: 0.6, 8: 0.3}, "fixed:1": {1: 0.1, 8: 0.1}, "quantile:0.5": {1: 0.4, 8: 0.45}}
@@ -245,7 +235,7 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
 
 
 def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
-    found = study(records, [parse_rule("fixed:1")], problem="classification", metrics=["accuracy"], macs=macs)
+    found = study(records, [parse_rule("fixed:1")], **MEASURED)
     row, *_ = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
     assert row["time_ratio"] == {}
     assert row["seconds"] == {"8": 0.1}
@@ -254,9 +244,9 @@ def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -
 # ---- files and tables
 
 
-def test_files_hold_the_study(records: StepRecords, tmp_path: Path) -> None:
-    found = make_study(records)
-    write_exit_study(tmp_path, {"validation": found, "other": make_study(records, timed=False)})
+def test_files_hold_the_study(whole: dict[str, Any], untimed: dict[str, Any], tmp_path: Path) -> None:
+    found = whole
+    write_exit_study(tmp_path, {"validation": found, "other": untimed})
     assert read_run(tmp_path).of("exit_rules.json")["sets"]["validation"] == json.loads(json.dumps(found))
     with (tmp_path / "pareto.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
@@ -278,12 +268,12 @@ def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
     assert read_run(tmp_path).of("exits.json") == {"step": 12, "sets": {"validation": summary}}
 
 
-def test_console_tables_are_ascii_and_say_what_was_not_measured(records: StepRecords) -> None:
-    table = study_text(make_study(records, timed=False))
+def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str, Any], untimed: dict[str, Any]) -> None:
+    table = study_text(untimed)
     assert table.isascii()
     assert "time: not measured" in table
     assert "ms, batch" not in table
-    timed = study_text(make_study(records))
+    timed = study_text(whole)
     assert "device CPU" in timed
     assert "ms, batch 32" in timed
     line = next(line for line in timed.splitlines() if line.startswith("oracle"))

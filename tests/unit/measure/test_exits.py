@@ -13,7 +13,6 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_steps import (
     confidence_calibration,
-    first_correct_steps,
     flatten_exits,
     halting_calibration,
     step_summary,
@@ -173,10 +172,6 @@ def test_the_summary_is_json_and_its_scalars_are_finite(records: StepRecords) ->
 RIGHT = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 1, 0], [0, 0, 0]])
 TABLE_LOGITS = torch.stack([1.0 - RIGHT, RIGHT.float()], dim=-1)
 ONES = torch.ones(4, dtype=torch.int64)
-
-
-def test_first_correct_steps_by_hand() -> None:
-    assert first_correct_steps(TABLE_LOGITS, ONES).tolist() == [1, 2, 2, 4]
 
 
 def test_total_variation_by_hand() -> None:

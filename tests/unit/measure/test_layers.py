@@ -38,18 +38,6 @@ def test_figures_agree_with_scipy(values: list[float]) -> None:
     assert found["active"] == np.count_nonzero(weights)
 
 
-@pytest.mark.parametrize("blocks", [1, 6, 24])
-def test_even_and_single_weights(blocks: int) -> None:
-    even = describe_layers([1 / (blocks + 1)] * (blocks + 1))
-    assert even["entropy"] == pytest.approx(math.log(blocks + 1))
-    assert even["effective_layers"] == pytest.approx(blocks + 1)
-    assert even["expected_depth"] == pytest.approx(blocks / 2)
-    single = describe_layers([0.0] * blocks + [1.0])
-    assert (single["entropy"], single["effective_layers"], single["expected_depth"]) == (0, 1, blocks)
-    embeddings = describe_layers([1.0] + [0.0] * blocks)
-    assert (embeddings["deepest"], embeddings["active"]) == (0, 1)
-
-
 def test_statistics_give_the_weights_of_the_trace_exactly() -> None:
     weights = learned_weights(7)
     summary = evaluate(weights, batches=5)

@@ -169,14 +169,6 @@ def test_spearman_is_that_of_the_raw_losses(spread: float) -> None:
     assert found["n"] == depth.size
 
 
-def test_spearman_within_classes(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    for name in ("all", "mask"):
-        depth, losses = raw(updates, name, "updates"), raw(updates, name, "loss")
-        here = ~np.isnan(losses)
-        expected = spearmanr(depth[here], losses[here]).statistic
-        assert summary["spearman"][name]["value"] == pytest.approx(expected, abs=1e-3)
-
-
 def test_extreme_losses_do_not_break_the_table() -> None:
     depth, losses = torch.tensor([[1.0, 2, 3, 4]]), torch.tensor([[0.0, 1e-30, 5.0, 1e9]])
     real = torch.ones(1, 4, dtype=torch.bool)
@@ -204,27 +196,6 @@ def test_adding_two_accumulators_is_one_over_both(
     for mine, other in zip(first.tensors(), second.tensors(), strict=True):
         mine += other  # in place, as an all-reduce does
     assert_close(first.summary(), summary)
-
-
-def test_batching_does_not_matter(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    halves = []
-    for update in updates:
-        trace, work = update["trace"], update["work"]
-        for rows in (slice(0, 2), slice(2, None)):
-            part = DepthTrace(
-                "token", trace.updates[rows], trace.valid[rows], MAX_UPDATES, execution=trace.execution,
-                halting=Halting(trace.halting.probabilities[rows], trace.halting.remainders[rows]),
-            )  # fmt: skip
-            halves.append(
-                {
-                    "trace": part,
-                    "classes": {name: mask[rows] for name, mask in update["classes"].items()},
-                    "token_losses": update["token_losses"][rows],
-                    "hidden_states": [state[rows] for state in update["hidden_states"]],
-                    "work": type(work)(*(value / 2 for value in work)),
-                }
-            )
-    assert_close(accumulate(halves).summary(), summary)
 
 
 def assert_close(found: Any, expected: Any) -> None:

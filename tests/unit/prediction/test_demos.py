@@ -54,41 +54,6 @@ def test_pointers_are_followed() -> None:
     assert np.mean([label == answer for label, answer in pairs]) > 0.97
 
 
-def test_pointers_back_are_followed() -> None:
-    symbols = ["red", "green", "<1", "<3", "blue", "<2", "<1", "yellow", "<5", "<1", "<10", "<4"]
-    answers: list[str] = []
-    for place, symbol in enumerate(symbols):
-        answers.append(answers[place - int(symbol[1:])] if symbol.startswith("<") else symbol)
-    (prediction,) = Pipeline.from_pretrained("demo:loop")(" ".join(symbols))
-    assert [token.label for token in prediction.tokens] == answers
-
-
-def reach_cells(maze: np.ndarray) -> np.ndarray:
-    """Return which cells of a maze of `#`, `.` and `S` can be reached from the start, one step after the other."""
-    reached = maze == "S"
-    while True:
-        near = np.pad(reached, 1)
-        wider = (near[:-2, 1:-1] | near[2:, 1:-1] | near[1:-1, :-2] | near[1:-1, 2:] | reached) & (maze != "#")
-        if (wider == reached).all():
-            return reached
-        reached = wider
-
-
-def test_mazes_are_walked_through() -> None:
-    generator = np.random.default_rng(0)
-    mazes = np.where(generator.random((32, 8, 8)) < 0.4, "#", ".")
-    mazes[np.arange(32), generator.integers(0, 8, 32), generator.integers(0, 8, 32)] = "S"
-    truth = np.stack([reach_cells(maze) for maze in mazes])[mazes == "."]
-    model, tokenizer = load_parts("demo:maze")
-    ids = torch.tensor([tokenizer.convert_tokens_to_ids(maze.flatten().tolist()) for maze in mazes])
-    rows, columns = (torch.from_numpy(axis.reshape(1, 64) + 2).expand(32, -1) for axis in np.indices((8, 8)))
-    with torch.no_grad():
-        logits = model.eval()(input_ids=ids, position_ids=rows, token_type_ids=columns).logits
-    answers = np.array([model.config.id2label[index] for index in logits.argmax(-1).flatten().tolist()])
-    right = (answers.reshape(mazes.shape)[mazes == "."] == "reachable") == truth
-    assert right.mean() > max(truth.mean(), 1 - truth.mean()) + 0.1
-
-
 def test_a_maze_is_no_text() -> None:
     with pytest.raises(DataError, match="more than the 12 tokens in a row that the model reads; mode=serve"):
         Pipeline.from_pretrained("demo:maze")(" ".join("S" + "." * 143))

@@ -26,6 +26,7 @@ from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed
 from adadepth.prediction.models import first_tokens
 from adadepth.training.model_tokenizer import fit_tokenizer
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import made
 from tests.unit.families.adalayers_support import BASES, HEAD
@@ -109,6 +110,12 @@ FILLERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     for model_class in (AlbertActForMaskedLM, AlbertActForPreTraining) for kind in ("trained", "bert")
 }  # fmt: skip
 
+# One of each family, tokenizer and kind of problem.
+QUICK = {
+    "act, sentencepiece", "regression", "several labels", "ponder, byte-level", "multi exit", "plain",
+    "adalayers on bert", "stock bert",
+}  # fmt: skip
+
 
 def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any) -> tuple[str, Any]:
     """Save a model with its tokenizer as a run does; returns the folder and the model."""
@@ -123,7 +130,7 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     return str(folder / "model"), model
 
 
-@pytest.mark.parametrize("name", SENTENCES)
+@pytest.mark.parametrize("name", mostly_slow(SENTENCES, QUICK.__contains__))
 def test_classes_and_values(name: str, tmp_path: Path) -> None:
     folder, _ = save(SENTENCES[name], tmp_path)
     ours, theirs = Pipeline.from_pretrained(folder), transformers.pipeline("text-classification", model=folder)
@@ -135,7 +142,7 @@ def test_classes_and_values(name: str, tmp_path: Path) -> None:
         assert (found.scores or {"LABEL_0": found.value}) == expected, text
 
 
-@pytest.mark.parametrize("name", TAGGERS)
+@pytest.mark.parametrize("name", mostly_slow(TAGGERS, QUICK.__contains__))
 def test_tags(name: str, tmp_path: Path) -> None:
     folder, _ = save(TAGGERS[name], tmp_path, splits_words=True)
     ours = Pipeline.from_pretrained(folder)
@@ -146,7 +153,7 @@ def test_tags(name: str, tmp_path: Path) -> None:
         assert said == [(each["entity"], each["score"], each["start"], each["end"]) for each in theirs(text)], text
 
 
-@pytest.mark.parametrize("name", FILLERS)
+@pytest.mark.parametrize("name", quick_one_in(2, FILLERS))
 def test_fillings_of_masks(name: str, tmp_path: Path) -> None:
     folder, _ = save(FILLERS[name], tmp_path)
     ours, theirs = Pipeline.from_pretrained(folder), transformers.pipeline("fill-mask", model=folder, top_k=1)

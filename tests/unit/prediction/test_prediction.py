@@ -87,9 +87,8 @@ def depth_of(outputs) -> float:
 
 
 @pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_classes_are_those_of_one_text_at_a_time(classifier, texts, batch_size) -> None:
-    found = Pipeline(classifier, WORDS, batch_size=batch_size)(texts)
+def test_classes_are_those_of_one_text_at_a_time(classifier, texts) -> None:
+    found = Pipeline(classifier, WORDS, batch_size=4)(texts)
     assert len(found) == len(texts)
     for text, prediction in zip(texts, found, strict=True):
         with torch.no_grad():
@@ -322,15 +321,6 @@ def test_the_page_s_example(capsys) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(example, {})
     assert re.search(r"^\[MASK\] \d\.0 \w+$", capsys.readouterr().out, re.MULTILINE)
-
-
-def test_the_page_s_links_lead_somewhere() -> None:
-    for path in re.findall(r"\]\((?!http)([^)#]+)", DOCS.read_text(encoding="utf-8")):
-        assert (DOCS.parent / path).exists(), path
-
-
-def test_the_name_is_exported() -> None:
-    assert "Pipeline" in dir(adadepth)
 
 
 @pytest.mark.parametrize("head", [AlbertActForSequenceClassification, AlbertActForMaskedLM])

@@ -28,37 +28,25 @@ def needed(function: Callable[..., Any]) -> set[str]:
     return {name for name, each in inspect.signature(function).parameters.items() if each.default is each.empty}
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.problem is not None])
-def test_a_loader_takes_settings_and_what_it_is_told(name: str) -> None:
-    first, *others = inspect.signature(load(KINDS[name].loader or "")).parameters
-    assert first == "dataset"
-    assert needed(load(KINDS[name].loader or "")) <= {"dataset", *TOLD["loader"]}
-    assert set(others) <= TOLD["loader"]
-
-
-@pytest.mark.parametrize("predicted", PREDICTED.values(), ids=PREDICTED)
-def test_a_scorer_takes_what_it_is_told(predicted: Any) -> None:
-    assert set(inspect.signature(load(predicted.scorer)).parameters) <= TOLD["scorer"]
-
-
-@pytest.mark.parametrize("place", sorted({place for kind in KINDS.values() for place in kind.places}))
-def test_what_a_kind_names_is_there(place: str) -> None:
-    found = load(place)
-    assert callable(found) or isinstance(found, Board)
-
-
-@pytest.mark.parametrize("place", sorted({place for kind in KINDS.values() for place in kind.checks}))
-def test_a_check_takes_settings_and_what_it_is_told(place: str) -> None:
-    first, *others = inspect.signature(load(place)).parameters
-    assert first == "dataset"
-    assert set(others) <= {"config"}
-
-
-@pytest.mark.parametrize(
-    "place", sorted({place for each in (*KINDS.values(), *families().values()) for place in each.extensions})
-)
-def test_an_extension_of_training_takes_what_it_is_told(place: str) -> None:
-    assert set(inspect.signature(load(place)).parameters) <= {"config", "args", "model", "data", "seed"}
+def test_what_a_kind_names_is_there_and_takes_what_it_is_told() -> None:
+    for name, kind in KINDS.items():
+        for place in kind.places:
+            assert callable(load(place)) or isinstance(load(place), Board), place
+        for place in kind.checks:
+            first, *others = inspect.signature(load(place)).parameters
+            assert first == "dataset", place
+            assert set(others) <= {"config"}, place
+        if kind.problem is not None:
+            first, *others = inspect.signature(load(kind.loader or "")).parameters
+            assert first == "dataset", name
+            assert needed(load(kind.loader or "")) <= {"dataset", *TOLD["loader"]}, name
+            assert set(others) <= TOLD["loader"], name
+    for predicted in PREDICTED.values():
+        assert set(inspect.signature(load(predicted.scorer)).parameters) <= TOLD["scorer"], predicted
+    for each in (*KINDS.values(), *families().values()):
+        for place in each.extensions:
+            told = {"config", "args", "model", "data", "seed"}
+            assert set(inspect.signature(load(place)).parameters) <= told, place
 
 
 def test_every_kind_has_a_loader_and_a_task_of_the_core_has_its_module() -> None:
