@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = (
     "tests/unit/settings", "tests/unit/halting", "tests/unit/budget", "tests/configs/test_schema.py",
-    "tests/configs/test_validation.py", "tests/configs/test_inheritance.py", "tests/cli/test_entry.py",
+    "tests/configs/test_mistakes.py", "tests/configs/test_inheritance.py", "tests/cli/test_entry.py",
 )  # fmt: skip
 TINY = ("--config-name", "act_tiny", "debug=default", "trainer.use_cpu=true", "baseline=none")
 
@@ -60,7 +60,7 @@ def test_help_lists_the_modes_of_the_core_alone(core: Path) -> None:
     ("arguments", "message"),
     [
         (("--config-name", "act_tiny", "mode=serve"), "error: mode: invalid value 'serve', expected one of [train, "),
-        (("--config-name", "act_tiny", "serve.port=1"), "error: serve.port: unknown key"),
+        (("--config-name", "act_tiny", "serve.port=1"), "error: serve: unknown key"),
     ],
 )
 def test_what_is_gone_is_refused_in_one_line(core: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -81,5 +81,5 @@ def test_a_run_that_knew_contrib_is_read(core: Path) -> None:
     assert adadepth(ROOT, *TINY, f"output_dir={core}/before", "trainer.max_steps=2").returncode == 0
     (run,) = (core / "before").glob("*/*/run.json")
     assert "serve:" in (run.parent / "config.yaml").read_text(encoding="utf-8")
-    result = adadepth(core, "--config-name", "act_tiny", f"resume={run.parent}", "trainer.max_steps=4")
-    assert result.returncode == 0, result.stderr
+    result = adadepth(core, "--config-name", "act_tiny", f"resume={run.parent}")
+    assert "this run is finished" in result.stderr  # which its settings say
