@@ -1,4 +1,4 @@
-"""How much depth varies, and what it follows: adaptation, rank correlation, intervals."""
+"""How much depth varies and with what: effective depths, rank correlations and confidence intervals."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 _Classes = Mapping[str, Mapping[str, Any]]
 
-# Depths that are used as much as so many equally frequent ones: 1 is one depth for everybody.
+# Below this number of effective depths a model is called collapsed; 1 is the same depth for every unit.
 FEWEST_DEPTHS = 1.5
-# From this share of the variance on, what a token is decides its depth, and the token itself does not.
+# From this share of the variance on, the kind of a token alone decides its depth.
 DECIDED = 0.9
 
 _KINDS = ("plain", "mask/mask", "mask/random", "mask/original", "question", "context", "ending", "cls", "sep")
-# Ways to part the units of a set, and the classes that are their parts: no unit is in two of one way.
+# Partitions of the units of a set, each with a test for the names of its classes, which do not overlap.
 KIND = "kind"
-_WAYS: dict[str, Callable[[str], bool]] = {
+_PARTITIONS: dict[str, Callable[[str], bool]] = {
     KIND: lambda name: name in _KINDS,
     "label": lambda name: name.startswith("label: ") or name == "unlabelled",
     "correctness": lambda name: name in ("correct", "wrong"),
@@ -29,72 +29,73 @@ _WAYS: dict[str, Callable[[str], bool]] = {
 
 
 def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
-    """How many depths are really used, and by what they differ.
+    """Describe how many depths are really used, and what they depend on.
 
     The exponential of a distribution's entropy is the number of equally frequent values that are as varied.
 
     Args:
         classes: Described classes by name, `all` among them, with `n`, `mean`, `std`, `entropy` (nats), `histogram`.
-        unit: What halts.
+        unit: The unit that halts, such as `token`.
 
     Returns:
-        `effective_depths` of all units; `effective_depths_within`: the mean over classes, weighted by their units,
-        where there are any; `commonest`, the depth of most units, and `commonest_share`; `between`, see
-        `shares_between`; and `warning`, one line, where depth does not adapt. Empty where nothing halts.
+        `effective_depths` of all units; `effective_depths_within`, the mean over classes weighted by their units, if
+        there are any; `commonest`, the most frequent depth, and `commonest_share`; `between`, see `shares_between`;
+        and `warning`, one line, if depth does not adapt. Empty if nothing halts.
     """
     everyone = classes["all"]
     if "entropy" not in everyone or unit not in ("token", "sequence"):
         return {}
     histogram = everyone["histogram"]
     commonest = max(range(len(histogram)), key=histogram.__getitem__)
-    found: dict[str, Any] = {
+    adaptation: dict[str, Any] = {
         "effective_depths": math.exp(everyone["entropy"]),
         "commonest": commonest,
         "commonest_share": histogram[commonest] / everyone["n"],
         "between": shares_between(classes),
     }
-    others = [described for name, described in classes.items() if name != "all" and described["n"]]
-    if others:
-        units = sum(described["n"] for described in others)
-        found["effective_depths_within"] = sum(d["n"] * math.exp(d["entropy"]) for d in others) / units
-    if is_collapsed(found["effective_depths"]):
-        shown = f"{100 * found['commonest_share']:.0f} % of {everyone['n']:,} {unit}s stop at update {commonest}"
-        found["warning"] = f"depth does not adapt: {shown}; in effect it has {found['effective_depths']:.2f} depths"
-    elif (share := found["between"].get(KIND, {}).get("share", 0.0)) >= DECIDED:
-        found["warning"] = f"depth differs between kinds of {unit} only: {100 * share:.0f} % of its variance"
-    return found
+    subsets = [described for name, described in classes.items() if name != "all" and described["n"]]
+    if subsets:
+        units = sum(subset["n"] for subset in subsets)
+        within = sum(subset["n"] * math.exp(subset["entropy"]) for subset in subsets) / units
+        adaptation["effective_depths_within"] = within
+    if is_collapsed(effective := adaptation["effective_depths"]):
+        share = f"{100 * adaptation['commonest_share']:.0f} % of {everyone['n']:,} {unit}s stop at update {commonest}"
+        adaptation["warning"] = f"depth does not adapt: {share}; in effect it has {effective:.2f} depths"
+    elif (between := adaptation["between"].get(KIND, {}).get("share", 0.0)) >= DECIDED:
+        adaptation["warning"] = f"depth differs between kinds of {unit} only: {100 * between:.0f} % of its variance"
+    return adaptation
 
 
 def is_collapsed(effective_depths: float) -> bool:
-    """Whether so few depths are used that depth does not adapt."""
+    """Return whether so few depths are used that depth does not adapt."""
     return effective_depths < FEWEST_DEPTHS
 
 
 def effective_depths(shares: Sequence[float]) -> float:
-    """The exponential of the entropy of a distribution."""
+    """Return the exponential of the entropy of a distribution over depths."""
     return math.exp(-sum(share * math.log(share) for share in shares if share > 0))
 
 
 def shares_between(classes: _Classes) -> dict[str, dict[str, float]]:
-    """What share of the variance of depth lies between the classes of each way to part the units.
+    """Return the share of the variance of depth that lies between the classes of each partition of the units.
 
-    Epsilon squared (Kelley 1935): 1 - (SSW / (n - k)) / (SST / (n - 1)) of k classes and n units, which is 0 on average
-    where classes mean nothing, as the plain ratio of sums of squares is not.
+    Epsilon squared (Kelley 1935): 1 - (SSW / (n - k)) / (SST / (n - 1)) of k classes and n units. It is 0 on average
+    where classes mean nothing; the plain ratio of sums of squares is not.
 
     Returns:
-        By way (`kind` of token, `label`, `correctness`, `length`, `difficulty`): `share`, `classes` and `n`. A way with
-        fewer than two classes that have units, or without any variance, is absent.
+        `share`, `classes` and `n` by partition: `kind` of token, `label`, `correctness`, `length`, `difficulty`. A
+        partition without variance, or with fewer than two classes that have units, is absent.
     """
-    found = {}
-    for way, belongs in _WAYS.items():
-        parts = [described for name, described in classes.items() if belongs(name) and described["n"]]
+    shares = {}
+    for partition, is_class in _PARTITIONS.items():
+        parts = [described for name, described in classes.items() if is_class(name) and described["n"]]
         n = sum(part["n"] for part in parts)
-        if 1 < len(parts) < n and (share := _share_between(parts, n)) is not None:
-            found[way] = {"share": share, "classes": len(parts), "n": n}
-    return found
+        if 1 < len(parts) < n and (share := _epsilon_squared(parts, n)) is not None:
+            shares[partition] = {"share": share, "classes": len(parts), "n": n}
+    return shares
 
 
-def _share_between(parts: Sequence[Mapping[str, Any]], n: int) -> float | None:
+def _epsilon_squared(parts: Sequence[Mapping[str, Any]], n: int) -> float | None:
     mean = sum(part["n"] * part["mean"] for part in parts) / n
     within: float = sum(part["n"] * part["std"] ** 2 for part in parts)
     total: float = within + sum(part["n"] * (part["mean"] - mean) ** 2 for part in parts)
@@ -115,18 +116,18 @@ class Correlation(NamedTuple):
 def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: int = 0) -> Correlation | None:
     """Correlate the row and the column of the observations that a contingency table counts.
 
-    Everything in one row (column) is tied and shares its mid-rank: exact for whole-number depths, and for losses as
-    fine as their bins. The interval is the percentile bootstrap: `resamples` tables drawn from the multinomial
-    distribution of the observed one. It takes observations as independent, so it is a lower bound for tokens that
-    share sentences.
+    All observations of a row (column) are tied and share its mid-rank: exact for whole-number depths, and for losses as
+    fine as their bins. The interval is a percentile bootstrap over `resamples` tables, drawn from the multinomial
+    distribution of the observed one. It assumes independent observations, so tokens that share sentences have a wider
+    interval in truth.
 
     Args:
         table: Counts, int64, (rows, columns), both in increasing order of the value they stand for.
         resamples: Number of bootstrap tables.
-        seed: Of the bootstrap; equal tables give equal intervals.
+        seed: Seed of the bootstrap; equal tables give equal intervals.
 
     Returns:
-        The correlation, or None where it does not exist: fewer than three observations or a constant variable.
+        The correlation, or None if it does not exist: fewer than three observations or a constant variable.
     """
     rows, columns = np.nonzero(table)
     return _correlate(rows, columns, table[rows, columns], resamples, seed)
@@ -134,20 +135,20 @@ def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: in
 
 def spearman(first: NDArray[Any], second: NDArray[Any], resamples: int = 400, seed: int = 0) -> Correlation | None:
     """Correlate two variables of the same observations, (M,) each; interval and None as in `spearman_from_table`."""
-    return _correlate(*_counted_pairs(first, second), resamples, seed)
+    return _correlate(*_count_pairs(first, second), resamples, seed)
 
 
 def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
-    """Spearman's correlation of two variables, (M,) each, without an interval; None as in `spearman_from_table`."""
-    rows, columns, counts = _counted_pairs(first, second)
+    """Return Spearman's correlation of two variables, (M,) each; None as in `spearman_from_table`."""
+    rows, columns, counts = _count_pairs(first, second)
     value = _rank_correlation(rows, columns, counts) if len(first) >= 3 else float("nan")
     return None if np.isnan(value) else value
 
 
-def _counted_pairs(
+def _count_pairs(
     first: NDArray[Any], second: NDArray[Any]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
-    """The pairs of values that occur, as ranks among the values of each variable, and how often."""
+    """Return the pairs of values that occur, as ranks among the values of each variable, and their counts."""
     pairs = np.stack([np.unique(values, return_inverse=True)[1] for values in (first, second)])
     (rows, columns), counts = np.unique(pairs, axis=1, return_counts=True)
     return rows, columns, counts
@@ -163,21 +164,21 @@ def _correlate(
     generator = np.random.default_rng(seed)
     # Rows and columns that are empty in the observed table stay empty in every resampled one.
     rows, columns = (np.unique(positions, return_inverse=True)[1] for positions in (rows, columns))
-    drawn = [_rank_correlation(rows, columns, generator.multinomial(n, counts / n)) for _ in range(resamples)]
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    values = [_rank_correlation(rows, columns, generator.multinomial(n, counts / n)) for _ in range(resamples)]
+    low, high = np.nanpercentile(values, [2.5, 97.5])
     return Correlation(value, float(low), float(high), n)
 
 
 def _rank_correlation(rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64]) -> float:
-    """Pearson's correlation of the mid-ranks of cells (row, column) that hold `counts` observations each."""
-    row_ranks = _centred_ranks(np.bincount(rows, counts.astype(float)))[rows]
-    column_ranks = _centred_ranks(np.bincount(columns, counts.astype(float)))[columns]
+    """Return Pearson's correlation of the mid-ranks of cells (row, column) with `counts` observations each."""
+    row_ranks = _center_ranks(np.bincount(rows, counts.astype(float)))[rows]
+    column_ranks = _center_ranks(np.bincount(columns, counts.astype(float)))[columns]
     spread = np.sqrt((counts * row_ranks**2).sum() * (counts * column_ranks**2).sum())
     return float((counts * row_ranks * column_ranks).sum() / spread) if spread > 0 else float("nan")
 
 
-def _centred_ranks(marginal: NDArray[Any]) -> NDArray[Any]:
-    """Mid-rank of each value minus the mean rank: half the observations below it minus half of those above it."""
+def _center_ranks(marginal: NDArray[Any]) -> NDArray[Any]:
+    """Return the mid-rank of each value minus the mean rank: half of the counts below it minus half of those above."""
     below = np.cumsum(marginal) - marginal
     above = marginal.sum() - below - marginal
     ranks: NDArray[Any] = (below - above) / 2
@@ -185,11 +186,11 @@ def _centred_ranks(marginal: NDArray[Any]) -> NDArray[Any]:
 
 
 _LEVEL = 0.95
-FEWEST_CLUSTERS = 10  # clusters: of fewer the variance between them says little
+FEWEST_CLUSTERS = 10  # for an interval; the variance between fewer clusters says little
 
 
 class Sums(NamedTuple):
-    """What a mean and its interval follow from, of clusters g with m_g values of sum y_g.
+    """Sums that determine a mean and its interval, over clusters g with m_g values of sum y_g.
 
     Attributes:
         n: sum m_g.
@@ -209,7 +210,7 @@ class Sums(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over all words, its interval where there are `FEWEST_CLUSTERS` or more, and the number of clusters."""
+    """A mean, its interval if there are at least `FEWEST_CLUSTERS` clusters, and the number of clusters."""
 
     mean: float
     low: float | None
@@ -218,11 +219,11 @@ class Estimate(NamedTuple):
 
 
 def clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
-    """The mean of some values and its 95 % interval, with whole clusters as what was drawn at random.
+    """Return the mean of values and its 95 % interval, with whole clusters as independent draws.
 
     Args:
-        values: At least one, (n,).
-        clusters: Number of the sentence that each belongs to, (n,).
+        values: One or more values, (n,).
+        clusters: Number of the cluster of each value, such as its sentence, (n,).
     """
     _, group = np.unique(clusters, return_inverse=True)
     totals, sizes = np.bincount(group, values), np.bincount(group)
@@ -231,13 +232,13 @@ def clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> 
 
 
 def estimate(sums: Sums) -> Estimate:
-    """The mean of at least one value and its 95 % interval."""
-    from scipy.special import stdtrit  # scipy.stats would take a second longer; who only reads waits for neither
+    """Return the mean of one or more values and its 95 % interval."""
+    from scipy.special import stdtrit  # imported here: reading a report needs no scipy, and scipy.stats takes a second
 
     count, mean = int(sums.clusters), float(sums.total / sums.n)
     if count < FEWEST_CLUSTERS:
         return Estimate(mean, None, None, count)
     residuals = max(sums.squares - 2 * mean * sums.products + mean**2 * sums.sizes, 0.0)
     error = math.sqrt(count / (count - 1) * residuals) / sums.n
-    reach = float(stdtrit(count - 1, 0.5 + _LEVEL / 2) * error)
-    return Estimate(mean, mean - reach, mean + reach, count)
+    half_width = float(stdtrit(count - 1, 0.5 + _LEVEL / 2) * error)
+    return Estimate(mean, mean - half_width, mean + half_width, count)

@@ -1,4 +1,4 @@
-"""Classes of units by which depth is told: of tokens, sequences, answers, attributes."""
+"""Groups of units whose depths are compared: by kind of token, label, correctness, length, difficulty, attribute."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def token_classes(batch: Mapping[str, Tensor], *, cls_id: int, sep_id: int, mask
     """Sort the tokens of a batch into (overlapping) classes; padding is in none of them.
 
     Args:
-        batch: `input_ids` and `attention_mask`, (B, T) int64; where tokens were selected for prediction also
-            `mask_kind` (B, T), not 0 at a selected position, and `labels` (B, T), the original ids there.
+        batch: `input_ids` and `attention_mask`, (B, T) int64; if tokens were selected for prediction also `mask_kind`
+            (B, T), not 0 at a selected position, and `labels` (B, T), the original ids there.
         cls_id: Id of [CLS].
         sep_id: Id of [SEP].
         mask_id: Id of [MASK].
@@ -34,11 +34,11 @@ def token_classes(batch: Mapping[str, Tensor], *, cls_id: int, sep_id: int, mask
         Name to boolean mask (B, T), with the names of `TOKEN_CLASSES`. A random word that happens to be the original
         counts as `mask/original`: the model cannot tell them apart.
     """
-    fed = batch["input_ids"]
+    ids = batch["input_ids"]
     real = batch["attention_mask"].bool()
     selected = real & (batch["mask_kind"] > 0) if "mask_kind" in batch else torch.zeros_like(real)
-    unchanged = fed == batch["labels"] if "mask_kind" in batch else torch.zeros_like(real)
-    is_cls, is_sep, is_mask = (real & (fed == special) for special in (cls_id, sep_id, mask_id))
+    unchanged = ids == batch["labels"] if "mask_kind" in batch else torch.zeros_like(real)
+    is_cls, is_sep, is_mask = (real & (ids == special) for special in (cls_id, sep_id, mask_id))
     return {
         "all": real,
         "unmasked": real & ~is_mask,
@@ -61,10 +61,10 @@ def choice_classes(logits: Tensor, labels: Tensor, real: Tensor, context: Tensor
 
     Args:
         logits: (B, C).
-        labels: The right choice of each example, (B,).
-        real: Which tokens are no padding, boolean, (B, C, T).
-        context: Which are the text's before the ending, likewise.
-        ending: Which are the ending's, likewise.
+        labels: Right choice of each example, (B,).
+        real: Mask of the tokens that are no padding, boolean, (B, C, T).
+        context: Mask of the tokens before the ending, likewise.
+        ending: Mask of the tokens of the ending, likewise.
 
     Returns:
         Name to boolean mask (B, C, T), with the names of CHOICE_CLASSES: the tokens of examples whose right choice is
@@ -94,14 +94,14 @@ LENGTH_BUCKETS, DIFFICULTY_BUCKETS = 4, 8
 
 
 def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
-    """Inner borders that cut whole numbers into at most `buckets` parts of similar size.
+    """Return the inner borders that cut whole numbers into at most `buckets` parts of similar size.
 
     Args:
-        values: (M,) int64.
-        buckets: 4 for quartiles. Few distinct values get a bucket each.
+        values: Whole numbers, (M,) int64.
+        buckets: Number of parts, 4 for quartiles. Few distinct values get a bucket each.
 
     Returns:
-        Increasing; a value belongs below a border if it does not exceed it. Empty if all values are equal.
+        Increasing borders; a value lies below a border if it does not exceed it. Empty if all values are equal.
     """
     distinct = values.unique()
     if len(distinct) <= buckets:
@@ -114,15 +114,15 @@ def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SequenceClasses:
-    """Sorts sequences, or their tokens, into (overlapping) classes with fixed names.
+    """A sorter of sequences, or of their tokens, into (overlapping) classes with fixed names.
 
     Attributes:
         labels: Class names of a classification in order; empty for a regression, which has no `correct` either.
-        length_edges: From `bucket_edges`.
-        difficulty_edges: From `bucket_edges`; empty where the data set knows no difficulty.
-        difficulties: How many difficulties there are, from 0 to the largest; 0 where the data set knows none.
-        has_unlabelled: Whether there are tokens without a label among those with one.
-        has_cells: Whether they are puzzles, right where all of their cells are.
+        length_edges: Borders of the lengths, see `bucket_edges`.
+        difficulty_edges: Borders of the difficulties, likewise; empty if the data set has none.
+        difficulties: Number of difficulties, from 0 to the largest; 0 if the data set has none.
+        has_unlabelled: Whether some tokens have no label while others do.
+        has_cells: Whether sequences are puzzles, which are right if all of their cells are.
     """
 
     labels: tuple[str, ...]
@@ -134,9 +134,9 @@ class SequenceClasses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of tables."""
-        judged = ("correct", "wrong") if self.labels or self.has_cells else ()
-        by_label = (*judged, *(f"label: {label}" for label in self.labels))
+        """Names of the classes, in the order of tables."""
+        correctness = ("correct", "wrong") if self.labels or self.has_cells else ()
+        by_label = (*correctness, *(f"label: {label}" for label in self.labels))
         unlabelled = ("unlabelled",) if self.has_unlabelled else ()
         lengths = _bucket_names("length", self.length_edges)
         return ("all", *by_label, *unlabelled, *lengths, *_bucket_names("difficulty", self.difficulty_edges))
@@ -149,35 +149,33 @@ class SequenceClasses:
         difficulty: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Which units of a batch are in which class.
+        """Return the members of every class in a batch.
 
         Args:
-            logits: (B, C), or (B, T, C) where tokens are labelled, or the cells of puzzles.
-            labels: (B,), or (B, T) with a negative one where there is none; None puts no unit into a class that needs
-                one.
-            lengths: (B,) real tokens.
-            difficulty: (B,) or (B, T), likewise.
-            valid: The mask of a trace, (B,) or (B, T). With (B, T) what is said of a sequence is said of its real
-                tokens.
+            logits: Logits of sequences, (B, C), or of tokens or cells, (B, T, C).
+            labels: Labels, (B,) or (B, T), negative at units without one; None leaves the classes of labels empty.
+            lengths: Number of real tokens, (B,).
+            difficulty: Difficulty, (B,) or (B, T), negative at units without one.
+            valid: Mask of a trace, (B,) or (B, T). With (B, T) the class of a sequence holds its real tokens.
 
         Returns:
             Name to boolean mask, (B,) or the shape of `valid`, with the names of `names`.
         """
         everyone = torch.ones_like(lengths, dtype=torch.bool)
-        found = {"all": everyone}
+        masks = {"all": everyone}
         if self.labels:
             predictions = logits.argmax(dim=-1)
-            found |= self._by_label(predictions, torch.full_like(predictions, -1) if labels is None else labels)
+            masks |= self._mask_labels(predictions, torch.full_like(predictions, -1) if labels is None else labels)
         elif self.has_cells and labels is not None:
             right = is_right(logits, labels)
-            found |= {"correct": right, "wrong": ~right}
-        found |= _by_bucket("length", lengths, self.length_edges)
+            masks |= {"correct": right, "wrong": ~right}
+        masks |= _mask_buckets("length", lengths, self.length_edges)
         if difficulty is not None:
-            found |= _by_bucket("difficulty", difficulty, self.difficulty_edges)
-        found = {name: found.get(name, ~everyone) for name in self.names}
-        return found if valid is None else {name: like_units(mask, valid) & valid for name, mask in found.items()}
+            masks |= _mask_buckets("difficulty", difficulty, self.difficulty_edges)
+        masks = {name: masks.get(name, ~everyone) for name in self.names}
+        return masks if valid is None else {name: like_units(mask, valid) & valid for name, mask in masks.items()}
 
-    def _by_label(self, predictions: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def _mask_labels(self, predictions: Tensor, labels: Tensor) -> dict[str, Tensor]:
         labelled, right = labels >= 0, predictions == labels
         by_label = {f"label: {name}": labels == number for number, name in enumerate(self.labels)}
         return {"correct": labelled & right, "wrong": labelled & ~right, **by_label, "unlabelled": ~labelled}
@@ -191,26 +189,26 @@ def classes_of(
     *,
     has_cells: bool = False,
 ) -> SequenceClasses:
-    """The classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
+    """Return the classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
 
     Args:
         labels: Class names in order; empty for a regression.
-        lengths: Real tokens of every sequence, (M,) int64.
-        difficulty: Of every unit that has one, (U,) int64, where the data set knows it.
+        lengths: Number of real tokens of every sequence, (M,) int64.
+        difficulty: Difficulty of every unit that has one, (U,) int64; None if the data set has none.
         has_unlabelled: See `SequenceClasses`.
         has_cells: See `SequenceClasses`.
     """
-    found = SequenceClasses(
+    classes = SequenceClasses(
         tuple(labels), bucket_edges(lengths, LENGTH_BUCKETS), has_unlabelled=has_unlabelled, has_cells=has_cells
     )
     if difficulty is None or not len(difficulty):
-        return found
+        return classes
     edges = bucket_edges(difficulty, DIFFICULTY_BUCKETS)
-    return replace(found, difficulty_edges=edges, difficulties=int(difficulty.max()) + 1)
+    return replace(classes, difficulty_edges=edges, difficulties=int(difficulty.max()) + 1)
 
 
 def like_units(values: Tensor, units: Tensor) -> Tensor:
-    """Values of sequences, (B,), or of units already, such that they broadcast to units (B,) or (B, T)."""
+    """Return values of sequences, (B,), or of units, in a shape that broadcasts to units (B,) or (B, T)."""
     return values.reshape(*values.shape, *(1,) * (units.dim() - values.dim()))
 
 
@@ -221,56 +219,57 @@ def _bucket_names(kind: str, edges: Sequence[int]) -> list[str]:
     return [f"{kind} {bucket}" for bucket in (f"<= {edges[0]}", *middle, f"> {edges[-1]}")]
 
 
-def _by_bucket(kind: str, values: Tensor, edges: Sequence[int]) -> dict[str, Tensor]:
+def _mask_buckets(kind: str, values: Tensor, edges: Sequence[int]) -> dict[str, Tensor]:
     if not edges:
         return {}
     bucket = torch.bucketize(values, torch.tensor(edges, device=values.device))
-    # A negative value says that there is none.
+    # A negative value means that the unit has none.
     return {name: (bucket == number) & (values >= 0) for number, name in enumerate(_bucket_names(kind, edges))}
 
 
-PARTS = 16  # of similar size, in which more values than that are told
-FEWEST_OF_A_PART = 10  # examples of a part; rarer values join their neighbours
+PARTS = 16  # ranges of similar size, for attributes with more values than that
+FEWEST_OF_A_PART = 10  # examples of a range; rarer values join their neighbours
 
 
 def describe_attributes(
     attributes: Mapping[str, NDArray[np.int64]], depth: NDArray[np.int64], right: NDArray[np.bool_]
 ) -> dict[str, dict[str, Any]]:
-    """Figures of depth for every value of every attribute, or for ranges of values that are many or rare.
+    """Describe depth for every value of every attribute, or for ranges of values that are many or rare.
 
     Args:
-        attributes: By name, whole numbers from 0 on, (examples,) each. One that is the same for all is left out.
+        attributes: Whole numbers from 0 on, (examples,), by name. An attribute with one value only is left out.
         depth: Updates of each example, (examples,).
-        right: Whether its answer is right, likewise.
+        right: Mask of the examples with a right answer, (examples,).
 
     Returns:
         For every attribute `rows`, each with the range of values `from`, `to` and their mean `value`, the figures of
         depth, `accuracy` and `accuracy_n`; and `spearman`, of depth with the attribute, where it exists.
     """
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for name, values in attributes.items():
         if (values == values[0]).all():
             continue
-        found[name] = {"rows": [_row(values[part], depth[part], right[part]) for part in _parts(values)]}
+        rows = [_describe_part(values[part], depth[part], right[part]) for part in _split_values(values)]
+        described[name] = {"rows": rows}
         if (correlation := spearman(depth, values)) is not None:
-            found[name]["spearman"] = correlation._asdict()
-    return found
+            described[name]["spearman"] = correlation._asdict()
+    return described
 
 
-def _parts(values: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
-    """Which examples belong together, by increasing value."""
+def _split_values(values: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
+    """Yield the mask of the examples of each range of values, by increasing value."""
     part = np.searchsorted(bucket_edges(torch.from_numpy(values), PARTS), values)
     last = part.max()
     together = np.zeros(len(values), dtype=bool)
     for number in np.unique(part):
         together = together | (part == number)
-        left = (part > number).sum()
-        if number == last or (together.sum() >= FEWEST_OF_A_PART and left >= FEWEST_OF_A_PART):
+        larger = (part > number).sum()
+        if number == last or (together.sum() >= FEWEST_OF_A_PART and larger >= FEWEST_OF_A_PART):
             yield together
             together = np.zeros_like(together)
 
 
-def _row(values: NDArray[np.int64], depth: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, Any]:
+def _describe_part(values: NDArray[np.int64], depth: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, Any]:
     row: dict[str, Any] = {"value": float(values.mean()), "from": int(values.min()), "to": int(values.max())}
     row |= describe_histogram(np.bincount(depth))
     put_accuracy(row, right.sum(), len(right))

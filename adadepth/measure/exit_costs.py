@@ -1,4 +1,4 @@
-"""What an exit rule costs, and which rules no other beats at less work."""
+"""Costs of exit rules, and their Pareto sets of cost and quality."""
 
 from __future__ import annotations
 
@@ -7,43 +7,41 @@ from typing import Any
 
 from adadepth.measure.quality import metric_key
 
-ORACLE = "oracle"  # right for the first time
-SETTLED = "oracle:stays"  # right from here on
-
-
+ORACLE = "oracle"  # the first right step
+SETTLED = "oracle:stays"  # the first step from which on all are right
 X_AXES = ("mean_updates", "macs")
 
 
-def warnings(found: Mapping[str, Any]) -> list[str]:
-    """What is odd about rules, one line for all rules of which the same is to be said."""
+def warnings(study: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of a study, one line for all rules with the same one."""
     rules: dict[str, list[str]] = {}
-    for row in found["rows"]:
+    for row in study["rows"]:
         if "warning" in row:
             rules.setdefault(row["warning"], []).append(row["rule"])
     return [f"{warning} ({', '.join(names)})" for warning, names in rules.items()]
 
 
-def batches(found: Mapping[str, Any]) -> list[str]:
-    """The batch sizes that were timed, increasing."""
-    return sorted({batch for row in found["rows"] for batch in row.get("seconds", {})}, key=int)
+def batches(study: Mapping[str, Any]) -> list[str]:
+    """Return the timed batch sizes, increasing."""
+    return sorted({batch for row in study["rows"] for batch in row.get("seconds", {})}, key=int)
 
 
-def mark_pareto(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Name in every row the axes of cost on which no other row is at least as good and as cheap, and better in one.
+def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to every row `pareto`, the axes of cost on which no other row dominates it.
 
-    The oracles take no part: nobody can run them.
+    The oracles take no part, because they cannot be run.
     """
-    axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(found))]
-    rows = [{**row, "pareto": []} for row in found["rows"]]
+    axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
+    rows = [{**row, "pareto": []} for row in study["rows"]]
     for axis in axes:
         points = [None if row["kind"] == "ceiling" else _point(row, axis) for row in rows]
         for row, is_best in zip(rows, pareto(points), strict=True):
             row["pareto"] += [axis] if is_best else []
-    return {**found, "rows": rows}
+    return {**study, "rows": rows}
 
 
 def row_cost(row: Mapping[str, Any], axis: str) -> float | None:
-    """A row's cost on an axis: `mean_updates`, `macs` or `seconds/<batch>`; None if it was not measured."""
+    """Return the cost of a row on an axis: `mean_updates`, `macs` or `seconds/<batch>`; None if not measured."""
     name, _, batch = axis.partition("/")
     value = row.get(name, {}).get(batch) if batch else row.get(name)
     return None if value is None else float(value)
@@ -55,21 +53,20 @@ def _point(row: Mapping[str, Any], axis: str) -> tuple[float, float] | None:
 
 
 def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
-    """Which points (cost, quality) no other one dominates; None takes no part and is never in the set.
+    """Return for each point (cost, quality) whether no other one dominates it; None never belongs to the set.
 
     A point dominates another if it costs no more, is no worse, and differs in one of the two.
     """
+    measured = {point for point in points if point is not None}
 
-    def dominated(point: tuple[float, float]) -> bool:
-        return any(
-            other is not None and other != point and other[0] <= point[0] and other[1] >= point[1] for other in points
-        )
+    def is_dominated(cost: float, quality: float) -> bool:
+        return any(x <= cost and y >= quality and (x, y) != (cost, quality) for x, y in measured)
 
-    return [point is not None and not dominated(point) for point in points]
+    return [point is not None and not is_dominated(*point) for point in points]
 
 
 def score_title(study: Mapping[str, Any]) -> str:
-    """The title of `score`, with the metrics that it is the mean of; of a text it is minus the loss."""
+    """Return the title of `score`, with the metrics that it averages; for a text, minus the loss."""
     if study["problem"] == "language_model":
         return "score (minus the loss, nats)"
     names = ", ".join(metric_key(name) for name in study["metrics"])
@@ -77,7 +74,7 @@ def score_title(study: Mapping[str, Any]) -> str:
 
 
 def in_pareto_sets(row: Mapping[str, Any]) -> str:
-    """On which axes of cost a row is in the Pareto set, in short: `updates, MACs, time 1/8/32`."""
+    """Format the axes of cost on which a row is in the Pareto set, such as `updates, MACs, time 1/8/32`."""
     if row["kind"] == "ceiling":
         return "not a system"
     names = [short for axis, short in (("mean_updates", "updates"), ("macs", "MACs")) if axis in row["pareto"]]

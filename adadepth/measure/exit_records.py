@@ -1,4 +1,4 @@
-"""Labelled tokens as units of an evaluation: each is an example of `StepRecords`, numbered by sequence and position.
+"""Records of the examples of an evaluation with the predictions of every step, and their recorder.
 
 Shape legend: B batch, T tokens, K units that the model read, U of them that have a label, N steps, C classes.
 """
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from adadepth.halting.trace import DepthTrace
 
-# A unit's index is that of its sequence times this, plus its position: longer sequences do not exist.
+# Where tokens are the examples, an index is that of the sequence times this plus the position; no sequence is longer.
 POSITIONS = 2**20
 
 
 def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
-    """What is kept of every labelled token of a batch.
+    """Return the records of every labelled token of a batch.
 
     Args:
-        batch: `index` (B,), `attention_mask` and `labels` (B, T), and maybe `difficulty`, (B,) or (B, T).
+        batch: `index` (B,), `attention_mask` and `labels` (B, T), and optionally `difficulty`, (B,) or (B, T).
         outputs: `unit_slots` (K,), `step_logits` (K, N, C), `halting_logits` (K, N) or None, `exit_steps` (K,);
             `logits` (B, T, C); if the model has them `state_moves` (K, N, 2).
 
@@ -47,7 +47,8 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
     }
     if (ran := outputs.trace.ran) is not None:
         columns["ran"] = nn.functional.pad(ran.flatten(0, 1)[slots], (0, outputs.trace.max_updates - ran.shape[-1]))
-        columns["depth"] = (columns["ran"] & _until(exits, outputs.trace.max_updates)).sum(dim=1).float()
+        is_before = torch.arange(outputs.trace.max_updates, device=exits.device) < exits.unsqueeze(1)
+        columns["depth"] = (columns["ran"] & is_before).sum(dim=1).float()
     for name in ("halting_logits", "state_moves"):
         if (values := getattr(outputs, name, None)) is not None:
             columns[name] = values[labelled].float()
@@ -56,34 +57,29 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
     return columns
 
 
-def _until(exits: Tensor, steps: int) -> Tensor:
-    """Whether each unit has not left before each step, (U, N)."""
-    return torch.arange(1, steps + 1, device=exits.device) <= exits.unsqueeze(1)
-
-
 def sequences_of(index: Tensor) -> Tensor:
-    """The number of each unit's sequence, (M,)."""
+    """Return the number of the sequence of each token, (M,), from its index."""
     return index // POSITIONS
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """The examples of an evaluation, each once, in the order of their index; tensors on the CPU.
+    """Examples of an evaluation, each once, in the order of their index; tensors on the CPU.
 
     Attributes:
         index: Position in the evaluated set, (M,) int64.
-        lengths: Real positions of the input, (M,) int64.
-        logits: At each example's own exit, (M, C) float32.
-        depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens where those halt.
-        max_updates: N, the most updates there can be.
-        labels: (M,), int64 for classes, float32 for a regression; None for an unlabelled set.
-        difficulty: (M,) int64 where the data set knows it.
-        step_logits: Of every step, (M, N, C) float32, NaN where an example did not run it; None without such logits.
-        halting_logits: Of every step, (M, N) float32, likewise.
-        state_moves: How every step moved the state, which is all that is kept of it, (M, N, 2) float32, likewise; see
+        lengths: Number of real positions of the input, (M,) int64.
+        logits: Logits at the exit of each example, (M, C) float32.
+        depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens if those halt.
+        max_updates: N, the largest number of updates.
+        labels: Labels, (M,), int64 for classes, float32 for a regression; None for an unlabelled set.
+        difficulty: Difficulty, (M,) int64; None if the data set has none.
+        step_logits: Logits of every step, (M, N, C) float32, NaN after an example stopped; None without such logits.
+        halting_logits: Halting logits of every step, (M, N) float32, likewise.
+        state_moves: Moves of the state in every step, (M, N, 2) float32, likewise; see
             `adadepth.halting.exit_rules.state_moves`.
-        exit_steps: 1-based, (M,) int64; None where whole examples do not halt.
-        ran: Which steps updated each example, (M, N) boolean; None: all of them, until its exit.
+        exit_steps: Exit step, 1-based, (M,) int64; None if whole examples do not halt.
+        ran: Mask of the steps that updated each example, (M, N) boolean; None: all of them, until its exit.
     """
 
     index: Tensor
@@ -100,7 +96,7 @@ class StepRecords:
     ran: Tensor | None = None
 
     def updates(self, exit_steps: Tensor) -> Tensor:
-        """How often each example had been updated when it left at these steps, (M,) float64."""
+        """Return the number of updates of each example at these exit steps, (M,) float64."""
         if self.ran is None:
             return exit_steps.double()
         return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
@@ -110,61 +106,60 @@ class StepRecords:
 
     @property
     def ran_every_step(self) -> bool:
-        """Whether there are logits of every step for every example, as the study of exit rules needs."""
+        """Whether every example has the logits of every step, which the study of exit rules needs."""
         return self.step_logits is not None and not bool(self.step_logits.isnan().any())
 
 
 class StepRecorder:
-    """Collects records batch by batch; those of several processes are put together by `merge`."""
+    """A collector of records, batch by batch; `merge` joins those of several processes."""
 
     def __init__(self) -> None:
         self._batches: list[dict[str, Tensor]] = []
 
     @torch.no_grad()
     def add(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Keep what a batch says.
+        """Add the examples of a batch.
 
         Args:
-            batch: `index` (B,), `attention_mask` (B, T) or `inputs` (B, T), and if there are any `labels` and
-                `difficulty` (B,).
+            batch: `index` (B,), `attention_mask` or `inputs` (B, T), and optionally `labels` and `difficulty` (B,).
             outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`,
                 `state_moves`.
-                With `logits` (B, T, C) of tokens that halt every labelled one is an example; see `token_columns`.
+                With `logits` (B, T, C) and tokens that halt, every labelled token is an example; see `token_columns`.
         """
         by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
-        kept = token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
-        self.keep(kept, outputs.trace.max_updates)
+        columns = token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
+        self.keep(columns, outputs.trace.max_updates)
 
     def keep(self, columns: Mapping[str, Tensor], max_updates: int) -> None:
-        """Keep columns of `StepRecords` that were made of a batch already; N is `max_updates`."""
-        kept = {**columns, "max_updates": torch.tensor([max_updates])}
-        self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
+        """Add columns of `StepRecords`; N is `max_updates`."""
+        columns = {**columns, "max_updates": torch.tensor([max_updates])}
+        self._batches.append({name: values.detach().cpu() for name, values in columns.items()})
 
     def parts(self) -> dict[str, Tensor]:
-        """Everything collected so far by name, for `merge`; empty if this process had no batch."""
+        """Return all columns so far, by name, for `merge`; empty if this process had no batch."""
         names = self._batches[0] if self._batches else ()
         return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
 
 
 def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
-    """What is kept of every sequence of a batch."""
+    """Return the records of every sequence of a batch."""
     real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
     steps = getattr(outputs, "exit_steps", None)
-    kept = {
+    columns = {
         "index": batch["index"],
         "lengths": real.sum(dim=-1).long(),
         "logits": outputs.logits.float(),
         "depth": _mean_updates(outputs.trace) if steps is None else steps.float(),
     }
-    kept |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
+    columns |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
     for name in ("step_logits", "halting_logits", "state_moves"):
         if (values := getattr(outputs, name, None)) is not None:
-            kept[name] = values.float()
-    return kept if steps is None else kept | {"exit_steps": steps}
+            columns[name] = values.float()
+    return columns if steps is None else columns | {"exit_steps": steps}
 
 
 def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
-    """Put the parts of all processes together; an example that came twice (padding of a sampler) counts once."""
+    """Join the parts of all processes; an example that occurs twice (padding of a sampler) counts once."""
     filled = [part for part in parts if part]
     assert filled, "no process evaluated anything"
     joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
@@ -174,7 +169,7 @@ def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
 
 
 def _mean_updates(trace: DepthTrace) -> Tensor:
-    """Updates of each example, (B,) float32: a mean over real tokens where tokens halt."""
+    """Return the updates of each example, (B,) float32: a mean over real tokens if tokens halt."""
     updates = trace.updates.float()
     if updates.dim() == 1:
         return updates

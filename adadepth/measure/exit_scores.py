@@ -1,4 +1,4 @@
-"""The quality of recorded examples under exit steps: metrics of their predictions, or of a text its tokens' losses.
+"""Quality of recorded examples at exit steps: metrics of their predictions, or the loss of the tokens of a text.
 
 Shape legend: M examples, N steps, C classes.
 """
@@ -15,69 +15,76 @@ from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.scoring import example_losses, is_right, quality_of
 from adadepth.settings.kinds import Problem
 
-NEAR = -math.log(0.99)  # nats of a token: at so much more its likelihood is 99 %
+NEAR = -math.log(0.99)  # nats of a token by which its likelihood falls to 99 %
 
 
 class StepScores:
-    """What exit steps are worth on recorded examples.
+    """Scores of recorded examples at exit steps.
 
-    The losses of a text's tokens are computed once, so that a further choice of exits costs no pass over the logits.
+    The losses of the tokens of a text are computed once, so that another choice of exits needs no pass over the logits.
 
     Args:
-        records: Of a labelled set, with the logits of every step.
-        problem: What is predicted; of a language model the next token.
+        records: Records of a labelled set, with the logits of every step.
+        problem: Kind of prediction; for a language model the next token.
         metrics: Names for `quality_of`.
 
     Attributes:
-        right: Which step's prediction is right, boolean (M, N); None of values.
+        right: Mask of the steps with a right prediction, boolean (M, N); None for a regression.
         losses: Cross-entropy in nats of every step of a language model, float64 (M, N); else None.
     """
 
     def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str]) -> None:
         assert records.step_logits is not None
         assert records.labels is not None
-        self._step_logits, self._labels, self._problem, self._metrics = (
-            records.step_logits, records.labels, problem, metrics,
-        )  # fmt: skip
+        self._step_logits, self._labels = records.step_logits, records.labels
+        self._problem, self._metrics = problem, metrics
         self.right = None if problem == "regression" else is_right(self._step_logits, self._labels)
         self.losses: Tensor | None = None
         if problem == "language_model":
             by_step = (example_losses(logits, self._labels, problem) for logits in self._step_logits.unbind(dim=1))
             self.losses = torch.stack(list(by_step), dim=1).double()
 
-    def at(self, steps: Tensor) -> dict[str, float]:
-        """The metrics, and `score`, of the predictions at exit steps, int64 (M,)."""
+    def score_exits(self, steps: Tensor) -> dict[str, float]:
+        """Return the metrics, and `score`, of the predictions at exit steps, int64 (M,)."""
         if self.losses is None:
-            return self.of(self._step_logits[torch.arange(len(steps)), steps - 1])
-        loss = float(_chosen(self.losses, steps).mean())
+            return self.score_logits(self._step_logits[torch.arange(len(steps)), steps - 1])
+        loss = float(_gather_steps(self.losses, steps).mean())
         return {"loss": loss, "score": -loss}
 
-    def of(self, logits: Tensor) -> dict[str, float]:
-        """The same of other predictions, from their logits (M, C)."""
+    def score_logits(self, logits: Tensor) -> dict[str, float]:
+        """Return the metrics, and `score`, of predictions from their logits, (M, C)."""
         return quality_of(logits, self._labels, self._problem, self._metrics)
 
-    def values(self, steps: Tensor) -> Tensor | None:
-        """What predictions are worth at exits, float64 (M,): whether they are right, or minus their nats."""
+    def score_examples(self, steps: Tensor) -> Tensor | None:
+        """Return 1 for each right prediction at exit steps, else 0, or for a text minus the loss; float64 (M,).
+
+        None for a regression.
+        """
         if self.losses is not None:
-            return -_chosen(self.losses, steps)
-        return None if self.right is None else _chosen(self.right.double(), steps)
+            return -_gather_steps(self.losses, steps)
+        return None if self.right is None else _gather_steps(self.right.double(), steps)
 
 
-def _chosen(values: Tensor, steps: Tensor) -> Tensor:
+def _gather_steps(values: Tensor, steps: Tensor) -> Tensor:
     return values.gather(1, steps.unsqueeze(1) - 1).squeeze(1)
 
 
 def least_loss_exits(losses: Tensor) -> Tensor:
-    """Upper bound, not a system: the first step of the least loss, (M, N) to int64 (M,)."""
+    """Return the first step of the least loss, (M, N) to int64 (M,): an upper bound, not a system."""
     return losses.argmin(dim=1) + 1
 
 
 def near_last_exits(losses: Tensor, tolerance: float = NEAR) -> Tensor:
-    """The first step from which on the loss is never more than `tolerance` above the last one's, int64 (M,).
+    """Return the first step from which on the loss is at most `tolerance` above that of the last step, int64 (M,).
 
-    It is as good as the last step but for the tolerance, at the fewest updates: what a rule needs that stops when more
-    updates would change nothing.
+    Args:
+        losses: Losses of every step, (M, N).
+        tolerance: Accepted difference of losses in nats.
     """
-    near = losses <= losses[:, -1:] + tolerance
-    stays = near.flip(1).int().cumprod(dim=1)
-    return losses.shape[1] - stays.sum(dim=1) + 1
+    return first_stable_step(losses <= losses[:, -1:] + tolerance)
+
+
+def first_stable_step(holds: Tensor) -> Tensor:
+    """Return the first step from which on a condition holds at every step, else N: boolean (M, N) to int64 (M,)."""
+    steps = holds.shape[1]
+    return (steps + 1 - holds.flip(1).int().cumprod(dim=1).sum(dim=1)).clamp(max=steps)

@@ -1,4 +1,4 @@
-"""How well a model knows when it may stop, and how sure it may be: two calibrations of recorded classifications.
+"""Summary of a stepwise evaluation: quality of every step, and calibration of halting and confidence.
 
 Shape legend: M examples, N steps, C classes.
 """
@@ -31,11 +31,11 @@ CONFIDENCE_BINS = 15
 
 
 def first_correct_steps(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """The first step whose prediction is right, 1-based, (M,) int64; N + 1 where none is.
+    """Return the first step whose prediction is right, 1-based, (M,) int64; N + 1 where none is.
 
     Args:
-        step_logits: (M, N, C).
-        labels: (M,) int64.
+        step_logits: Logits of every step, (M, N, C) or of cells (M, N, L, C).
+        labels: Classes, (M,) int64 or (M, L).
     """
     right = is_right(step_logits, labels)
     first = right.int().argmax(dim=1) + 1
@@ -43,16 +43,16 @@ def first_correct_steps(step_logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def halting_calibration(step_logits: Tensor, labels: Tensor, pmf: Tensor) -> dict[str, Any]:
-    """Compare where examples are first right with where the halting distribution puts its mass.
+    """Compare the distribution of the first right step with the mean halting distribution.
 
     With f_n the share of examples first right at step n, f_0 the share never right, p_n the mean halting probability of
-    step n and p_0 = 1 - sum_n p_n what the distribution leaves (0 unless it is truncated without a rule), the distance
+    step n and p_0 = 1 - sum_n p_n the missing mass (0 unless it is truncated without a rule), the distance
     is the total variation 1/2 sum_n |f_n - p_n| over n = 0..N: 0 for equal, 1 for disjoint distributions. A model that
     is often wrong at every step cannot reach 0: f_0 is a lower bound where p_0 = 0.
 
     Args:
-        step_logits: (M, N, C).
-        labels: (M,) int64.
+        step_logits: Logits of every step, (M, N, C).
+        labels: Classes, (M,) int64.
         pmf: Halting distribution of every example, (M, N).
 
     Returns:
@@ -72,13 +72,13 @@ def halting_calibration(step_logits: Tensor, labels: Tensor, pmf: Tensor) -> dic
 
 
 def confidence_calibration(confidence: Tensor, right: Tensor, bins: int = CONFIDENCE_BINS) -> dict[str, Any]:
-    """Expected calibration error of a probability of being right (Guo et al. 2017, equation 3), with its bins.
+    """Return the expected calibration error of a probability of being right, with its bins (Guo et al. 2017, eq. 3).
 
     ECE = sum_b n_b / M |accuracy_b - confidence_b| over `bins` bins of equal width, each without its lower border.
 
     Args:
-        confidence: The probability of being right: the highest of a class, or what the model says itself; (M,).
-        right: Whether it is, boolean (M,).
+        confidence: Probability of being right, (M,): the highest of a class, or a judgement of the model.
+        right: Mask of the right predictions, boolean (M,).
         bins: Number of bins on [0, 1].
 
     Returns:
@@ -111,41 +111,41 @@ def step_summary(
     truncation: TruncationLike | None = None,
     kl_direction: KLDirectionLike = "posterior_prior",
 ) -> dict[str, Any]:
-    """Everything that the records of an evaluation say about steps and exits, as JSON values.
+    """Summarise the steps and exits of an evaluation as JSON values.
 
     Args:
-        records: Of the whole evaluated set.
-        problem: What is predicted: a class, or one value.
+        records: Records of the whole evaluated set.
+        problem: Kind of prediction: a class, or one value.
         labels: Class names in order; empty for a regression.
         metrics: Names for `quality`.
-        prior_pmf: What training draws the halting distribution towards, (N,).
-        truncation: Of the halting distribution; None if the model has no halting probabilities.
-        kl_direction: Of the divergence from the prior.
+        prior_pmf: Prior of the halting distribution, (N,).
+        truncation: Truncation of the halting distribution; None if the model has no halting probabilities.
+        kl_direction: Direction of the divergence from the prior.
 
     Returns:
-        `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at each example's own exit); `halting` (expected
+        `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected
         steps, entropy, divergence); `steps`, a row for every step; `classes`; `calibration`; `spearman`; `missing`.
     """
     missing: dict[str, str] = {}
-    posterior = _posterior(records, truncation, missing)
-    found = {
+    posterior = _build_posterior(records, truncation, missing)
+    return {
         "n": len(records),
         "max_steps": records.max_updates,
         "problem": problem,
-        "exit": _at_exit(records, problem, metrics, missing),
-        "halting": _halting(posterior, prior_pmf, truncation, kl_direction, missing),
-        "steps": _steps(records, problem, metrics, posterior, prior_pmf, missing),
-        "classes": _classes(records, labels, posterior),
-        "calibration": _calibration(records, problem, posterior, missing),
-        "spearman": _correlations(records, problem, posterior, missing),
+        "exit": _describe_exits(records, problem, metrics, missing),
+        "halting": _describe_halting(posterior, prior_pmf, truncation, kl_direction, missing),
+        "steps": _describe_steps(records, problem, metrics, posterior, prior_pmf, missing),
+        "classes": _describe_classes(records, labels, posterior),
+        "calibration": _describe_calibration(records, problem, posterior, missing),
+        "spearman": _correlate_depth(records, problem, posterior, missing),
+        "missing": missing,
     }
-    return {**found, "missing": missing}
 
 
 # ---- the parts of the summary
 
 
-def _posterior(
+def _build_posterior(
     records: StepRecords, truncation: TruncationLike | None, missing: dict[str, str]
 ) -> HaltingDistribution | None:
     if records.halting_logits is None or truncation is None:
@@ -157,22 +157,24 @@ def _posterior(
     return None
 
 
-def _at_exit(records: StepRecords, problem: Problem, metrics: Sequence[str], missing: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {**_spread(records.depth), "median": float(records.depth.quantile(0.5))}
+def _describe_exits(
+    records: StepRecords, problem: Problem, metrics: Sequence[str], missing: dict[str, str]
+) -> dict[str, Any]:
+    described: dict[str, Any] = {**_describe_spread(records.depth), "median": float(records.depth.quantile(0.5))}
     if records.exit_steps is None:
         missing["exit/histogram"] = "the model does not halt whole examples"
     else:
-        found["histogram"] = _histogram(records.exit_steps, records.max_updates)
+        described["histogram"] = _count_exits(records.exit_steps, records.max_updates)
     if records.labels is None:
         missing["exit/quality"] = missing["exit/loss"] = "the evaluated set has no labels"
-        return found
-    found["quality"] = quality_of(records.logits, records.labels, problem, metrics)
-    missing |= {f"exit/{name}": UNDEFINED for name in map(metric_key, metrics) if name not in found["quality"]}
-    _put_finite(found, "loss", example_losses(records.logits, records.labels, problem), "exit/loss", missing)
-    return found
+        return described
+    described["quality"] = quality_of(records.logits, records.labels, problem, metrics)
+    missing |= {f"exit/{name}": UNDEFINED for name in map(metric_key, metrics) if name not in described["quality"]}
+    _put_finite(described, "loss", example_losses(records.logits, records.labels, problem), "exit/loss", missing)
+    return described
 
 
-def _halting(
+def _describe_halting(
     posterior: HaltingDistribution | None,
     prior_pmf: Tensor | None,
     truncation: TruncationLike | None,
@@ -182,22 +184,22 @@ def _halting(
     if posterior is None:
         return {}
     expected = posterior.expected_steps()
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "truncation": truncation,
-        "expected_steps": _spread(expected),
-        "entropy": _spread(posterior.entropy()),
+        "expected_steps": _describe_spread(expected),
+        "entropy": _describe_spread(posterior.entropy()),
     }
     if prior_pmf is None:
         missing["halting/kl"] = "the model has no prior"
-        return found
+        return described
     prior = HaltingDistribution(prior_pmf.float().log())
-    found["kl_direction"] = kl_direction
-    found["kl"] = _spread(halting_kl(posterior, prior, kl_direction))
-    found["prior_expected_steps"] = float(prior.expected_steps())
-    return found
+    described["kl_direction"] = kl_direction
+    described["kl"] = _describe_spread(halting_kl(posterior, prior, kl_direction))
+    described["prior_expected_steps"] = float(prior.expected_steps())
+    return described
 
 
-def _steps(
+def _describe_steps(
     records: StepRecords,
     problem: Problem,
     metrics: Sequence[str],
@@ -205,7 +207,7 @@ def _steps(
     prior_pmf: Tensor | None,
     missing: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """A row for every step: who exits there, the halting distribution, the quality if everybody exited there."""
+    """Return a row for every step: share of exits, halting distribution, and quality if all examples exited there."""
     rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_updates + 1)]
 
     def put(name: str, values: Sequence[Any]) -> None:
@@ -213,7 +215,7 @@ def _steps(
             row[name] = value
 
     if records.exit_steps is not None:
-        counts = _histogram(records.exit_steps, records.max_updates)
+        counts = _count_exits(records.exit_steps, records.max_updates)
         put("n", counts)
         put("share", [count / len(records) for count in counts])
         put("survival", [sum(counts[position:]) / len(records) for position in range(len(counts))])
@@ -233,33 +235,33 @@ def _steps(
         by_step = records.step_logits.unbind(dim=1)
         put("quality", [quality_of(logits, records.labels, problem, metrics) for logits in by_step])
         for name in map(metric_key, metrics):
-            if without := [str(row["step"]) for row in rows if name not in row["quality"]]:
-                missing[f"steps/{name}"] = f"{UNDEFINED} at step {', '.join(without)}"
+            if undefined := [str(row["step"]) for row in rows if name not in row["quality"]]:
+                missing[f"steps/{name}"] = f"{UNDEFINED} at step {', '.join(undefined)}"
         for row, logits in zip(rows, by_step, strict=True):
             losses = example_losses(logits, records.labels, problem)
             _put_finite(row, "loss", losses, f"steps/{row['step']}/loss", missing)
     return rows
 
 
-def _classes(
+def _describe_classes(
     records: StepRecords, labels: Sequence[str], posterior: HaltingDistribution | None
 ) -> dict[str, dict[str, Any]]:
-    """Depth by class of sequences; a class that nobody is in has n = 0 only."""
+    """Return the depth of each class of sequences; an empty class has n = 0 only."""
     difficulty = records.difficulty
-    known = None if difficulty is None else difficulty[difficulty >= 0]  # a negative one says that there is none
+    difficulties = None if difficulty is None else difficulty[difficulty >= 0]  # negative: the example has none
     has_cells = records.logits.dim() == 3
-    classes = classes_of(() if has_cells else labels, records.lengths, known, has_cells=has_cells)
+    classes = classes_of(() if has_cells else labels, records.lengths, difficulties, has_cells=has_cells)
     masks = classes.masks(records.logits, records.labels, records.lengths, difficulty)
     expected = None if posterior is None else posterior.expected_steps()
     described: dict[str, dict[str, Any]] = {}
     for name, mask in masks.items():
-        described[name] = _spread(records.depth[mask])
+        described[name] = _describe_spread(records.depth[mask])
         if expected is not None and mask.any():
             described[name]["expected_steps"] = float(expected[mask].double().mean())
     return described
 
 
-def _calibration(
+def _describe_calibration(
     records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
 ) -> dict[str, Any]:
     if problem == "regression" or records.labels is None:
@@ -269,24 +271,24 @@ def _calibration(
     if not records.logits.isfinite().all():
         missing["calibration"] = "a prediction is not finite"
         return {}
-    right, confidence = is_right(records.logits, records.labels), _confidence(records)
-    found = {}
+    right, confidence = is_right(records.logits, records.labels), _read_confidence(records)
+    described = {}
     if confidence is None:
         missing["calibration/confidence"] = "the model does not say how sure it is of all cells together"
     else:
-        found["confidence"] = confidence_calibration(confidence, right)
+        described["confidence"] = confidence_calibration(confidence, right)
     if posterior is None:
         missing["calibration/halting"] = missing["halting"]
     elif not records.ran_every_step:
         missing["calibration/halting"] = missing["steps/quality"]
     else:
         assert records.step_logits is not None
-        found["halting"] = halting_calibration(records.step_logits, records.labels, posterior.pmf)
-    return found
+        described["halting"] = halting_calibration(records.step_logits, records.labels, posterior.pmf)
+    return described
 
 
-def _confidence(records: StepRecords) -> Tensor | None:
-    """How sure the model is of each answer, (M,): of a class its probability, of a puzzle what it judges itself."""
+def _read_confidence(records: StepRecords) -> Tensor | None:
+    """Return the confidence of each answer, (M,): the probability of a class, or the model's judgement of a puzzle."""
     if records.logits.dim() == 2:
         return records.logits.double().softmax(dim=-1).amax(dim=-1)
     if records.halting_logits is None or records.exit_steps is None:
@@ -294,34 +296,34 @@ def _confidence(records: StepRecords) -> Tensor | None:
     return records.halting_logits.double().gather(1, records.exit_steps.unsqueeze(1) - 1).squeeze(1).sigmoid()
 
 
-def _correlations(
+def _correlate_depth(
     records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Rank correlations of the depth, and of the expected steps, with loss at exit, length and difficulty."""
+    """Correlate the depth, and the expected steps, with loss at exit, length and difficulty."""
     depths = {"updates": records.depth}
     if posterior is not None:
         depths["expected_steps"] = posterior.expected_steps()
-    others = {"length": records.lengths}
+    variables = {"length": records.lengths}
     if records.difficulty is not None:
-        others["difficulty"] = records.difficulty
+        variables["difficulty"] = records.difficulty
     if records.labels is not None:
-        others["loss"] = example_losses(records.logits, records.labels, problem)
+        variables["loss"] = example_losses(records.logits, records.labels, problem)
     described = {}
-    for (depth, depths_found), (other, values) in product(depths.items(), others.items()):
-        here = values >= 0 if other == "difficulty" else torch.ones_like(values, dtype=torch.bool)
+    for (depth, steps), (variable, values) in product(depths.items(), variables.items()):
+        is_defined = values >= 0 if variable == "difficulty" else torch.ones_like(values, dtype=torch.bool)
         if not values.isfinite().all():
-            missing[f"spearman/{depth}_{other}"] = f"{other} is not finite"
-        elif (correlation := spearman(depths_found[here].numpy(), values[here].numpy())) is not None:
-            described[f"{depth}_{other}"] = correlation._asdict()
+            missing[f"spearman/{depth}_{variable}"] = f"{variable} is not finite"
+        elif (correlation := spearman(steps[is_defined].numpy(), values[is_defined].numpy())) is not None:
+            described[f"{depth}_{variable}"] = correlation._asdict()
         else:
             too_few = f"{len(records)} examples, 3 are needed"
-            reason = too_few if len(records) < 3 else f"{depth} or {other} is constant"
-            missing[f"spearman/{depth}_{other}"] = reason
+            reason = too_few if len(records) < 3 else f"{depth} or {variable} is constant"
+            missing[f"spearman/{depth}_{variable}"] = reason
     return described
 
 
-def _spread(values: Tensor) -> dict[str, Any]:
-    """n, mean, and standard deviation over the examples (divided by n: a spread, not an uncertainty)."""
+def _describe_spread(values: Tensor) -> dict[str, Any]:
+    """Return n, mean, and the standard deviation over the examples (divided by n: a spread, not an uncertainty)."""
     if not len(values):
         return {"n": 0}
     values = values.double()
@@ -329,7 +331,7 @@ def _spread(values: Tensor) -> dict[str, Any]:
 
 
 def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, missing: dict[str, str]) -> None:
-    """Set `target[key]` to the mean, or say under `name` why there is none."""
+    """Set `target[key]` to the mean, or `missing[name]` to the reason why there is none."""
     mean = float(values.double().mean())
     if math.isfinite(mean):
         target[key] = mean
@@ -337,8 +339,8 @@ def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, mis
         missing[name] = "not finite"
 
 
-def _histogram(exit_steps: Tensor, max_updates: int) -> list[int]:
-    """How many examples exit at each step 1..N."""
+def _count_exits(exit_steps: Tensor, max_updates: int) -> list[int]:
+    """Return the number of examples that exit at each step 1..N."""
     return [int(count) for count in torch.bincount(exit_steps, minlength=max_updates + 1)[1:]]
 
 
@@ -346,7 +348,7 @@ def _histogram(exit_steps: Tensor, max_updates: int) -> list[int]:
 
 
 def flatten_exits(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The figures worth a curve, by flat name; what the summary does not have is not there.
+    """Flatten the figures of a summary that make a curve; absent figures are left out.
 
     Names: `halting/exit_step/mean` and `std`; `halting/expected_steps`, `halting/posterior_entropy`, `halting/kl`;
     `halting/posterior/<k>`; `halting/calibration/tv` and `ece`; `halting/spearman_<updates or expected_steps>_<other>`;
@@ -362,7 +364,7 @@ def flatten_exits(summary: Mapping[str, Any]) -> dict[str, float]:
         flat["halting/calibration/tv"] = calibration["halting"]["total_variation"]
     if "confidence" in calibration:
         flat["halting/calibration/ece"] = calibration["confidence"]["ece"]
-    flat |= {f"halting/spearman_{name}": found["value"] for name, found in summary["spearman"].items()}
+    flat |= {f"halting/spearman_{name}": correlation["value"] for name, correlation in summary["spearman"].items()}
     for row in summary["steps"]:
         if "posterior" in row:
             flat[f"halting/posterior/{row['step']}"] = row["posterior"]

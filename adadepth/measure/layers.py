@@ -1,4 +1,4 @@
-"""Figures of a distribution over the layers of a frozen base, learned once for a whole task.
+"""Statistics of a learned distribution over the layers of a frozen base.
 
 A layer is named by its state: state n is the hidden state after n blocks of the base, n = 0..N, so state 0 is the
 output of the embeddings. To use states up to n, n blocks must run.
@@ -16,15 +16,15 @@ WEIGHTS, WEIGHT = "halting/layers/weights", "halting/layers/weight/"
 
 
 def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
-    """The figures of a distribution over states.
+    """Describe a distribution over states.
 
     Args:
-        weights: w_n of every state n = 0..N, at least 0, with the sum 1.
+        weights: Weight w_n of every state n = 0..N, at least 0, with the sum 1.
 
     Returns:
         `weights`; `entropy` H = -sum w_n ln w_n in nats, from 0 to ln(N + 1); `effective_layers` exp(H), the number of
-        equally weighted states with this entropy; `expected_depth` sum n w_n; `deepest`, the last state with a weight,
-        which is the number of blocks that must run; and `active`, the number of states with a weight.
+        equally weighted states with this entropy; `expected_depth` sum n w_n; `deepest`, the last state with a weight
+        and so the number of blocks that must run; and `active`, the number of states with a weight.
     """
     used = [(state, weight) for state, weight in enumerate(weights) if weight > 0]
     assert used, "a distribution has a weight somewhere"
@@ -40,18 +40,18 @@ def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
 
 
 def weights_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Of the metrics of several seeds the weight of every state, by state."""
-    found = {int(name.removeprefix(WEIGHT)): metric for name, metric in metrics.items() if name.startswith(WEIGHT)}
-    return dict(sorted(found.items()))
+    """Return the weight of every state, by state, from the metrics of several seeds."""
+    weights = {int(name.removeprefix(WEIGHT)): metric for name, metric in metrics.items() if name.startswith(WEIGHT)}
+    return dict(sorted(weights.items()))
 
 
 def distance_over_seeds(weights: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """How far apart the distributions of the seeds are: total variation, 0 if alike and 1 if they share no state.
+    """Return the total variation of the distributions of every pair of seeds: 0 if equal, 1 if they share no state.
 
-    TV(w, v) = 1/2 sum_n |w_n - v_n|, of every pair of seeds.
+    TV(w, v) = 1/2 sum_n |w_n - v_n|.
 
     Args:
-        weights: From `weights_over_seeds`.
+        weights: Weights by state, from `weights_over_seeds`.
 
     Returns:
         `mean`, `max` and the number of `pairs`; None for fewer than two distributions over the same states.

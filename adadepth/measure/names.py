@@ -1,4 +1,4 @@
-"""Names and words of what is measured: metrics that every tracker takes, classes of units, what has a depth."""
+"""Names and wording of measured figures: metrics, classes of units, and units that have a depth."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Any
 CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss", "accuracy")
 LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
 ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commonest_share")
-# What a run costs, as verdict, tiles, comparisons and trackers tell it: the work that the model needs at the depths it
-# decided, of that at full depth. How an evaluation happened to run (padding, every step measured, states from a cache)
-# is `cost/executed_over_full`, and told as that only.
+# The cost of a run in verdict, tiles, comparisons and trackers: compute at the chosen depths over that at full depth.
+# `cost/executed_over_full` is the cost of one evaluation, with its padding, measured steps and cached states.
 WORK = "cost/adaptive_over_full"
-# Measured times without halted tokens, by what was timed.
+# Measured speed-ups of ragged over dense execution, by mode.
 SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
-_LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # ends of names
-# Errors that the `evaluate` library has.
+_LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # endings of names
+# Errors of the `evaluate` library.
 _ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
 _WORDS = (("<=", "up to"), (">", "over"))
 
 
 def metric_name(text: str) -> str:
-    """A name of letters, digits and `_./-`, from one that data sets and classes have a part in.
+    """Replace the characters of a name that trackers refuse, which are all but letters, digits and `_./-`.
 
     `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, `label: no` `label_no`. Letters beyond ASCII
-    become their numbers, so that names in other scripts stay apart.
+    become their code points, so that names in other scripts stay distinct.
     """
     for sign, word in _WORDS:
         text = text.replace(sign, word)
@@ -35,39 +34,39 @@ def metric_name(text: str) -> str:
 
 
 def is_loss(measure: str) -> bool:
-    """Return whether less of a measure is better: a loss, an error, or what follows from one."""
+    """Return whether a smaller value of a metric is better: a loss, an error, or a function of one."""
     name = re.sub(r"_step_\d+$", "", measure.rpartition("/")[2].removeprefix("eval_"))
     return name.endswith(_LOSSES) or name in _ERRORS
 
 
 def least_depth(histograms: Iterable[Sequence[float]]) -> int:
-    """0 if a unit received no update at all, else 1.
+    """Return 0 if a unit received no update at all, else 1.
 
     Args:
-        histograms: Counts, or shares, of the depths from 0.
+        histograms: Counts, or shares, of the depths from 0 on.
     """
     return 0 if any(histogram[0] for histogram in histograms) else 1
 
 
 def first_depth(halting: Mapping[str, Any]) -> int:
-    """`least_depth` of all classes of halting.json."""
+    """Return `least_depth` of all classes of halting.json."""
     classes = halting.get("classes", {}).values()
     return least_depth(described["histogram"] for described in classes if described.get("histogram"))
 
 
 @dataclass(frozen=True)
 class UnitWords:
-    """How one kind of unit is told of.
+    """Wording of a report for one kind of unit.
 
     Attributes:
-        kind: Of report.
-        terms: Template of what its words mean.
-        needed: What needs the work `adaptive`, which is what the model costs.
-        needing: The beginning of a sentence that says how much that is.
-        full: What needs the work `full`.
-        of_full: What needs the work `full`, in short.
-        macs: What work is counted in.
-        halts: Whether units halt one by one, and some wait for the deepest.
+        kind: Kind of report.
+        terms: Template of the glossary.
+        needed: Label of the compute `adaptive`, the cost of the model.
+        needing: Start of a sentence that states the compute `adaptive`.
+        full: Label of the compute `full`.
+        of_full: Short label of the compute `full`.
+        macs: Unit of compute.
+        halts: Whether units halt one by one, so that some wait for the deepest.
     """
 
     kind: str
@@ -80,7 +79,7 @@ class UnitWords:
     halts: bool = False
 
 
-_ONE_FOR_ALL = {
+_ONE_DEPTH = {
     "task": UnitWords(
         "Layer",
         "layer_terms",
@@ -101,8 +100,8 @@ _ONE_FOR_ALL = {
 
 
 def unit_words(unit: str) -> UnitWords:
-    """How a unit is told of: a task or an architecture has one depth, of others each has its own."""
-    own = UnitWords(
+    """Return the wording for a unit: a task or an architecture has one depth, any other unit a depth each."""
+    halting = UnitWords(
         "Halting",
         "halting_terms",
         "needed at the depths decided",
@@ -110,10 +109,10 @@ def unit_words(unit: str) -> UnitWords:
         f"full depth for every {unit}",
         halts=True,
     )
-    return _ONE_FOR_ALL.get(unit, own)
+    return _ONE_DEPTH.get(unit, halting)
 
 
-# Name -> what is in it, in the order of tables.
+# Definitions of the token classes by name, in the order of tables.
 CLASS_DEFINITIONS: dict[str, str] = {
     "all": "every token, padding excluded",
     "unmasked": "tokens fed as anything but [MASK]: special tokens and random words included",
@@ -147,5 +146,5 @@ _DEFINITIONS = {
 
 
 def definition(name: str) -> str:
-    """What a class of sequences holds, in words; empty for a class that is none of these."""
+    """Return the definition of a class of sequences; empty for an unknown class."""
     return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")

@@ -1,4 +1,4 @@
-"""A linear probe: a logistic regression on standardised states, whose penalty is chosen on validation examples."""
+"""Linear probes: logistic regressions on standardised states, with the penalty chosen on validation examples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 _Classes = NDArray[np.int64]
-Score = Callable[[_Classes, _Classes], float]  # of predictions and classes, (n,) each; more is better
+Score = Callable[[_Classes, _Classes], float]  # from predictions and classes, (n,) each; more is better
 
-# Inverse strengths of the L2 penalty, the strongest first: of equally good ones the strongest is taken.
+# Inverse strengths of the L2 penalty, the strongest penalty first, which wins a tie.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MOST_ITERATIONS = 1000
 
@@ -34,10 +34,10 @@ class Probe:
     """A fitted probe.
 
     Attributes:
-        model: Standardisation and regression, as scikit-learn has them.
+        model: Standardisation and regression of scikit-learn.
         strength: C, one of `STRENGTHS`.
-        validation: Score that it was chosen for.
-        converged: Whether the solver arrived.
+        validation: Score on the validation examples.
+        converged: Whether the solver converged.
     """
 
     model: Pipeline
@@ -47,20 +47,20 @@ class Probe:
 
 
 def fit_probe(train: Labelled, validation: Labelled, score: Score) -> Probe:
-    """The multinomial logistic regression of the training examples that is best on the validation examples."""
+    """Fit multinomial logistic regressions to the training examples and return the best on the validation examples."""
     candidates = (_fit(train, validation, score, strength) for strength in STRENGTHS)
     return max(candidates, key=lambda probe: probe.validation)
 
 
 def _fit(train: Labelled, validation: Labelled, score: Score, strength: float) -> Probe:
-    # scikit-learn takes a second to import, and a report that reads probes needs none of it.
+    # Imported here: scikit-learn takes a second, and reading a report does not need it.
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=MOST_ITERATIONS))
-    with warnings.catch_warnings():  # told by `converged`
+    with warnings.catch_warnings():  # `converged` reports it
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(train.states, train.classes)
     converged = bool(model[-1].n_iter_.max() < MOST_ITERATIONS)
@@ -68,37 +68,37 @@ def _fit(train: Labelled, validation: Labelled, score: Score, strength: float) -
 
 
 _LEVEL = 0.95
-FEWEST_EXAMPLES = 20  # examples of one difficulty: of fewer an accuracy says little
+FEWEST_EXAMPLES = 20  # of one difficulty; the accuracy of fewer says little
 
 Right = NDArray[np.bool_]
 
 
 def majority(train: NDArray[np.int64], test: NDArray[np.int64], labels: Sequence[str]) -> dict[str, Any]:
-    """The most frequent class of the training examples, and the accuracy of always saying it."""
+    """Return the most frequent class of the training examples, and the accuracy of always predicting it."""
     most = int(np.bincount(train, minlength=len(labels)).argmax())
     return {"class": labels[most], **accuracy(test == most)}
 
 
 def accuracy(right: Right) -> dict[str, float]:
-    """The share of right predictions, (n,), with Wilson's 95 % interval."""
-    from scipy import stats  # a second, which reading a report need not take
+    """Return the share of right predictions, (n,), with Wilson's 95 % interval."""
+    from scipy import stats  # imported here: it takes a second, and reading a report does not need it
 
-    found = stats.binomtest(int(right.sum()), len(right)).proportion_ci(_LEVEL, method="wilson")
-    return {"accuracy": float(right.mean()), "low": float(found.low), "high": float(found.high)}
+    interval = stats.binomtest(int(right.sum()), len(right)).proportion_ci(_LEVEL, method="wilson")
+    return {"accuracy": float(right.mean()), "low": float(interval.low), "high": float(interval.high)}
 
 
 def gain(before: Right, after: Right) -> dict[str, float]:
-    """How much more is right than before, (n,) each of the same examples, with the 95 % interval of a paired mean."""
+    """Return the gain in accuracy on the same examples, (n,) each, with the 95 % interval of a paired mean."""
     from scipy import stats
 
     differences = after.astype(float) - before
-    reach = float(stats.norm.ppf(0.5 + _LEVEL / 2) * differences.std() / np.sqrt(len(differences)))
+    half_width = float(stats.norm.ppf(0.5 + _LEVEL / 2) * differences.std() / np.sqrt(len(differences)))
     mean = float(differences.mean())
-    return {"gain": mean, "gain_low": mean - reach, "gain_high": mean + reach}
+    return {"gain": mean, "gain_low": mean - half_width, "gain_high": mean + half_width}
 
 
 def by_difficulty(right: Right, difficulty: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Accuracy and its interval of the examples of every difficulty, (n,), that enough of them have."""
+    """Return accuracy and interval for every difficulty, (n,), of at least `FEWEST_EXAMPLES` examples."""
     values, counts = np.unique(difficulty, return_counts=True)
     return [
         {"difficulty": int(value), "n": int(count), **accuracy(right[difficulty == value])}

@@ -1,4 +1,4 @@
-"""Metrics of the ``evaluate`` library, from the hub or a local folder: the one place that uses it."""
+"""Task metrics: accuracy, F1, correlations, entity F1, answer scores, and metrics of the ``evaluate`` library."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HUB_PREFIX = "evaluate:"
 
 
 def hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Return the function of predictions and labels, both (M,), that ``evaluate:METRIC[:KEY]`` names.
+    """Return the function of predictions and labels, both (M,), for ``evaluate:METRIC[:KEY]``.
 
-    METRIC is a name of the hub or a folder; its code is run, as the library does. KEY chooses among several values.
+    METRIC is a name of the hub or a folder; the library runs its code. KEY selects one of several values.
 
     Raises:
-        DataError: The metric cannot be loaded; of the function: it cannot be computed, or has no such value.
+        DataError: If the metric cannot be loaded; from the function, if it cannot be computed or has no such value.
     """
     path, _, key = name.removeprefix(HUB_PREFIX).partition(":")
     module = _load(name, path)
@@ -36,14 +36,14 @@ def hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
             values = module.compute(predictions=predictions.tolist(), references=labels.tolist())
         except (ValueError, TypeError) as error:
             raise DataError(f"dataset.metrics={name}: {first_line(error)}") from error
-        return _choose(name, key, values or {})
+        return _select_value(name, key, values or {})
 
     return compute
 
 
 @lru_cache
 def _load(name: str, path: str) -> Any:
-    """Return the library's metric; without a connection or an earlier download it fails at once."""
+    """Load a metric of the library; without a connection or an earlier download it fails at once."""
     alternative = "give a local folder with evaluate:FOLDER, or a metric of adadepth's own"
     if not Path(path).expanduser().exists():
         if path.startswith((".", "/", "~")):
@@ -54,7 +54,7 @@ def _load(name: str, path: str) -> Any:
     say_trusted(path)
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE:  # which the library does not read
+    if constants.HF_HUB_OFFLINE:  # the library ignores it
         evaluate.config.HF_EVALUATE_OFFLINE = True
     try:
         return evaluate.load(str(Path(path).expanduser()) if Path(path).expanduser().exists() else path)
@@ -62,7 +62,7 @@ def _load(name: str, path: str) -> Any:
         raise DataError(f"dataset.metrics={name}: {first_line(error)}; {alternative}") from error
 
 
-def _choose(name: str, key: str, values: dict[str, Any]) -> float:
+def _select_value(name: str, key: str, values: dict[str, Any]) -> float:
     if not key and len(values) == 1:
         return float(next(iter(values.values())))
     if key not in values:
@@ -71,29 +71,29 @@ def _choose(name: str, key: str, values: dict[str, Any]) -> float:
     return float(values[key])
 
 
-_FIGURES = {"entity_f1": "f1-score", "entity_precision": "precision", "entity_recall": "recall"}
+_ENTITY_METRICS = {"entity_f1": "f1-score", "entity_precision": "precision", "entity_recall": "recall"}
 _AVERAGES = {"micro avg", "macro avg", "weighted avg"}
 
 
 def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return how many entities are found whole, with the right bounds and the right type.
+    """Return F1, precision and recall of whole entities, with the right bounds and the right type.
 
     Args:
-        predictions: Tags of each sentence: ``O``, ``B-TYPE`` or ``I-TYPE``.
-        labels: Right tags, as many of each sentence.
+        predictions: Predicted tags of each sentence: ``O``, ``B-TYPE`` or ``I-TYPE``.
+        labels: Right tags of each sentence.
 
     Returns:
-        ``entity_f1``, ``entity_precision`` and ``entity_recall`` of all entities together, 0 where undefined, and
-        ``entity_f1/TYPE`` of each type that is predicted or there.
+        ``entity_f1``, ``entity_precision`` and ``entity_recall`` of all entities together, 0 if undefined, and
+        ``entity_f1/TYPE`` of each type among predictions or labels.
     """
     if not any(tag != "O" for tags in (*labels, *predictions) for tag in tags):
-        return dict.fromkeys(_FIGURES, 0.0)  # a report on no entity at all is nothing but warnings
+        return dict.fromkeys(_ENTITY_METRICS, 0.0)  # without entities the report only warns
     from seqeval.metrics import classification_report
 
     report: dict[str, Any] = classification_report(
         [list(tags) for tags in labels], [list(tags) for tags in predictions], output_dict=True, zero_division=0
     )
-    together = {name: float(report["micro avg"][theirs]) for name, theirs in _FIGURES.items()}
+    together = {name: float(report["micro avg"][key]) for name, key in _ENTITY_METRICS.items()}
     types = {name: float(values["f1-score"]) for name, values in report.items() if name not in _AVERAGES}
     return together | {f"entity_f1/{name}": value for name, value in types.items()}
 
@@ -109,56 +109,55 @@ def normalised(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Return 1 if both are the same but for what `normalised` takes away, else 0."""
+    """Return 1 if both texts are the same after `normalised`, else 0."""
     return float(normalised(prediction) == normalised(answer))
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Return the F1 of the words of both; where one has none, 1 if the other has none either, else 0."""
-    predicted, wanted = normalised(prediction).split(), normalised(answer).split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    common = sum((Counter(predicted) & Counter(wanted)).values())
-    return 2 * common / (len(predicted) + len(wanted))
+    """Return the F1 of the words of two texts: 1 if neither has any words, 0 if one of them has none."""
+    predicted, target = normalised(prediction).split(), normalised(answer).split()
+    if not predicted or not target:
+        return float(predicted == target)
+    common = sum((Counter(predicted) & Counter(target)).values())
+    return 2 * common / (len(predicted) + len(target))
 
 
 def answer_scores(prediction: str, answers: Sequence[str]) -> dict[str, float]:
-    """Return both metrics of a prediction: each the best over the answers of the question.
+    """Return both metrics of a prediction, each the best over the answers of the question.
 
-    An empty prediction is the right one where there is no answer. Answers of which `normalised` leaves nothing do not
-    count, as in version 2.0 of the script (version 1.1 counts them).
+    An empty prediction is right if there is no answer. Answers that are empty after `normalised` do not count, as in
+    version 2.0 of the SQuAD script (version 1.1 counts them).
     """
-    known = [answer for answer in answers if normalised(answer)] or [""]
+    candidates = [answer for answer in answers if normalised(answer)] or [""]
     return {
-        "exact_match": max(exact_match(prediction, answer) for answer in known),
-        "f1": max(f1(prediction, answer) for answer in known),
+        "exact_match": max(exact_match(prediction, answer) for answer in candidates),
+        "f1": max(f1(prediction, answer) for answer in candidates),
     }
 
 
 def answer_quality(
     metrics: Sequence[str], predictions: Sequence[str], answers: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Return the named metrics as means over questions, from 0 to 1, and ``score``, the mean of these.
+    """Return metrics as means over questions, from 0 to 1, and ``score``, their mean.
 
-    Where some questions have an answer and others have none, also those of either kind: ``f1/answerable``,
-    ``f1/unanswerable``.
+    If only some questions have an answer, the metrics of both kinds too: ``f1/answerable``, ``f1/unanswerable``.
 
     Args:
-        metrics: Of ANSWER_METRICS.
-        predictions: A text for each question, empty for no answer.
-        answers: All right answers of each question.
+        metrics: Names among ANSWER_METRICS.
+        predictions: Predicted text of each question, empty for no answer.
+        answers: Right answers of each question.
     """
-    scores = [answer_scores(text, known) for text, known in zip(predictions, answers, strict=True)]
+    scores = [answer_scores(text, targets) for text, targets in zip(predictions, answers, strict=True)]
     assert scores, "nothing to measure"
-    kinds = ["answerable" if known else "unanswerable" for known in answers]
-    found = {name: _mean([score[name] for score in scores]) for name in metrics}
+    kinds = ["answerable" if targets else "unanswerable" for targets in answers]
+    means = {name: _mean([score[name] for score in scores]) for name in metrics}
     by_kind = {
-        f"{name}/{kind}": _mean([score[name] for score, own in zip(scores, kinds, strict=True) if own == kind])
+        f"{name}/{kind}": _mean([score[name] for score, of in zip(scores, kinds, strict=True) if of == kind])
         for name in metrics
         for kind in ("answerable", "unanswerable")
         if len(set(kinds)) > 1
     }
-    return {**found, **by_kind, "score": _mean(list(found.values()))}
+    return {**means, **by_kind, "score": _mean(list(means.values()))}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -170,9 +169,9 @@ UNDEFINED = "predictions or labels are constant, or a prediction is not a finite
 
 
 class Metric(NamedTuple):
-    """A metric by its kind of task, and its value for predictions and labels, both (M,); NaN where undefined.
+    """A metric with its kind of task and its function of predictions and labels, both (M,); NaN if undefined.
 
-    Of puzzles they are (M, L), of several labels (M, C).
+    For puzzles both are (M, L), for several labels (M, C).
     """
 
     kind: Problem
@@ -184,48 +183,48 @@ def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1, GLUE's for MRPC and QQP; 0 where class 1 is neither predicted nor there."""
+    """Return the F1 of class 1, as GLUE does for MRPC and QQP; 0 if class 1 is neither predicted nor a label."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
-def _f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Unweighted mean of the F1 of every class that is predicted or there."""
-    from sklearn.metrics import f1_score
+def _averaged_f1(average: str, predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return the F1 of classes, (M,), or of several labels, (M, C).
 
-    return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
-
-
-def _f1_of_labels(average: str, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of the labels of texts, (M, C): of all decisions together, or the unweighted mean over labels."""
+    Args:
+        average: `micro`, over all decisions together, or `macro`, the unweighted mean over all classes or labels that
+            are predicted or right.
+        predictions: Predictions.
+        labels: Labels, of the same shape.
+    """
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels, predictions, average=average, zero_division=0.0))
 
 
 def _all_labels(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Share of texts all of whose labels are right, (M, C)."""
+    """Return the share of texts whose labels are all right, (M, C)."""
     return float((predictions == labels).all(axis=1).mean())
 
 
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation, 0 for constant predictions: their limit, and what GLUE's scorer gives."""
+    """Return the Matthews correlation, 0 for constant predictions: their limit, and the value of GLUE's scorer."""
     from sklearn.metrics import matthews_corrcoef
 
-    return float(matthews_corrcoef(labels, predictions)) if _varies(predictions, labels) else 0.0
+    return float(matthews_corrcoef(labels, predictions)) if _has_variation(predictions, labels) else 0.0
 
 
 def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     from scipy.stats import pearsonr
 
-    return float(pearsonr(predictions, labels).statistic) if _varies(predictions, labels) else float("nan")
+    return float(pearsonr(predictions, labels).statistic) if _has_variation(predictions, labels) else float("nan")
 
 
 def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     from scipy.stats import spearmanr
 
-    return float(spearmanr(predictions, labels).statistic) if _varies(predictions, labels) else float("nan")
+    return float(spearmanr(predictions, labels).statistic) if _has_variation(predictions, labels) else float("nan")
 
 
 def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -233,26 +232,26 @@ def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _exact_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Share of puzzles, (M, L), all of whose labelled cells are right."""
+    """Return the share of puzzles, (M, L), whose labelled cells are all right."""
     return float(((predictions == labels) | (labels < 0)).all(axis=1).mean())
 
 
 def _cell_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Share of labelled cells that are right."""
+    """Return the share of labelled cells that are right."""
     return float((predictions == labels)[labels >= 0].mean())
 
 
-def _varies(*columns: np.ndarray) -> bool:
+def _has_variation(*columns: np.ndarray) -> bool:
     return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in columns)
 
 
 QUALITY_METRICS: dict[str, Metric] = {
     "accuracy": Metric("classification", _accuracy),
     "f1": Metric("classification", _f1),
-    "f1_macro": Metric("classification", _f1_macro),
+    "f1_macro": Metric("classification", partial(_averaged_f1, "macro")),
     "matthews": Metric("classification", _matthews),
-    "micro_f1": Metric("multi_label", partial(_f1_of_labels, "micro")),
-    "macro_f1": Metric("multi_label", partial(_f1_of_labels, "macro")),
+    "micro_f1": Metric("multi_label", partial(_averaged_f1, "micro")),
+    "macro_f1": Metric("multi_label", partial(_averaged_f1, "macro")),
     "all_labels": Metric("multi_label", _all_labels),
     "pearson": Metric("regression", _pearson),
     "spearman": Metric("regression", _spearman),
@@ -261,12 +260,11 @@ QUALITY_METRICS: dict[str, Metric] = {
     "cell_accuracy": Metric("puzzle", _cell_accuracy),
 }
 # Kinds of tasks whose predictions and labels are numbers.
-_MEASURED: tuple[Problem, ...] = ("classification", "multi_label", "regression", "puzzle")
-_ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
+_NUMERIC: tuple[Problem, ...] = ("classification", "multi_label", "regression", "puzzle")
 TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
-# What predictions of each kind can be measured by; the F1 of question answering is not that of a classification.
+# Metrics of each kind of task; the F1 of question answering is not that of a classification.
 _ALLOWED: dict[Problem, Sequence[str]] = {
-    **{kind: [name for name, metric in QUALITY_METRICS.items() if metric.kind == kind] for kind in _MEASURED},
+    **{kind: [name for name, metric in QUALITY_METRICS.items() if metric.kind == kind] for kind in _NUMERIC},
     "tagging": TAGGING_METRICS,
     "question_answering": ANSWER_METRICS,
     "multiple_choice": ["accuracy"],
@@ -280,27 +278,27 @@ _ENTITY_TAG = re.compile(r"O|[BI]-.+")
 
 
 def metric_key(name: str) -> str:
-    """Name under which a metric's value is reported: ``evaluate:FOLDER/METRIC:KEY`` is ``KEY``, else ``METRIC``."""
+    """Return the name under which a metric is reported: of ``evaluate:FOLDER/METRIC:KEY`` ``KEY``, else ``METRIC``."""
     if not is_hub_metric(name):
         return name
     return name.rpartition(":")[2].rstrip("/").rpartition("/")[2]
 
 
 def is_hub_metric(name: str) -> bool:
-    """Whether a metric is one of the ``evaluate`` library, which is code of somebody's."""
+    """Return whether a metric belongs to the ``evaluate`` library, whose code comes from the hub or a folder."""
     return name.startswith(HUB_PREFIX)
 
 
 def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | None = None) -> None:
-    """Check the names before a run; those of the hub are checked by `load_metrics`.
+    """Check the names of metrics before a run; `load_metrics` checks those of the hub.
 
     Args:
-        metrics: Names of the kind of task; of classes and values also ``evaluate:NAME[:KEY]``.
-        problem: What the predictions are.
-        num_classes: Where it is known already.
+        metrics: Names of metrics; for classes and values also ``evaluate:NAME[:KEY]``.
+        problem: Kind of prediction.
+        num_classes: Number of classes; None if it is not known yet.
 
     Raises:
-        ConfigError: A name is unknown, twice there, or for another kind of task; no name is given.
+        ConfigError: If a name is unknown, repeated, or for another kind of task, or if there is no name.
     """
     allowed = _ALLOWED[problem]
     takes_hub = problem in ("classification", "regression")
@@ -316,17 +314,17 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
         if name not in allowed:
             is_known = is_of_hub or any(name in names for names in _ALLOWED.values())
             reason = f"not a metric of {_NAMES.get(problem, f'a {problem}')}" if is_known else "no such metric"
-            known = ", ".join([*allowed, f"{HUB_PREFIX}NAME[:KEY]"] if takes_hub else allowed)
-            raise ConfigError(f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {known}")
+            allowed_names = ", ".join([*allowed, f"{HUB_PREFIX}NAME[:KEY]"] if takes_hub else allowed)
+            raise ConfigError(f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {allowed_names}")
         if name == "f1" and num_classes is not None and num_classes != 2:
             raise ConfigError(f"dataset.metrics=f1: is of class 1 of 2, but there are {num_classes}; use f1_macro")
 
 
 def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
-    """Check that the tags mark entities where a metric counts those.
+    """Check that the tags mark entities if a metric counts entities.
 
     Raises:
-        ConfigError: A tag is neither ``O`` nor ``B-TYPE`` nor ``I-TYPE``.
+        ConfigError: If a tag is neither ``O`` nor ``B-TYPE`` nor ``I-TYPE``.
     """
     wrong = [label for label in labels if not _ENTITY_TAG.fullmatch(label)]
     for name in metrics:
@@ -338,10 +336,10 @@ def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def load_metrics(metrics: Sequence[str]) -> None:
-    """Load the metrics of the hub, so that a run that cannot have them fails before it trains.
+    """Load the metrics of the hub, so that a run without them fails before it trains.
 
     Raises:
-        DataError: One cannot be loaded.
+        DataError: If one cannot be loaded.
     """
     for name in metrics:
         if is_hub_metric(name):
@@ -349,11 +347,11 @@ def load_metrics(metrics: Sequence[str]) -> None:
 
 
 def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return the named metrics, and ``score``, their mean as GLUE averages the two of MRPC, QQP and STS-B.
+    """Return metrics, and ``score``, their mean as GLUE averages the two of MRPC, QQP and STS-B.
 
     A higher score is better: an error counts with a minus sign. Matthews' correlation of constant predictions is 0.
-    Pearson's and Spearman's are undefined there: they are left out (``UNDEFINED`` says why), and count as 0 in
-    ``score``, because a model has to be selected and such predictions rank nothing.
+    Pearson's and Spearman's are undefined for them: they are absent (``UNDEFINED`` is the reason) and count as 0 in
+    ``score``, so that every model can be ranked.
 
     Args:
         metrics: Names that `check_metrics` accepts.
@@ -361,33 +359,33 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
         labels: Right classes or values, of the same shape and type.
 
     Raises:
-        DataError: A metric of the hub cannot be had.
+        DataError: If a metric of the hub cannot be loaded or computed.
     """
     assert len(predictions) == len(labels) > 0, "nothing to measure"
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in metrics:
-        compute = hub_metric(name) if name.startswith(HUB_PREFIX) else QUALITY_METRICS[name].compute
+        compute = hub_metric(name) if is_hub_metric(name) else QUALITY_METRICS[name].compute
         value = compute(np.asarray(predictions), np.asarray(labels))
         if np.isfinite(value):
-            found[metric_key(name)] = value
-    total = sum(-value if is_loss(key) else value for key, value in found.items())
-    return {**found, SCORE: total / len(metrics)}
+            values[metric_key(name)] = value
+    total = sum(-value if is_loss(key) else value for key, value in values.items())
+    return {**values, SCORE: total / len(metrics)}
 
 
 def tagging_quality(
     metrics: Sequence[str], predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Return the named metrics of tags, with ``entity_f1`` also that of each type, and ``score``, the named ones' mean.
+    """Return metrics of tags, and ``score``, their mean; with ``entity_f1`` also that of each type.
 
     Args:
-        metrics: Of TAGGING_METRICS.
-        predictions: The tag of every word, sentence by sentence.
-        labels: The right tag of every word, sentence by sentence.
+        metrics: Names among TAGGING_METRICS.
+        predictions: Tag of every word, sentence by sentence.
+        labels: Right tag of every word, sentence by sentence.
     """
     pairs = [pair for sentence in zip(predictions, labels, strict=True) for pair in zip(*sentence, strict=True)]
     assert pairs, "nothing to measure"
-    found = {"token_accuracy": sum(predicted == label for predicted, label in pairs) / len(pairs)}
+    values = {"token_accuracy": sum(predicted == label for predicted, label in pairs) / len(pairs)}
     if set(metrics) & set(_ENTITY_METRICS):
-        found |= entity_scores(predictions, labels)
-    shown = {name: value for name, value in found.items() if name.partition("/")[0] in metrics}
-    return {**shown, SCORE: sum(found[name] for name in metrics) / len(metrics)}
+        values |= entity_scores(predictions, labels)
+    selected = {name: value for name, value in values.items() if name.partition("/")[0] in metrics}
+    return {**selected, SCORE: sum(values[name] for name in metrics) / len(metrics)}

@@ -1,4 +1,4 @@
-"""From logits to predictions, their losses and their quality, for classes and for values.
+"""Predictions, losses and metrics from logits, for classes and for values.
 
 Shape legend: M examples, C classes (1 for a regression), L cells of a puzzle, whose logits are (M, L, C).
 """
@@ -15,16 +15,20 @@ from adadepth.settings.kinds import Problem
 
 
 def predictions(logits: Tensor, problem: Problem) -> Tensor:
-    """The class of the highest logit, or the value: (M, C) to (M,), or cell by cell; several labels: which, (M, C)."""
+    """Return the class of the highest logit, or the value: (M, C) to (M,), or cell by cell.
+
+    With several labels, 1 for every label with a logit above 0, else 0, (M, C).
+    """
     if problem == "multi_label":
         return (logits > 0).long()
     return logits.squeeze(-1) if problem == "regression" else logits.argmax(dim=-1)
 
 
 def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
-    """Cross-entropy in nats, the mean over a puzzle's labelled cells or over several labels, or squared error.
+    """Return the loss of each example, (M,) float32: cross-entropy in nats, or squared error for a regression.
 
-    (M,) float32, of logits of any precision: in bfloat16 a loss between 4 and 8 could only be a multiple of 1/32.
+    The loss of a puzzle is the mean over its labelled cells, that of several labels the mean over labels. Logits of any
+    precision are read as float32: in bfloat16 a loss between 4 and 8 could only be a multiple of 1/32.
     """
     logits = logits.float()
     if problem == "puzzle":
@@ -37,35 +41,40 @@ def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of every token in nats, NaN where its label is negative: (B, T, C) and (B, T) to (B, T) float32."""
+    """Return the cross-entropy of every token in nats, (B, T) float32, NaN where the label is negative.
+
+    Args:
+        logits: Logits, (B, T, C).
+        labels: Classes, (B, T).
+    """
     losses = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.clamp(min=0).flatten(), reduction="none")
     return losses.view(labels.shape).masked_fill(labels < 0, math.nan)
 
 
 def rightness(logits: Tensor, labels: Tensor, problem: Problem = "classification") -> Tensor:
-    """1 where what is predicted is the label, 0 where not, NaN where the label is negative; float32."""
+    """Return 1 where a prediction is right, 0 where it is wrong, NaN where the label is negative; float32."""
     if problem == "multi_label":
         return (predictions(logits, problem) == labels).all(dim=-1).float()
     return (logits.argmax(dim=-1) == labels).float().masked_fill(labels < 0, math.nan)
 
 
 def is_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether a prediction is right, of a puzzle whether all its labelled cells are; boolean.
+    """Return the mask of right predictions; a puzzle is right if all its labelled cells are.
 
     Args:
-        logits: (M, C), of puzzles (M, L, C); or of every step, (M, N, C) and (M, N, L, C).
-        labels: (M,), of puzzles (M, L).
+        logits: Logits, (M, C), of puzzles (M, L, C); or of every step, (M, N, C) and (M, N, L, C).
+        labels: Classes, (M,), of puzzles (M, L).
 
     Returns:
-        (M,), or (M, N) of every step.
+        Boolean (M,), or (M, N) of every step.
     """
-    wanted = labels if logits.dim() == labels.dim() + 1 else labels.unsqueeze(1)
-    right = logits.argmax(dim=-1) == wanted
-    return right if labels.dim() == 1 else (right | (wanted < 0)).all(dim=-1)
+    targets = labels if logits.dim() == labels.dim() + 1 else labels.unsqueeze(1)
+    right = logits.argmax(dim=-1) == targets
+    return right if labels.dim() == 1 else (right | (targets < 0)).all(dim=-1)
 
 
 def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of predictions from logits (M, C), and their mean as `score`; of a text `loss`, and minus it."""
+    """Return the metrics of logits, (M, C), and `score`, their mean; for a text, `loss` and minus the loss."""
     if problem == "language_model":
         loss = float(example_losses(logits, labels, problem).double().mean())
         return {"loss": loss, "score": -loss}

@@ -1,4 +1,4 @@
-"""Example sentences of an evaluation: the first ones, the deepest and the shallowest, with the depth of every token."""
+"""Example sentences of an evaluation, with the depth of every token: the first, the deepest and the shallowest."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from adadepth.halting.trace import DepthTrace
 
 Sentence = dict[str, Any]
-_Fields = list[list[Any]]  # of one example: a list with an entry a token for each of its fields
+_Fields = list[list[Any]]  # a list of entries per token for each field of one example
 MASK_KINDS = ("", "mask", "random", "original")
 
 
 class SentenceSampler:
-    """Keeps `3 * per_rule` examples while a set is evaluated.
+    """A sampler of `3 * per_rule` examples of an evaluated set.
 
     Args:
-        decode: Token id to text.
-        decode_label: Number of a label or prediction to text; None: they are tokens as well.
-        per_rule: How many examples each rule keeps: `first` of the set, `deepest` and `shallowest` by mean updates
-            over real tokens. Ties go to the earlier example.
+        decode: Function from a token id to text.
+        decode_label: Function from a label or prediction to text; None: they are tokens too.
+        per_rule: Number of examples per rule: `first` of the set, `deepest` and `shallowest` by mean updates over real
+            tokens. Ties go to the earlier example.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SentenceSampler:
         self.decode_label = decode_label or decode
         self.per_rule = per_rule
         self._seen = 0
-        self._kept: dict[str, list[tuple[float, int, _Fields, list[float] | None]]] = {
+        self._samples: dict[str, list[tuple[float, int, _Fields, list[float] | None]]] = {
             name: [] for name in ("first", "deepest", "shallowest")
         }
 
@@ -46,21 +46,23 @@ class SentenceSampler:
         predictions: Tensor,
         distribution: Tensor | None = None,
     ) -> None:
-        """Offer a batch, in any order; at most `3 * per_rule` of its rows are copied to the host, at once.
+        """Add the rows of a batch that rank among the samples; batches may come in any order.
+
+        At most `3 * per_rule` rows are copied to the host, at once.
 
         Args:
-            batch: `input_ids`, `attention_mask` and `labels` (B, T); `mask_kind` (B, T) where tokens were selected;
-                `index` (B,), the numbers of its examples, without which they follow on from the last batch's.
+            batch: `input_ids`, `attention_mask` and `labels` (B, T); `mask_kind` (B, T) if tokens were selected;
+                `index` (B,), the numbers of the examples, by default those after the last batch.
             trace: Token- or sequence-level depths.
-            losses: Loss of each token in nats, NaN where none, (B, T).
-            predictions: Predicted ids, or numbers of labels; read where `losses` is a number, (B, T).
-            distribution: Where whole sequences halt: the probability of each to halt at every step, (B, N).
+            losses: Loss of each token in nats, NaN if it has none, (B, T).
+            predictions: Predicted ids or labels, (B, T), read where `losses` is a number.
+            distribution: Halting distribution of every sequence, (B, N), if whole sequences halt.
         """
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
-        updates = _per_token(trace.updates, real).float()
+        updates = _expand_to_tokens(trace.updates, real).float()
         unknown = torch.full_like(updates, math.nan)
         remainders = None if trace.halting is None else trace.halting.remainders
-        remainders = unknown if remainders is None else _per_token(remainders, real)
+        remainders = unknown if remainders is None else _expand_to_tokens(remainders, real)
         kinds = batch.get("mask_kind", torch.zeros_like(ids))
         mean_depth = (updates * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         index = batch["index"] if "index" in batch else torch.arange(len(ids), device=ids.device) + self._seen
@@ -72,43 +74,42 @@ class SentenceSampler:
         copied = torch.cat([header.flatten(), fields[:, rows].flatten()]).cpu()
         indices, depths = copied[: header.numel()].view(2, -1)
         table = copied[header.numel() :].view(8, len(rows), -1)
-        iterations = _iterations(trace.ran, rows, ids.shape[1])
-        probabilities = _probabilities(trace, rows, ids.shape[1])
+        iterations = _list_iterations(trace.ran, rows, ids.shape[1])
+        probabilities = _list_probabilities(trace, rows, ids.shape[1])
         shared = None if distribution is None else distribution[rows].cpu().tolist()
         for row, (number, depth) in enumerate(zip(indices.int().tolist(), depths.tolist(), strict=True)):
-            of_tokens = [*table[:, row].tolist(), iterations[row], probabilities[row]]
-            self._offer(number, depth, of_tokens, None if shared is None else shared[row])
+            columns = [*table[:, row].tolist(), iterations[row], probabilities[row]]
+            self._add(number, depth, columns, None if shared is None else shared[row])
         self._seen += len(ids)
 
-    def _offer(self, index: int, depth: float, fields: _Fields, shared: list[float] | None) -> None:
-        """Let every rule keep the example if it is among its best."""
-        for kept, rank in zip(self._kept.values(), (0.0, -depth, depth), strict=True):
-            if all(index != known for _, known, *_ in kept):
-                kept.append((rank, index, fields, shared))
-                kept.sort(key=lambda entry: entry[:2])
-                del kept[self.per_rule :]
+    def _add(self, index: int, depth: float, fields: _Fields, shared: list[float] | None) -> None:
+        """Add an example to the samples of every rule that it ranks among."""
+        for samples, rank in zip(self._samples.values(), (0.0, -depth, depth), strict=True):
+            if all(index != sampled for _, sampled, *_ in samples):
+                samples.append((rank, index, fields, shared))
+                samples.sort(key=lambda entry: entry[:2])
+                del samples[self.per_rule :]
 
     def sentences(self) -> list[Sentence]:
-        """The examples kept, padding removed.
+        """Return the sampled examples without padding.
 
         Each has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
-        token: `tokens` (text as fed), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
-        `original` (text before masking, or label), `predicted` (likewise) and `loss` (nats); the last three null where
-        nothing was predicted, `remainders` where the trace has none. Where the trace says which iterations ran, these
-        are `iterations`, counted from 1. Where tokens have halting probabilities, `probabilities` has those of each
-        after its iterations; where whole sequences halt, `distribution` is the sentence's over steps.
+        token: `tokens` (input text), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
+        `original` (text before masking, or label), `predicted` (likewise) and `loss` (nats). The last three are null
+        where nothing was predicted, `remainders` where the trace has none. `iterations` are those that each token ran,
+        counted from 1, if the trace has them. `probabilities` are the halting probabilities of each token, if it has
+        any; `distribution` is the halting distribution of the sentence, if whole sequences halt.
         """
-        return [self._render(rule, *entry[1:]) for rule, kept in self._kept.items() for entry in kept]
+        return [self._render(rule, *entry[1:]) for rule, samples in self._samples.items() for entry in samples]
 
     def _render(self, rule: str, index: int, fields: _Fields, shared: list[float] | None) -> Sentence:
         real_tokens = [token for token in zip(*fields, strict=True) if token[0]]
         columns = [list(column) for column in zip(*real_tokens, strict=True)]
         _, ids, updates, remainders, kinds, labels, predictions, losses, iterations, probabilities = columns
-        predicted = [math.isfinite(loss) for loss in losses]
 
-        def texts(values: list[float]) -> list[str | None]:
-            decode = self.decode_label
-            return [decode(int(value)) if here else None for value, here in zip(values, predicted, strict=True)]
+        def decode(values: list[float]) -> list[str | None]:
+            pairs = zip(values, losses, strict=True)
+            return [self.decode_label(int(value)) if math.isfinite(loss) else None for value, loss in pairs]
 
         return {
             "rule": rule,
@@ -118,43 +119,40 @@ class SentenceSampler:
             "updates": [round(value) for value in updates],
             **({} if None in iterations else {"iterations": iterations}),
             **({} if None in probabilities else {"probabilities": probabilities}),
-            **({} if shared is None else {"distribution": [_rounded(value) for value in shared]}),
-            "remainders": [_rounded(value) for value in remainders],
+            **({} if shared is None else {"distribution": [_round(value) for value in shared]}),
+            "remainders": [_round(value) for value in remainders],
             "mask_kind": [MASK_KINDS[int(kind)] for kind in kinds],
-            "original": texts(labels),
-            "predicted": texts(predictions),
-            "loss": [_rounded(value) for value in losses],
+            "original": decode(labels),
+            "predicted": decode(predictions),
+            "loss": [_round(value) for value in losses],
         }
 
 
-def _per_token(values: Tensor, like: Tensor) -> Tensor:
-    """Depths of tokens, also where whole sequences halt."""
+def _expand_to_tokens(values: Tensor, like: Tensor) -> Tensor:
+    """Return values of tokens, (B, T), from values of tokens or of whole sequences, (B,)."""
     return values if values.dim() == like.dim() else values[:, None].expand(like.shape)
 
 
-def _iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list[int] | None]]:
-    """Of some rows of a batch the iterations that each token, or its sequence, ran; None where the trace has none."""
+def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list[int] | None]]:
+    """Return the iterations that each token, or its sequence, ran in some rows; None if the trace has none."""
     if ran is None:
         return [[None] * tokens for _ in rows]
-    of_tokens = ran if ran.dim() == 3 else ran[:, None].expand(-1, tokens, -1)
-    return [
-        [[step for step, here in enumerate(steps, start=1) if here] for steps in row]
-        for row in of_tokens[rows].cpu().tolist()
-    ]
+    masks = (ran if ran.dim() == 3 else ran[:, None].expand(-1, tokens, -1))[rows].cpu().tolist()
+    return [[[step for step, is_run in enumerate(mask, start=1) if is_run] for mask in row] for row in masks]
 
 
-def _probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[list[list[float] | None]]:
-    """Of some rows of a batch the halting probabilities of each token, up to its last iteration; None without any."""
+def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[list[list[float] | None]]:
+    """Return the halting probabilities of each token in some rows, up to its last iteration; None without any."""
     if trace.halting is None or trace.unit != "token":
         return [[None] * tokens for _ in rows]
     last = trace.iterations_run.long() * torch.arange(1, trace.iterations_run.shape[-1] + 1, device=rows.device)
-    of_rows = trace.halting.probabilities[rows].cpu().tolist(), last.amax(dim=-1)[rows].cpu().tolist()
+    columns = trace.halting.probabilities[rows].cpu().tolist(), last.amax(dim=-1)[rows].cpu().tolist()
     return [
-        [[round(value, 3) for value in found[:end]] for found, end in zip(row, ends, strict=True)]
-        for row, ends in zip(*of_rows, strict=True)
+        [[round(value, 3) for value in values[:end]] for values, end in zip(row, ends, strict=True)]
+        for row, ends in zip(*columns, strict=True)
     ]
 
 
-def _rounded(value: float) -> float | None:
-    """Four decimals; None for what is not a number."""
+def _round(value: float) -> float | None:
+    """Round to four decimals; None if the value is not finite."""
     return round(value, 4) if math.isfinite(value) else None

@@ -1,6 +1,6 @@
-"""Spans of a text: the best one of a window by its logits, and the token classes whose depths are compared.
+"""Answer spans of a text: the best span of every window, and the token classes of windows.
 
-Shape legend: B windows, T tokens, K starts and ends that are combined.
+Shape legend: B windows, T tokens, K candidate starts and ends.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ def best_spans(
     """Combine the K best starts and the K best ends of every window, as BERT does (Devlin et al. 2019).
 
     Args:
-        start_logits: (B, T).
-        end_logits: (B, T).
-        allowed: Where a span may begin and end, boolean, (B, T).
+        start_logits: Logits of the first token, (B, T).
+        end_logits: Logits of the last token, (B, T).
+        allowed: Mask of the tokens where a span may start and end, boolean, (B, T).
         n_best: K.
-        max_length: Most tokens of a span.
+        max_length: Largest number of tokens of a span.
 
     Returns:
-        Score, float32, first and last token of the best span, each (B,); the score is -inf where no combination is a
-        span.
+        Score, float32, first and last token of the best span, each (B,); the score is -inf if no combination is a span.
     """
     count = min(n_best, start_logits.shape[1])
     starts, first = start_logits.float().masked_fill(~allowed, -torch.inf).topk(count)
@@ -33,8 +32,8 @@ def best_spans(
     length = last[:, None, :] - first[:, :, None] + 1
     scores = (starts[:, :, None] + ends[:, None, :]).masked_fill((length < 1) | (length > max_length), -torch.inf)
     score, cell = scores.flatten(1).max(dim=1)
-    chosen = torch.stack([first.gather(1, cell[:, None] // count), last.gather(1, cell[:, None] % count)]).squeeze(-1)
-    return score, chosen[0], chosen[1]
+    row, column = cell[:, None] // count, cell[:, None] % count
+    return score, first.gather(1, row).squeeze(1), last.gather(1, column).squeeze(1)
 
 
 def span_classes(
@@ -46,16 +45,16 @@ def span_classes(
 ) -> dict[str, Tensor]:
     """Sort the tokens of windows into (overlapping) classes; padding is in none of them.
 
-    A window is `correct` where the highest start and the highest end logit are those of the answer, or those of [CLS]
-    where the window holds none, and `wrong` otherwise. One whose answer no token holds is neither.
+    A window is `correct` if the highest start and end logits are those of the answer, or those of [CLS] if the window
+    has no answer, and `wrong` otherwise. A window with an unknown answer is neither.
 
     Args:
-        logits: Of starts and of ends, each (B, T).
-        positions: First and last token of the answer, each (B,); 0, that of [CLS], where there is none in the window,
-            negative where it is unknown.
-        real: Which tokens are no padding, boolean, (B, T).
-        question: Which are the question's, likewise.
-        context: Which are the context's, likewise.
+        logits: Logits of starts and of ends, each (B, T).
+        positions: First and last token of the answer, each (B,); 0, that of [CLS], if the window has no answer,
+            negative if it is unknown.
+        real: Mask of the tokens that are no padding, boolean, (B, T).
+        question: Mask of the tokens of the question, likewise.
+        context: Mask of the tokens of the context, likewise.
 
     Returns:
         Name to boolean mask (B, T), with the names of SPAN_CLASSES.
@@ -64,14 +63,14 @@ def span_classes(
     guesses = [values.float().masked_fill(~real, -torch.inf).argmax(dim=1) for values in logits]
     is_right = ((guesses[0] == start) & (guesses[1] == end))[:, None]
     is_known = (start >= 0)[:, None]
-    place = torch.arange(real.shape[1], device=real.device)
+    position = torch.arange(real.shape[1], device=real.device)
     return {
         "all": real,
         "correct": real & is_known & is_right,
         "wrong": real & is_known & ~is_right,
         "question": question,
         "context": context,
-        "answer": context & (place >= start[:, None]) & (place <= end[:, None]) & (start > 0)[:, None],
-        "cls": real & (place == 0),
-        "sep": real & ~question & ~context & (place > 0),
+        "answer": context & (position >= start[:, None]) & (position <= end[:, None]) & (start > 0)[:, None],
+        "cls": real & (position == 0),
+        "sep": real & ~question & ~context & (position > 0),
     }

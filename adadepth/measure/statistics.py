@@ -1,6 +1,6 @@
-"""From accumulated sums to the figures of halting.json, and from those to flat names for trackers.
+"""Statistics of depth: sums over batches, the figures of halting.json, and flat names for trackers.
 
-A figure that could not be computed is absent, with the reason under `missing`: never 0.
+A figure that could not be computed is absent, with the reason under `missing`; it is never 0.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _Sums = Mapping[str, NDArray[Any]]
 def summarise(
     sums: _Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
 ) -> dict[str, Any]:
-    """Turn the sums of `HaltingStatistics` into JSON values.
+    """Summarise the sums of `HaltingStatistics` as JSON values.
 
     Returns:
-        `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L (from
-        0 where units have it) its share and loss, and of iteration k the share of units that run it and their halting
-        probability; `cosine`: for every group a row a step; `spearman`; `cost`;
-        `difficulty`, if the data set knows one: see `_describe_difficulties`;
-        `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`: why a figure is absent,
-        by its name.
+        `unit`, `max_depth` and `n`; `classes`, figures of each class by name; `steps`, for every depth k = 1..L (from
+        0 if units have it) its share and loss, the share of units that run iteration k, and their halting probability;
+        `cosine`, for every group a row per step; `spearman`; `cost`;
+        `difficulty`, if the data set has one: see `_describe_difficulties`;
+        `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`, the reason for every
+        absent figure by its name.
     """
     missing: dict[str, str] = {}
     described = {
@@ -41,7 +41,7 @@ def summarise(
         for row, name in enumerate(classes)
     }
     everyone = classes.index("all")
-    found = {
+    summary = {
         "unit": unit,
         "max_depth": sums["depth"].shape[1] - 1,
         "n": described["all"]["n"],
@@ -54,18 +54,19 @@ def summarise(
         **_describe_difficulties(sums, missing),
         **_describe_layers(sums, missing),
     }
-    if unit == "task":  # one depth for all: nothing halts, so what is told of halting is not missing
-        missing = {name: reason for name, reason in missing.items() if not name.startswith(_OF_HALTING)}
-    return found | {"missing": missing}
+    if unit == "task":  # one depth for all examples: nothing halts, so no figure of halting is missing
+        missing = {name: reason for name, reason in missing.items() if not name.startswith(_HALTING_NAMES)}
+    return summary | {"missing": missing}
 
 
-_TOLD = ("all/remainder", "all/loss", "probability", "cosine", "spearman_depth_loss")
-_OF_HALTING = tuple(f"halting/{name}" for name in _TOLD)
+_HALTING_NAMES = tuple(
+    f"halting/{name}" for name in ("all/remainder", "all/loss", "probability", "cosine", "spearman_depth_loss")
+)
 _CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "right_n")
 
 
 def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
-    """Figures of one class from its histogram and sums."""
+    """Describe one class from its histogram and sums."""
     histogram = sums["depth"]
     n = int(histogram.sum())
     if n == 0:
@@ -78,19 +79,19 @@ def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str
         "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) + 0.0,  # one depth has 0, not -0
         "histogram": histogram.tolist(),
     }
-    # A trace has remainders for all units or for none: once said for all of them, it is said.
+    # A trace has remainders for all units or for none, so one remark for class `all` is enough.
     remark = missing if name == "halting/all" or sums["remainder_n"] else None
     if _put_mean(described, "remainder", sums["remainder"], sums["remainder_n"], name, remark):
         described["ponder_cost"] = described["mean"] + described["remainder"]
     described["loss_n"] = int(sums["loss_n"])
-    # A class in which nothing is predicted has no loss: `loss_n` says so. Only for all units is that worth a remark.
+    # `loss_n` shows that a class without predictions has no loss; only class `all` gets a remark.
     _put_mean(described, "loss", sums["loss"], sums["loss_n"], name, missing if name == "halting/all" else None)
     put_accuracy(described, sums["right"], sums["right_n"])
     return described
 
 
 def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
-    """Number, mean, spread and quantiles of the depths 0..L that a histogram counts, at least one."""
+    """Return number, mean, spread and quantiles of the depths 0..L of a histogram of at least one unit."""
     n = int(histogram.sum())
     shares, depths = histogram / n, np.arange(len(histogram))
     mean = float((shares * depths).sum())
@@ -105,13 +106,13 @@ def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def put_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
-    """Set the share of right predictions and their number, where anything is predicted."""
+    """Set the share of right predictions and the number of predictions, if there are any."""
     if count:
         target |= {"accuracy": float(right) / int(count), "accuracy_n": int(count)}
 
 
 def _quantile(histogram: NDArray[np.int64], level: float) -> int:
-    """The smallest depth that at least a share `level` of the units do not exceed."""
+    """Return the smallest depth that at least a share `level` of the units do not exceed."""
     cumulated = np.cumsum(histogram)
     return int(np.searchsorted(cumulated, level * cumulated[-1] * (1 - 1e-12)))
 
@@ -119,7 +120,7 @@ def _quantile(histogram: NDArray[np.int64], level: float) -> int:
 def _put_mean(
     target: dict[str, Any], key: str, total: Any, count: Any, owner: str, missing: dict[str, str] | None = None
 ) -> bool:
-    """Set `target[key]` to total / count, or say why there is none."""
+    """Set `target[key]` to total / count, or the reason why there is none in `missing`; return whether it is set."""
     value = float(total) / int(count) if count else math.nan
     if math.isfinite(value):
         target[key] = value
@@ -129,9 +130,9 @@ def _put_mean(
 
 
 def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
-    """A row for every depth k = 1..L, over all units; a value that has no unit behind it is absent from its row.
+    """Return a row for every depth k = 1..L, over all units; a value without any unit is absent.
 
-    Where units have a depth of 0 a row for it comes first, without what is told of an iteration.
+    If units have a depth of 0, a row for it comes first, without the figures of an iteration.
     """
     n = int(histogram.sum())
     loss_counts = sums["depth_by_loss"][0].sum(axis=1)
@@ -151,7 +152,7 @@ def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str
 
 
 def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
-    """How many of the n units run the iteration with this index, their share, and their mean halting probability."""
+    """Return the number and share of the n units that run an iteration, and their mean halting probability."""
     reached = int(sums["ran"][index])
     described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
     _put_mean(described, "probability", sums["probability"][index], sums["probability_n"][index], "")
@@ -159,7 +160,7 @@ def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
 
 
 def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """For every group a row a step k: similarity of the states before and after iteration k, in both versions."""
+    """Return for every group a row per step k: similarity of the states before and after iteration k, both versions."""
     if not sums["cosine_all_n"].any():
         missing["halting/cosine"] = (
             "no states were kept: fine-tuning keeps none, mode=evaluate those of models that show theirs"
@@ -181,7 +182,7 @@ def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str
 def _describe_correlations(
     tables: NDArray[np.int64], classes: Sequence[str], missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Spearman's correlation of depth with loss, within each class."""
+    """Return Spearman's correlation of depth with loss, within each class."""
     described: dict[str, dict[str, Any]] = {}
     for table, name in zip(tables, classes, strict=True):
         _put_correlation(described, name, table, "loss", f"halting/spearman_depth_loss/{name}", missing)
@@ -189,22 +190,22 @@ def _describe_correlations(
 
 
 def _put_correlation(
-    target: dict[str, Any], key: str, table: NDArray[np.int64], other: str, name: str, missing: dict[str, str]
+    target: dict[str, Any], key: str, table: NDArray[np.int64], variable: str, name: str, missing: dict[str, str]
 ) -> None:
-    """Set `target[key]` to the rank correlation of depth with something else, or say under `name` why there is none."""
+    """Set `target[key]` to the rank correlation of depth with a variable, or `missing[name]` to the reason."""
     if (correlation := spearman_from_table(table)) is not None:
         target[key] = correlation._asdict()
     else:
         n = int(table.sum())
-        missing[name] = f"depth or {other} is constant" if n >= 3 else f"{n} units with a {other}, 3 are needed"
+        missing[name] = f"depth or {variable} is constant" if n >= 3 else f"{n} units with a {variable}, 3 are needed"
 
 
 def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
-    """Depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
+    """Describe depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
 
     Returns:
         `difficulty`: `rows`, one for every difficulty that occurs, with its figures of depth, `accuracy` and
-        `accuracy_n` (where anything is predicted), and `spearman`, if it exists. Empty where no difficulty is known.
+        `accuracy_n` (if there are predictions), and `spearman`, if it exists. Empty if there are no difficulties.
     """
     if "depth_by_difficulty" not in sums:
         return {}
@@ -216,13 +217,13 @@ def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, An
             row = {"difficulty": difficulty, **describe_histogram(histogram)}
             put_accuracy(row, total, count)
             rows.append(row)
-    found: dict[str, Any] = {"rows": rows}
-    _put_correlation(found, "spearman", table, "difficulty", "halting/spearman_depth_difficulty", missing)
-    return {"difficulty": found}
+    described: dict[str, Any] = {"rows": rows}
+    _put_correlation(described, "spearman", table, "difficulty", "halting/spearman_depth_difficulty", missing)
+    return {"difficulty": described}
 
 
 def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
-    """Multiply-accumulates, their ratios, and the ratio of layers."""
+    """Describe the multiply-accumulates, their ratios, and the ratio of layers."""
     cost: dict[str, Any] = {}
     if everyone["n"] and everyone["mean"] > 0:
         cost["layer_ratio"] = (len(everyone["histogram"]) - 1) / everyone["mean"]
@@ -233,7 +234,7 @@ def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, 
 
 
 def describe_work(sums: Sequence[float]) -> dict[str, float]:
-    """Multiply-accumulates, in the order of `Work`, and their ratios, by the names that the section `cost` has."""
+    """Return multiply-accumulates, in the order of `Work`, and their ratios, by their names in the section `cost`."""
     executed, dense, adaptive, full = sums
     described = {f"{name}_macs": value for name, value in zip(Work._fields, sums, strict=True)}
     if dense > 0:
@@ -244,7 +245,7 @@ def describe_work(sums: Sequence[float]) -> dict[str, float]:
 
 
 def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
-    """The weights of layers: the same in every batch, so their mean is what they are."""
+    """Describe the weights of layers, which are the same in every batch, so that their mean is exact."""
     if not sums["layers_n"].any():
         return {}
     weights = sums["layers"] / sums["layers_n"]
@@ -255,14 +256,14 @@ def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
 
 
 def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
-    """The figures worth a curve, by flat name; what the summary does not have is not there.
+    """Flatten the figures of a summary that make a curve; absent figures are left out.
 
     Names: `halting/<class>/mean` and so on, `halting/remainder`, `halting/ponder_cost`, `halting/entropy`,
     `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
-    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; where a difficulty k of units is known
-    `halting/difficulty/<k>/mean`, `halting/difficulty/<k>/accuracy` and `halting/spearman_depth_difficulty`; of models
-    that mix layers `halting/layers/weights` (a list), `halting/layers/weight/<n>`, `halting/layers/entropy` and so on,
-    `cost/added_parameters`.
+    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; for every difficulty k
+    `halting/difficulty/<k>/mean`, `halting/difficulty/<k>/accuracy` and `halting/spearman_depth_difficulty`; for
+    models that mix layers `halting/layers/weights` (a list), `halting/layers/weight/<n>`, `halting/layers/entropy` and
+    so on, `cost/added_parameters`.
     """
     flat: dict[str, float | list[Any]] = {}
     for name, described in summary["classes"].items():
@@ -270,11 +271,12 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     everyone = summary["classes"]["all"]
     flat |= _flatten_adaptation(summary.get("adaptation", {}))
     flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
-    flat |= {
-        f"halting/probability/{row['depth']}": row["probability"] for row in _with(summary["steps"], "probability")
-    }
-    cosines = summary["cosine"].get("all", [])
-    flat |= {f"halting/cosine/{row['step']}": row["running"] for row in _with(cosines, "running")}
+    for row in summary["steps"]:
+        if "probability" in row:
+            flat[f"halting/probability/{row['depth']}"] = row["probability"]
+    for row in summary["cosine"].get("all", []):
+        if "running" in row:
+            flat[f"halting/cosine/{row['step']}"] = row["running"]
     if correlation := summary["spearman"].get("all"):
         flat["halting/spearman_depth_loss"] = correlation["value"]
     if "difficulty" in summary:
@@ -284,19 +286,22 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
 
 
-def _flatten_adaptation(found: Mapping[str, Any]) -> dict[str, float]:
-    flat = {f"halting/{key}": found[key] for key in ADAPTATION if key in found}
-    return flat | {f"halting/between/{way}": told["share"] for way, told in found.get("between", {}).items()}
+def _flatten_adaptation(adaptation: Mapping[str, Any]) -> dict[str, float]:
+    flat = {f"halting/{key}": adaptation[key] for key in ADAPTATION if key in adaptation}
+    shares = adaptation.get("between", {})
+    return flat | {f"halting/between/{partition}": share["share"] for partition, share in shares.items()}
 
 
-def _flatten_difficulties(found: Mapping[str, Any]) -> dict[str, float]:
+def _flatten_difficulties(difficulty: Mapping[str, Any]) -> dict[str, float]:
     flat = {
         f"halting/difficulty/{row['difficulty']}/{key}": row[key]
-        for row in found["rows"]
+        for row in difficulty["rows"]
         for key in ("mean", "accuracy")
         if key in row
     }
-    return flat | ({"halting/spearman_depth_difficulty": found["spearman"]["value"]} if "spearman" in found else {})
+    if "spearman" in difficulty:
+        flat["halting/spearman_depth_difficulty"] = difficulty["spearman"]["value"]
+    return flat
 
 
 def _flatten_layers(layers: Mapping[str, Any]) -> dict[str, float | list[Any]]:
@@ -308,30 +313,24 @@ def _flatten_layers(layers: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     return flat
 
 
-def _with(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
-    return [row for row in rows if key in row]
-
-
-__all__ = ["COSINE_GROUPS", "HaltingStatistics", "flatten"]
-
 COSINE_GROUPS = ("all", "mask", "unmasked", "cls", "sep")
 CORRELATED_CLASSES = ("all", "mask")
 
 # Losses are counted in fine bins: of equal ratio (0.54 %) from 2^-20 nats to 1, of equal width (0.0054) from there to
-# 33; the scale is smooth at 1, and what is smaller or larger joins the outermost bin. The rank correlation is then that
-# of the raw losses to three decimals, also where they lie close together, as they do around log(vocabulary) at first.
+# 33. The scale is smooth at 1, and smaller or larger losses join the outermost bin. The rank correlation equals that of
+# the raw losses to three decimals, even if they lie close together, as around log(vocabulary) at the start.
 _BINS_PER_OCTAVE, _OCTAVES, _LARGEST = 128, 20, 33.0
 LOSS_BINS = _BINS_PER_OCTAVE * (_OCTAVES + math.ceil((_LARGEST - 1) / math.log(2)))
 
 
 class HaltingStatistics:
-    """Accumulates what a set of traces says about depth.
+    """Accumulator of the statistics of depth of a set of traces.
 
     Args:
-        max_updates: L, of every trace.
+        max_updates: L of every trace.
         classes: Names of the classes; `all` must be one of them.
-        device: Where the sums are kept, the traces' own device. It needs float64.
-        difficulties: D; units have difficulties 0 to D - 1. 0: none is known.
+        device: Device of the traces and the sums. It needs float64.
+        difficulties: D; units have difficulties 0 to D - 1. 0: there are none.
     """
 
     def __init__(
@@ -397,13 +396,14 @@ class HaltingStatistics:
         Args:
             trace: The depths of the batch's units; its `unit` is `token`, `sequence` or `task`.
             classes: Boolean masks by class name, of the shape of `trace.updates`: (B, T) or (B,).
-            token_losses: Loss of each unit in nats, the same shape; NaN where a unit has none.
-            hidden_states: The states x_0 to x_n of the n iterations that ran, each (*updates.shape, H); a model that
-                halts whole sequences passes one vector a sequence.
-            work: What the batch cost.
-            right: 1 where a unit's prediction is right, 0 where it is wrong, NaN where nothing is predicted, float, the
-                shape of `trace.updates`.
-            difficulty: Of each unit, int64, the same shape; negative where it has none. Read with `difficulties` only.
+            token_losses: Loss of each unit in nats, the same shape; NaN if a unit has none.
+            hidden_states: States x_0 to x_n of the n iterations that ran, each (*updates.shape, H); a model that halts
+                whole sequences passes one vector per sequence.
+            work: Multiply-accumulates of the batch.
+            right: 1 if the prediction of a unit is right, 0 if it is wrong, NaN if there is none, float, the shape of
+                `trace.updates`.
+            difficulty: Difficulty of each unit, int64, the same shape; negative if it has none. Read with
+                `difficulties` only.
         """
         self.unit = trace.unit
         valid = trace.valid.flatten()
@@ -418,7 +418,7 @@ class HaltingStatistics:
             self._add_losses(token_losses.flatten(), depth, members)
         if right is not None:
             predicted = members & ~right.flatten().isnan()
-            self._add("right", _where(predicted, right.flatten()), predicted)
+            self._add("right", _mask_values(predicted, right.flatten()), predicted)
         if difficulty is not None and "depth_by_difficulty" in self._sums:
             everyone = members[self.classes.index("all")]
             self._add_difficulties(difficulty.flatten(), depth, everyone, None if right is None else right.flatten())
@@ -438,17 +438,17 @@ class HaltingStatistics:
         self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
 
     def _add_halting(self, halting: Halting, running: Tensor, members: Tensor) -> None:
-        """Remainders of units, and the probabilities of the iterations they ran, (N, M)."""
+        """Add remainders of units, and the probabilities of the iterations they ran, (N, M)."""
         if halting.remainders is not None:
-            self._add("remainder", _where(members, halting.remainders.flatten()), members)
+            self._add("remainder", _mask_values(members, halting.remainders.flatten()), members)
         running = running[: halting.probabilities.shape[-1]]
-        self._add("probability", _where(running, halting.probabilities.flatten(0, -2).T), running)
+        self._add("probability", _mask_values(running, halting.probabilities.flatten(0, -2).T), running)
 
     def _add_losses(self, losses: Tensor, depth: Tensor, members: Tensor) -> None:
         members = members & ~losses.isnan()
-        self._add("loss", _where(members, losses), members)
+        self._add("loss", _mask_values(members, losses), members)
         everyone = members[self.classes.index("all")]
-        self._sums["loss_by_depth"].scatter_add_(0, depth, _where(everyone, losses).double())
+        self._sums["loss_by_depth"].scatter_add_(0, depth, _mask_values(everyone, losses).double())
         cell = depth * LOSS_BINS + _loss_bin(losses)
         for table, name in zip(self._sums["depth_by_loss"], self.correlated, strict=True):
             table.view(-1).scatter_add_(0, cell, members[self.classes.index(name)].long())
@@ -460,18 +460,18 @@ class HaltingStatistics:
         table.view(-1).scatter_add_(0, depth * table.shape[1] + column, counted.long())
         if right is not None:
             counted = counted & ~right.isnan()
-            self._sums["right_by_difficulty"].scatter_add_(0, column, _where(counted, right).double())
+            self._sums["right_by_difficulty"].scatter_add_(0, column, _mask_values(counted, right).double())
             self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
 
     def _add_cosines(self, states: Sequence[Tensor], ran: Tensor, members: Tensor) -> None:
-        """Similarity of x_k and x_(k+1): over units that run iteration k + 1, and over all of them."""
+        """Add the similarity of x_k and x_(k+1): over units that run iteration k + 1, and over all of them."""
         members = torch.stack([members[self.classes.index(name)] for name in self.cosine_groups])
         steps = len(states) - 1
         for step in range(steps):
             before, after = states[step].float(), states[step + 1].float()
             cosine = nn.functional.cosine_similarity(before, after, dim=-1).flatten()
             for name, counted in (("cosine_running", members & ran[step]), ("cosine_all", members)):
-                self._sums[name][:, step] += _where(counted, cosine).double().sum(dim=-1)
+                self._sums[name][:, step] += _mask_values(counted, cosine).double().sum(dim=-1)
                 self._sums[f"{name}_n"][:, step] += counted.sum(dim=-1)
         # An iteration that the batch did not execute would have left every state as it is.
         frozen = members.sum(dim=-1, keepdim=True)
@@ -479,22 +479,22 @@ class HaltingStatistics:
         self._sums["cosine_all_n"][:, steps:] += frozen
 
     def tensors(self) -> list[Tensor]:
-        """Every accumulator: add those of all processes, in place and in this order, before `summary`."""
+        """Return all accumulators, which processes add in place and in this order before `summary`."""
         return list(self._sums.values())
 
     def summary(self) -> dict[str, Any]:
-        """Everything that can be told, as JSON values; see `summarise`."""
+        """Return all figures as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
 
 
 def _loss_bin(losses: Tensor) -> Tensor:
-    """Bin of each loss, int64, 0 for NaN."""
+    """Return the bin of each loss, int64, 0 for NaN."""
     losses = losses.double().nan_to_num().clamp(min=2.0**-_OCTAVES)
     position = torch.where(losses < 1, losses.log2(), (losses - 1) / math.log(2)) + _OCTAVES
     return (position * _BINS_PER_OCTAVE).clamp(max=LOSS_BINS - 1).long()
 
 
-def _where(counted: Tensor, values: Tensor) -> Tensor:
-    """`values` where they count and 0 elsewhere, even if they are not finite there."""
+def _mask_values(counted: Tensor, values: Tensor) -> Tensor:
+    """Return `values` where they count and 0 elsewhere, even if they are not finite there."""
     return torch.where(counted, values, torch.zeros_like(values))
