@@ -1,6 +1,6 @@
-"""Baselines that know no order: a linear model of the pieces in a text, and the commonest tag of every word.
+"""Bag-of-words baselines: a linear model of the pieces of a text, and the most frequent tag of every word.
 
-They train in seconds on the tokens that a run reads anyway, and tell what reading in context adds.
+They train in seconds on the tokens of a run, and their scores show what reading in context adds.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from adadepth.data.labelled.sentences import LabelledExamples
 from adadepth.data.labelled.tagging import TaggingExamples
 from adadepth.measure.quality import quality, tagging_quality
 
-_MOST_ROWS = 20_000  # that a baseline is trained on, evenly spread
-_PAIRS = 2**18  # columns that pairs of neighbouring pieces share
+_MOST_ROWS = 20_000  # training rows of a baseline, evenly spread
+_PAIRS = 2**18  # shared columns of pairs of neighbouring pieces
 
 Scores = dict[str, dict[str, float]]
 
 
 def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
-    """Return what the baseline is, and its metrics on every evaluation set; None: there is none for such data.
+    """Return a description of the baseline and its metrics on every evaluation set; None if the data have none.
+
+    Sentences and pairs get a logistic regression, or for values a ridge regression, on TF-IDF weights of pieces and of
+    pairs of neighbours. Tagged words get their most frequent tag.
 
     Args:
-        data: What a run reads. Of sentences and pairs the baseline is a logistic regression, or of values a ridge
-            regression, on TF-IDF weights of pieces and of pairs of neighbours; of tagged words it is the commonest tag.
+        data: Training and evaluation sets of a run.
     """
     train = data.train
     if isinstance(train, LabelledExamples):
@@ -44,7 +46,7 @@ def _score_sentences(train: LabelledExamples, data: LabelledData) -> Scores:
     rows = train.rows[spread_rows(len(train.rows), _MOST_ROWS)]
     weigh, model = TfidfTransformer(sublinear_tf=True), _linear_model(data.problem)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that no row or every row has
+        warnings.simplefilter("ignore")  # about classes that no row or every row has
         inputs = weigh.fit_transform(_count_pieces(train, rows, data))
         model.fit(inputs, _labels(train, rows))
     scores: Scores = {}
@@ -72,9 +74,9 @@ def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
 
 
 def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledData) -> Any:
-    """Return how often each row has each piece and each pair of neighbours, a sparse (rows, columns) matrix.
+    """Return the counts of each piece and each pair of neighbours in each row, a sparse (rows, columns) matrix.
 
-    The two texts of a pair have columns of their own; pairs of neighbours share theirs by a hash.
+    The two texts of a pair have separate columns; pairs of neighbours share theirs by a hash.
     """
     from scipy.sparse import csr_matrix
 
@@ -85,9 +87,9 @@ def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledDa
             pieces, first = text.astype(np.int64), number * (size + _PAIRS)
             columns += [first + pieces, first + size + (pieces[:-1] * size + pieces[1:]) % _PAIRS]
         ends.append(ends[-1] + sum(len(part) for part in columns[-2 * examples.store.texts :]))
-    places = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
+    indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
     shape = (len(rows), examples.store.texts * (size + _PAIRS))
-    matrix = csr_matrix((np.ones(len(places)), places, ends), shape=shape)
+    matrix = csr_matrix((np.ones(len(indices)), indices, ends), shape=shape)
     matrix.sum_duplicates()
     return matrix
 
@@ -98,21 +100,21 @@ def _score_tags(train: TaggingExamples, data: LabelledData) -> Scores:
         for word, tag in zip(_words(train, index), train.gold(index), strict=True):
             counts[word][tag] += 1
     total: Counter[int] = Counter()
-    for of_word in counts.values():
-        total.update(of_word)
-    usual = total.most_common(1)[0][0]
-    best = {word: of_word.most_common(1)[0][0] for word, of_word in counts.items()}
+    for tags in counts.values():
+        total.update(tags)
+    default = total.most_common(1)[0][0]
+    best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
     scores: Scores = {}
     for name, examples in data.evaluation.items():
         assert isinstance(examples, TaggingExamples)
         numbers = range(len(examples))
-        predicted = [[data.labels[best.get(word, usual)] for word in _words(examples, index)] for index in numbers]
+        predicted = [[data.labels[best.get(word, default)] for word in _words(examples, index)] for index in numbers]
         labels = [[data.labels[tag] for tag in examples.gold(index)] for index in numbers]
         scores[name] = tagging_quality(data.metrics, predicted, labels)
     return scores
 
 
 def _words(examples: TaggingExamples, index: int) -> list[tuple[int, ...]]:
-    """Return the words of a sentence, each as the ids of its pieces."""
+    """Return the words of a sentence as tuples of the ids of their pieces."""
     pieces, starts = examples.store.pieces(int(examples.rows[index]))
     return [tuple(part.tolist()) for part in np.split(pieces, starts[1:])]

@@ -1,6 +1,6 @@
-"""The scorer of a causal model that reads packed blocks: likelihood at the exits of tokens, and after every step.
+"""Scorer of a causal model on packed blocks: likelihood at the exits of tokens, and after every step.
 
-Shape legend: B rows, T places, P predicted tokens, N steps.
+Shape legend: B rows, T positions, P predicted tokens, N steps.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from adadepth.system.processes import add_over_processes
 
 
 class BlockScorer(Scorer):
-    """Keeps sums of losses on the device, at exits and after every step, and a few blocks.
+    """A scorer with sums of losses on the device, at exits and after every step, and a few example blocks.
 
     Args:
-        model: What is evaluated. With `exit_signals` all its steps run, and its output has `step_losses` (P, N).
-        examples: The set, with the counts of its words and characters.
-        data: With the tokenizer.
-        device: Of the batches.
+        model: Evaluated model. With `exit_signals` all its steps run, and its output has `step_losses` (P, N).
+        examples: Evaluated set, with the counts of its words and characters.
+        data: Data with the tokenizer.
+        device: Device of the batches.
     """
 
     def __init__(self, model: DepthModel, examples: TextBlocks, data: BlockData, device: torch.device) -> None:
@@ -36,11 +36,11 @@ class BlockScorer(Scorer):
         self._steps = model.max_updates
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # losses at exits, tokens
         self._step_sums = torch.zeros(self._steps, dtype=torch.float64, device=device)
-        self._exits = torch.zeros(self._steps, dtype=torch.int64, device=device)  # of predicted tokens
+        self._exits = torch.zeros(self._steps, dtype=torch.int64, device=device)  # predicted tokens by exit step
         self._sentences = SentenceSampler(decode=lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All steps are read, and their logits are not kept: losses are made of a part of them at a time."""
+        """Return options that run all steps without keeping their logits; losses read a part of them at a time."""
         return {"logits_to_keep": 1, **({"run_all_steps": True} if self._by_step else {})}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
@@ -49,7 +49,7 @@ class BlockScorer(Scorer):
         self._sums += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
         if self._by_step:
             self._step_sums += outputs.step_losses.double().sum(dim=0)
-            exits = outputs.exit_steps[_predicting(batch)] - 1
+            exits = outputs.exit_steps[_mask_predicting(batch)] - 1
             self._exits.scatter_add_(0, exits, torch.ones_like(exits))
 
     def merge(self) -> None:
@@ -57,42 +57,45 @@ class BlockScorer(Scorer):
         add_over_processes([self._sums, self._step_sums, self._exits])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Likelihood at the tokens' own exits, as `likelihood` tells it, and `lm_loss_step_n` after every step n.
+        """Return the likelihood at the exits of tokens, see `likelihood`, and `lm_loss_step_n` after every step n.
 
-        Parts of the loss beside the likelihood are no measure of a model and do not count. Of a part of the text, words
-        and characters are taken to be as many a token as in all of it.
+        Only the likelihood counts, not other parts of the loss. A part of the text is assumed to have as many words and
+        characters per token as all of it.
         """
         total, count = self._sums.tolist()
         share = count / self._blocks.tokens
-        found = likelihood(total, count, share * self._blocks.words, share * self._blocks.characters)
-        return found | {f"lm_loss_step_{step}": loss for step, loss in enumerate(self._losses_by_step(), start=1)}
+        metrics = likelihood(total, count, share * self._blocks.words, share * self._blocks.characters)
+        return metrics | {f"lm_loss_step_{step}": loss for step, loss in enumerate(self._average_steps(), start=1)}
 
-    def _losses_by_step(self) -> list[float]:
+    def _average_steps(self) -> list[float]:
         return (self._step_sums / self._sums[1]).tolist() if self._by_step else []
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Tokens, with the loss of what each of them predicts."""
-        return Units({"all": torch.ones_like(outputs.trace.valid)}, _placed(_predicting(batch), outputs.token_losses))
+        """Return the tokens, each with the loss of its prediction."""
+        predicting = _mask_predicting(batch)
+        losses = torch.full(predicting.shape, math.nan, device=predicting.device)
+        losses = losses.masked_scatter(predicting, outputs.token_losses.float())
+        return Units({"all": torch.ones_like(outputs.trace.valid)}, losses)
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Blocks with the depth of every token, and the loss of the token that it predicts."""
+        """Add blocks with the depth of every token, and the loss of its prediction, to the examples."""
         assert units.losses is not None
         following = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=0).clamp(min=0)
         self._sentences.update({**batch, "labels": following}, outputs.trace, units.losses, following)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Depth of tokens, example blocks, and what every step is worth."""
-        return EvaluationReport(statistics, self._sentences.sentences(), exits=self._exit_facts())
+        """Return the depth of tokens, example blocks, and the figures of every step."""
+        return EvaluationReport(statistics, self._sentences.sentences(), exits=self._summarise_steps())
 
-    def _exit_facts(self) -> dict[str, Any] | None:
-        """In the form of `adadepth.measure.exit_steps.step_summary`, of predicted tokens."""
+    def _summarise_steps(self) -> dict[str, Any] | None:
+        """Return the fields of `adadepth.measure.exit_steps.step_summary` for the predicted tokens."""
         if not self._by_step:
             return None
         total, count = self._sums.tolist()
         counts = self._exits.tolist()
         rows = [
             {"step": step, "n": exited, "share": exited / count, "loss": loss}
-            for step, (exited, loss) in enumerate(zip(counts, self._losses_by_step(), strict=True), start=1)
+            for step, (exited, loss) in enumerate(zip(counts, self._average_steps(), strict=True), start=1)
         ]
         mean = sum(step * exited for step, exited in enumerate(counts, start=1)) / count
         squares = sum((step - mean) ** 2 * exited for step, exited in enumerate(counts, start=1))
@@ -114,12 +117,6 @@ class BlockScorer(Scorer):
         }
 
 
-def _predicting(batch: Mapping[str, Tensor]) -> Tensor:
-    """At which places something is predicted, boolean (B, T): where the next one has a label."""
+def _mask_predicting(batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the mask of the positions that predict a token, boolean (B, T): those before a label."""
     return torch.nn.functional.pad(batch["labels"][:, 1:] >= 0, (0, 1), value=False)
-
-
-def _placed(where: Tensor, values: Tensor) -> Tensor:
-    """P values at their places, float32 (B, T), NaN elsewhere."""
-    found = torch.full(where.shape, math.nan, device=where.device)
-    return found.masked_scatter(where, values.float())

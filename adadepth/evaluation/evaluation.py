@@ -1,4 +1,4 @@
-"""Where all units of a task have one depth, none of them is another's class, and the report is about layers."""
+"""Evaluation of one set: accumulates losses, depth statistics and the scorer's metrics over batches."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from adadepth.system.processes import add_over_processes, of_all_processes
 
 
 class OneDepth(Scorer):
-    """The report beside another scorer's metrics, with nothing told of single units."""
+    """A reporter for models with one depth per task, whose report describes layers instead of units."""
 
     def __init__(self, model: DepthModel) -> None:
         self._model = model
         self._reads_cached_states = False
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Nothing but whether the base's states came from disk."""
+        """Note whether the states of the base came from disk."""
         self._reads_cached_states |= "states" in batch
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """The distribution over layers, what the head adds to the base, and where the states came from."""
+        """Return the distribution over layers, the parameters of head and base, and the source of the states."""
         if "layers" in statistics and isinstance(self._model, MixesLayers):
             statistics["layers"] |= {
                 "added_parameters": self._model.added_parameters(),
@@ -44,33 +44,33 @@ class OneDepth(Scorer):
 
 
 class LossSums:
-    """Means over targets, never means of batch means, so batch size and number of processes cannot change them."""
+    """An accumulator of loss means over targets, which batch size and world size cannot change."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}  # (2,) float64: a part's sum, its targets
+        self._sums: dict[str, Tensor] = {}  # (2,) float64 by part: sum of losses, number of targets
 
     def add(self, parts: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> None:
-        """Add a batch: its loss parts, and the counts that normalised them."""
+        """Add the loss parts of a batch, and the counts that normalised them."""
         for name, part in parts.items():
             added = torch.stack([part.double() * counts[name], counts[name].double()])
             self._sums[name] = self._sums.get(name, torch.zeros_like(added)) + added
 
     def merge(self) -> None:
-        """Add the sums of all processes, of which some may have had no example; every process calls it."""
+        """Add the sums of all processes, some of which may have had no example; every process calls it."""
         total: dict[str, Tensor] = {}
-        for found in of_all_processes({name: sums.cpu() for name, sums in self._sums.items()}):
-            for name, sums in found.items():
+        for parts in of_all_processes({name: sums.cpu() for name, sums in self._sums.items()}):
+            for name, sums in parts.items():
                 total[name] = total.get(name, torch.zeros_like(sums)) + sums
         self._sums = total
 
     def means(self) -> dict[str, float]:
-        """`<part>_loss` of every part that has a target."""
-        found = {name: sums.tolist() for name, sums in self._sums.items()}
-        return {f"{name}_loss": total / count for name, (total, count) in found.items() if count}
+        """Return `<part>_loss` of every part that has a target."""
+        totals = {name: sums.tolist() for name, sums in self._sums.items()}
+        return {f"{name}_loss": total / count for name, (total, count) in totals.items() if count}
 
 
 class UnitStatistics(HaltingStatistics):
-    """Depths of tokens, sequences or tasks, by class; a warning that depth does not adapt says what may help."""
+    """Statistics of tokens, sequences or tasks by class, with advice if depth does not adapt."""
 
     advice: str | None = None
 
@@ -81,16 +81,16 @@ class UnitStatistics(HaltingStatistics):
         )
 
     def summary(self) -> dict[str, Any]:
-        """What halting.json holds of all batches, with advice where depth does not adapt."""
-        found = super().summary()
-        if self.advice and "warning" in found["adaptation"]:
-            half = max(1, round(found["max_depth"] / 2))
-            found["adaptation"]["advice"] = self.advice.replace("DEPTH", str(half))
-        return found
+        """Return the content of halting.json, with advice if depth does not adapt."""
+        summary = super().summary()
+        if self.advice and "warning" in summary["adaptation"]:
+            half = max(1, round(summary["max_depth"] / 2))
+            summary["adaptation"]["advice"] = self.advice.replace("DEPTH", str(half))
+        return summary
 
 
 class ArchitectureStatistics:
-    """The operations of every block, the same for all batches, and the work of a token."""
+    """Statistics of an architecture: the operations of every block, equal in all batches, and the cost of a token."""
 
     def __init__(self, model: DepthModel, device: torch.device) -> None:
         self._model = model
@@ -98,7 +98,7 @@ class ArchitectureStatistics:
         self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add the work and the tokens of a batch, and keep the operations of the blocks."""
+        """Add the compute and the tokens of a batch, and store the operations of the blocks."""
         tokens = trace.executed.tokens
         assert trace.operations is not None
         assert tokens is not None
@@ -107,11 +107,11 @@ class ArchitectureStatistics:
         self._sums += torch.stack([*work, tokens.sum()]).double()
 
     def tensors(self) -> Sequence[Tensor]:
-        """The sums, which add up over processes."""
+        """Return the sums, which processes add in place."""
         return [self._sums]
 
     def summary(self) -> dict[str, Any]:
-        """`architecture`, see `describe_architecture`, and the `cost` of a token."""
+        """Return `architecture`, see `describe_architecture`, and the `cost` of a token."""
         temperature = self._model.temperature if isinstance(self._model, LearnsGates) else None
         described = describe_architecture(self._operations, temperature)
         *work, tokens = self._sums.tolist()
@@ -127,25 +127,25 @@ Statistics = UnitStatistics | ArchitectureStatistics
 
 
 def statistics_of(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
-    """The statistics that fit what has a depth in this model."""
+    """Return the statistics for the unit of a model: an architecture, or tokens, sequences and tasks."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
-    found = UnitStatistics(model.max_updates, classes, device, difficulties)
-    if (about := families().get(model.config.model_type)) is not None:
-        found.advice = about.advice
-    return found
+    statistics = UnitStatistics(model.max_updates, classes, device, difficulties)
+    if (family := families().get(model.config.model_type)) is not None:
+        statistics.advice = family.advice
+    return statistics
 
 
 class Evaluation:
     """One pass over one set: batches in, metrics and a report out.
 
     Args:
-        model: What is evaluated.
-        scorer: The task's.
-        device: Of the batches.
-        wants_statistics: Whether there is to be a report.
-        wants_states: Whether it compares the states of consecutive iterations, of a model that shows them.
-        wants_rows: Whether it holds the predictions of all examples.
+        model: Evaluated model.
+        scorer: Scorer of the task.
+        device: Device of the batches.
+        wants_statistics: Whether to build a report.
+        wants_states: Whether the report compares the states of consecutive iterations, if the model returns them.
+        wants_rows: Whether the report holds the predictions of all examples.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Evaluation:
             self._options["output_hidden_states"] = True
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Further arguments of the model's forward pass of a batch."""
+        """Return the arguments of the forward pass of a batch beside its tensors."""
         return {**self._options, **self.scorer.options(batch)}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
@@ -190,22 +190,22 @@ class Evaluation:
                 self._words.add(batch, outputs.trace.updates)
 
     def merge(self) -> None:
-        """Add what the other processes have; every process calls it."""
+        """Add the sums and records of the other processes; every process calls it."""
         self.scorer.merge()
         self._losses.merge()
         add_over_processes(self._statistics.tensors())
         add_over_processes([] if self._words is None else self._words.tensors())
 
     def losses(self) -> dict[str, float]:
-        """Means of the loss parts over the whole set."""
+        """Return the means of the loss parts over the whole set."""
         return self._losses.means()
 
     def metrics(self) -> dict[str, float]:
-        """Scalar metrics by name; one of them is `loss`."""
+        """Return scalar metrics by name, among them `loss`."""
         return self.scorer.metrics(self.losses())
 
     def report(self) -> EvaluationReport | None:
-        """Statistics of depth and the scorer's part, if they were wanted."""
+        """Return the statistics of depth and the part of the scorer; None without `wants_statistics`."""
         if not self.wants_statistics:
             return None
         words = {} if self._words is None else {"words": self._words.summary()}

@@ -1,4 +1,4 @@
-"""The scorer of a language model that remembers: likelihood per token, word and character; of a supernet, its gates."""
+"""Scorer of a language model with memory: likelihood per token, word and character, under several supernet gates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.halting.gates import sample_path
 from adadepth.system.processes import add_over_processes
 
-_PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose gates are the same
-_OF_A_BATCH = 1  # in the key of a batch's noise; that of an update has its number alone
-_LONGEST_LOSS = 700.0  # exp of more does not fit a float
+_PATH_SEED = 0x9A7  # seed of the sampled paths, so that equal gates give equal paths in every evaluation
+_BATCH_KEY = 1  # second part of the noise key of a batch; the key of an update has one part
+_LARGEST_EXPONENT = 700.0  # exp of more does not fit a float
 
 
 @dataclass(frozen=True)
 class SampledPaths(Dataset):
-    """A set as often as there are sampled paths; `path` in a batch tells which one it is for."""
+    """A set repeated for every sampled path; `path` of a batch is the number of its path."""
 
     streams: StreamBatches
     paths: int
@@ -38,16 +38,16 @@ class SampledPaths(Dataset):
 
 @dataclass(eq=False)
 class LanguageScorer(Scorer):
-    """Sums of the losses, in one pass over streams whose memory is carried from batch to batch.
+    """A scorer with sums of losses, over streams whose memory is carried from batch to batch.
 
     Attributes:
-        model: The language model.
-        streams: The set, with the counts of its words and characters.
-        context: What attention sees.
-        device: Of the batches.
-        name: Of this evaluation.
-        qualities: Where to put the metrics for the reports of other evaluations, by `name`.
-        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, with other noise for every batch.
+        model: Evaluated language model.
+        streams: Evaluated set, with the counts of its words and characters.
+        context: Context that attention sees.
+        device: Device of the batches.
+        name: Name of this evaluation.
+        qualities: Metrics of all evaluations by `name`, which `metrics` extends for their reports.
+        gates: Supernet gates: `soft`, `argmax`, `sampled` (a path per pass), or `noisy`, with new noise per batch.
     """
 
     model: Any
@@ -61,13 +61,13 @@ class LanguageScorer(Scorer):
     def __post_init__(self) -> None:
         self._memory: Tensor | None = None
         self._path: Sequence[int] = ()
-        self._drawn = 0
+        self._draws = 0
         empty = torch.zeros(0, 2, dtype=torch.float64, device=self.device)
-        self._sums = empty  # of each pass: losses, targets
-        self._batches = empty.new_zeros(2)  # perplexities of the batches, their number
+        self._sums = empty  # losses and targets of each pass
+        self._batches = empty.new_zeros(2)  # sum of the perplexities of batches, number of batches
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The memory of the rows so far, the context, and which branches run."""
+        """Return the memory of the rows, the context, and the supernet gates."""
         if batch["is_start"]:
             self._memory = None
             self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
@@ -75,13 +75,13 @@ class LanguageScorer(Scorer):
                 generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
                 self._path = sample_path(self.model.gates.detach().float().cpu(), generator)
         if self.gates == "noisy":
-            self._drawn += 1
-            self.model.draw_noise(self._drawn, _OF_A_BATCH)
-        chosen = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
-        return {"memory": self._memory, "context": self.context, **chosen}
+            self._draws += 1
+            self.model.draw_noise(self._draws, _BATCH_KEY)
+        gates = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
+        return {"memory": self._memory, "context": self.context, **gates}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch's losses to the sums of this pass, and keep the memory for the next batch."""
+        """Add the losses of a batch to the sums of this pass, and store the memory for the next batch."""
         self._memory = outputs.memory
         losses = outputs.token_losses.double()
         self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
@@ -93,43 +93,39 @@ class LanguageScorer(Scorer):
         add_over_processes([self._sums, self._batches])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Mean loss in nats a token, its exponential, and what it is per word and per character.
+        """Return the mean loss in nats per token, its exponential, and the same per word and per character.
 
         Perplexity is exp(sum of losses / tokens), per word exp(sum of losses / words); bits per character are the sum
-        over characters and ln 2. Of several sampled paths: means, and the sample deviation of the perplexity. Parts of
-        the loss beside the likelihood are no measure of a model and do not count.
+        over characters and ln 2. Several sampled paths give means, and the sample deviation of the perplexity. Only the
+        likelihood counts, not other parts of the loss.
         """
-        passes = [self._metrics_of(float(total), float(count)) for total, count in self._sums]
-        found = {name: math.fsum(one[name] for one in passes) / len(passes) for name in passes[0]}
+        sizes = (self.streams.words, self.streams.characters)
+        passes = [likelihood(float(total), float(count), *sizes) for total, count in self._sums]
+        metrics = {name: math.fsum(one[name] for one in passes) / len(passes) for name in passes[0]}
         if len(passes) > 1:
-            mean = found["perplexity"]
+            mean = metrics["perplexity"]
             squares = math.fsum((one["perplexity"] - mean) ** 2 for one in passes)
-            found["perplexity_std"] = math.sqrt(squares / (len(passes) - 1))
+            metrics["perplexity_std"] = math.sqrt(squares / (len(passes) - 1))
         if self.gates == "noisy":
-            found["batch_perplexity"] = float(self._batches[0] / self._batches[1])
-        self.qualities[self.name] = found
-        return found
-
-    def _metrics_of(self, total: float, count: float) -> dict[str, float]:
-        return likelihood(total, count, self.streams.words, self.streams.characters)
-
-    def _finite_quality(self) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-        """What files can hold, and what they cannot with the reason: the exponential of a large loss is infinite."""
-        finite: dict[str, dict[str, float]] = {}
-        missing: dict[str, str] = {}
-        for name, found in self.qualities.items():
-            finite[name] = {key: value for key, value in found.items() if math.isfinite(value)}
-            missing |= {f"eval/{name}/{key}": "not finite" for key in found if key not in finite[name]}
-        return finite, missing
+            metrics["batch_perplexity"] = float(self._batches[0] / self._batches[1])
+        self.qualities[self.name] = metrics
+        return metrics
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """The architecture, its work, and the quality of all evaluations so far."""
-        evaluations, missing = self._finite_quality()
+        """Return the architecture, its cost, and the finite metrics of all evaluations so far.
+
+        The exponential of a large loss is infinite, which a file cannot hold; `missing` has the reason.
+        """
+        evaluations: dict[str, dict[str, float]] = {}
+        missing: dict[str, str] = {}
+        for name, metrics in self.qualities.items():
+            evaluations[name] = {key: value for key, value in metrics.items() if math.isfinite(value)}
+            missing |= {f"eval/{name}/{key}": "not finite" for key in metrics if key not in evaluations[name]}
         return EvaluationReport(statistics | {"evaluations": evaluations, "missing": missing})
 
 
 def likelihood(total: float, tokens: float, words: float, characters: float) -> dict[str, float]:
-    """What a sum of cross-entropies in nats is per token, word and character; see `LanguageScorer.metrics`."""
+    """Return a sum of cross-entropies in nats per token, word and character; see `LanguageScorer.metrics`."""
     loss = total / tokens
     return {
         "loss": loss,
@@ -141,5 +137,5 @@ def likelihood(total: float, tokens: float, words: float, characters: float) -> 
 
 
 def _exponential(value: float) -> float:
-    """exp, infinite where a float cannot hold it."""
-    return math.exp(value) if value < _LONGEST_LOSS else math.inf
+    """Return exp(value), infinite if it exceeds a float."""
+    return math.exp(value) if value < _LARGEST_EXPONENT else math.inf

@@ -1,4 +1,4 @@
-"""The scorer of multiple choice, where an example is as many sequences as there are choices."""
+"""Scorer of multiple choice, where an example has one sequence per choice."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from adadepth.measure.classes import CHOICE_CLASSES, choice_classes
 
 
 class ChoiceScorer(RecordingScorer):
-    """The accuracy of choices, and the depth of their tokens. Traces have a row a choice, (B·C, T)."""
+    """A scorer of the accuracy of choices and the depth of their tokens; traces have a row per choice, (B·C, T)."""
 
     classes = CHOICE_CLASSES
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Keep the choice of each example, and the mean depth of the tokens of all its choices."""
+        """Record the choice of each example, and the mean depth of the tokens of all its choices."""
         examples, trace = len(batch["index"]), outputs.trace
         whole = replace(trace, updates=trace.updates.view(examples, -1), valid=trace.valid.view(examples, -1))
         flat = {**batch, "attention_mask": batch["attention_mask"].flatten(1)}
         self._recorder.add(flat, SimpleNamespace(logits=outputs.logits, trace=whole))
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Tokens of the text and of the endings, of the right choice and of the one that was taken."""
+        """Return the tokens by class: of context and endings, of the right choice and of the predicted one."""
         masks = choice_classes(
             outputs.logits,
             batch["labels"],
@@ -40,7 +40,7 @@ class ChoiceScorer(RecordingScorer):
         return Units(masks)
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Offer every choice to the example sentences, as a sequence of its own."""
+        """Add every choice to the example sentences, as a separate sequence."""
         choices = batch["input_ids"].shape[1]
         numbers = batch["index"][:, None] * choices + torch.arange(choices, device=batch["index"].device)
         rows = {name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")}

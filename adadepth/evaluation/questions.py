@@ -1,9 +1,10 @@
-"""The scorer of question answering: the best span of every question over all of its windows."""
+"""Scorer of question answering: the best span of every question over all of its windows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,15 +21,15 @@ from adadepth.system.processes import of_all_processes
 
 
 class FoundAnswer(NamedTuple):
-    """What windows say about a question.
+    """The prediction of one or more windows for a question.
 
     Attributes:
-        score: Of the best span, the sum of its two logits; -inf where there is none.
-        first: The first token of the best span in the context.
-        last: The last token of the best span.
-        null: The lowest score of no answer, the sum of the logits of [CLS].
-        updates: Of all tokens of the windows together.
-        tokens: The number of tokens of the windows.
+        score: Score of the best span, the sum of its two logits; -inf if there is none.
+        first: First token of the best span in the context.
+        last: Last token of the best span.
+        null: Lowest score of no answer, the sum of the logits of [CLS].
+        updates: Updates of all tokens of the windows.
+        tokens: Number of tokens of the windows.
     """
 
     score: float
@@ -38,21 +39,21 @@ class FoundAnswer(NamedTuple):
     updates: float
     tokens: float
 
-    def joined(self, other: FoundAnswer) -> FoundAnswer:
-        """What the windows behind both say; of spans with the same score the earlier one counts."""
-        best = min(self, other, key=lambda found: (-found.score, found.first))
+    def merge(self, other: FoundAnswer) -> FoundAnswer:
+        """Return the prediction of the windows of both; of spans with equal scores the earlier one wins."""
+        best = min(self, other, key=lambda answer: (-answer.score, answer.first))
         return best._replace(
             null=min(self.null, other.null), updates=self.updates + other.updates, tokens=self.tokens + other.tokens
         )
 
 
 class QuestionScorer(LabelledScorer):
-    """Keeps the best span of every question, whatever the number and the length of its windows.
+    """A scorer of the best span of every question over all of its windows.
 
     Args:
-        data: The task.
-        examples: The evaluated windows.
-        dataset: How spans are chosen.
+        data: Data of the task.
+        examples: Evaluated windows.
+        dataset: Configuration of the selection of spans.
     """
 
     classes = SPAN_CLASSES
@@ -61,10 +62,10 @@ class QuestionScorer(LabelledScorer):
         super().__init__(data)
         self.examples = examples
         self.dataset = dataset
-        self._found: dict[int, FoundAnswer] = {}
+        self._answers: dict[int, FoundAnswer] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Keep the best span of each window where it is the best one of its question so far."""
+        """Record the best span of each window."""
         scores, first, last = best_spans(
             outputs.start_logits,
             outputs.end_logits,
@@ -77,50 +78,51 @@ class QuestionScorer(LabelledScorer):
         depths = ((trace.updates * trace.valid).sum(dim=1), trace.valid.sum(dim=1))
         columns = (batch["question"], scores, first + shift, last + shift, null, *depths)
         table = torch.stack([column.double() for column in columns], dim=1)  # copied to the host at once
-        for question, score, start, end, *others in table.cpu().tolist():
-            self._keep(int(question), FoundAnswer(score, int(start), int(end), *others))
+        for question, score, start, end, *rest in table.cpu().tolist():
+            self._add(int(question), FoundAnswer(score, int(start), int(end), *rest))
 
-    def _keep(self, question: int, found: FoundAnswer) -> None:
-        self._found[question] = self._found[question].joined(found) if question in self._found else found
+    def _add(self, question: int, answer: FoundAnswer) -> None:
+        earlier = self._answers.get(question)
+        self._answers[question] = answer if earlier is None else earlier.merge(answer)
 
     def merge(self) -> None:
-        """Bring together the spans of all processes, which may have had windows of the same question."""
-        parts, self._found = of_all_processes(self._found), {}
-        for question, found in (entry for part in parts for entry in part.items()):
-            self._keep(question, found)
+        """Join the spans of all processes, which may have had windows of the same question."""
+        parts, self._answers = of_all_processes(self._answers), {}
+        for question, answer in (entry for part in parts for entry in part.items()):
+            self._add(question, answer)
 
     def quality(self) -> dict[str, float]:
-        """Exact match and F1 over the questions of the set."""
-        questions = sorted(self._found)
+        """Return exact match and F1 over the questions of the set."""
+        questions = sorted(self._answers)
         answers = [self.examples.text(question).answers for question in questions]
         return answer_quality(self.data.metrics, [self.answer(question) for question in questions], answers)
 
     def answer(self, question: int) -> str:
-        """The predicted answer to a question of the set; empty where there is none."""
-        found = self._found[question]
+        """Return the predicted answer to a question of the set; empty if there is none."""
+        answer = self._answers[question]
         threshold = self.dataset.null_score_threshold if self.dataset.unanswerable else math.inf
-        if not math.isfinite(found.score) or found.null - found.score > threshold:
+        if not math.isfinite(answer.score) or answer.null - answer.score > threshold:
             return ""
-        return self.examples.span_text(question, found.first, found.last)
+        return self.examples.span_text(question, answer.first, answer.last)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a question: its answers, the predicted one, and the scores of that and of none."""
-        return [self._row(question, found) for question, found in sorted(self._found.items())]
+        """Return one row per question: its answers, the prediction, and the scores of this and of no answer."""
+        return [self._build_row(question, answer) for question, answer in sorted(self._answers.items())]
 
-    def _row(self, question: int, found: FoundAnswer) -> dict[str, Any]:
+    def _build_row(self, question: int, answer: FoundAnswer) -> dict[str, Any]:
         text = self.examples.text(question)
         return {
             "id": text.id,
             "label": list(text.answers),
             "prediction": self.answer(question),
-            "score": found.score if math.isfinite(found.score) else None,
-            "null_score": found.null,
-            "updates": round(found.updates / found.tokens, 6),
+            "score": answer.score if math.isfinite(answer.score) else None,
+            "null_score": answer.null,
+            "updates": round(answer.updates / answer.tokens, 6),
             "exit_step": None,
         }
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Tokens of the question, of the context, and of the answer."""
+        """Return the tokens by class: of the question, of the context, and of the answer."""
         masks = span_classes(
             (outputs.start_logits, outputs.end_logits),
             (batch["start_positions"], batch["end_positions"]),
@@ -131,11 +133,10 @@ class QuestionScorer(LabelledScorer):
         return Units(masks)
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Offer the windows to the example sentences."""
+        """Add the windows of a batch to the example sentences."""
         self.show_texts(batch, outputs.trace)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Depth by token class, example windows, and the predicted answers by the questions' ids."""
-        found = super().report(statistics)
-        found.predictions.update({self.examples.text(number).id: self.answer(number) for number in self._found})
-        return found
+        """Return the depth by token class, example windows, and the predicted answers by id of the question."""
+        predictions = {self.examples.text(number).id: self.answer(number) for number in self._answers}
+        return replace(super().report(statistics), predictions=predictions)

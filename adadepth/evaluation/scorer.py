@@ -1,4 +1,4 @@
-"""What a task adds to an evaluation.
+"""Base class for task-specific metrics, unit classes and report examples of an evaluation.
 
 Shape legend: U units, in the shape of a trace's `updates`: (B, T) tokens, (B,) sequences or tasks.
 """
@@ -16,10 +16,15 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What an evaluation found besides its scalar metrics.
+    """Results of an evaluation besides its scalar metrics.
 
-    `exits` where a model decides a step for every example, `grids` where tokens are cells, `predictions` by an
-    example's id where the task has ids, `rows` of all examples where they were asked for.
+    Attributes:
+        statistics: Content of halting.json.
+        sentences: Example sentences.
+        exits: Figures of every step, if the model decides an exit step for every example.
+        grids: Example grids, if tokens are cells.
+        predictions: Predictions by id of the example, if the task has ids.
+        rows: Rows of all examples, if `wants_rows`.
     """
 
     statistics: dict[str, Any]
@@ -32,13 +37,13 @@ class EvaluationReport:
 
 @dataclass(frozen=True)
 class Units:
-    """What is known of a batch's units beside their depth, each (U); see `HaltingStatistics.update`.
+    """Attributes of the units of a batch beside their depth, each (U); see `HaltingStatistics.update`.
 
     Attributes:
         classes: Boolean masks by the names of the scorer's `classes`.
-        losses: Of each unit, NaN where it has none.
-        right: 1 or 0 for its prediction, NaN where nothing is predicted.
-        difficulty: int64, negative where it has none.
+        losses: Loss of each unit, NaN if it has none.
+        right: 1 for a right prediction, 0 for a wrong one, NaN without a prediction.
+        difficulty: Difficulty, int64, negative if a unit has none.
         states: Hidden states before the first and after every iteration, each (U, H).
     """
 
@@ -50,16 +55,16 @@ class Units:
 
 
 class Scorer:
-    """What is kept of a batch, the metrics of the whole set, the classes of units, what the report shows.
+    """The part of an evaluation that depends on the task: metrics, classes of units, and examples of the report.
 
-    A task overrides what it has. The order of calls is `options`, `record`, `units`, `show` for every batch, the last
-    two only where a report is wanted; `merge`; `metrics`; `report`.
+    A task overrides the methods it needs. The order of calls is `options`, `record`, `units`, `show` for every batch,
+    the last two only for a report; `merge`; `metrics`; `report`.
 
     Attributes:
         classes: Names of the classes of units; `all` is one of them.
-        difficulties: Units have difficulties 0 to this, exclusive; 0: none is known.
-        words_of: Tokenizer of the text, where its words are ranked by their depth.
-        tags: Names of the classes of words, where `labels` has that of each at its first token.
+        difficulties: Number of difficulties, from 0 on; 0 if there are none.
+        words_of: Tokenizer of the text, if its words are ranked by their depth.
+        tags: Names of the classes of words, if `labels` has that of each word at its first token.
     """
 
     classes: tuple[str, ...] = ("all",)
@@ -68,38 +73,38 @@ class Scorer:
     tags: tuple[str, ...] = ()
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Further arguments of the model's forward pass of a batch."""
+        """Return the arguments of the forward pass of a batch beside its tensors."""
         return {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Keep what the metrics of the whole set need of a batch."""
+        """Record the predictions of a batch for the metrics of the whole set."""
 
     def merge(self) -> None:
-        """Bring together what all processes have recorded; each of them calls it."""
+        """Join the records of all processes; each of them calls it."""
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Scalar metrics by name, `loss` among them, with the mean loss parts of the set."""
+        """Return scalar metrics by name, among them `loss` and the mean loss parts of the set."""
         return {"loss": sum(losses.values()), **losses, **self.quality()}
 
     def quality(self) -> dict[str, float]:
-        """The task's metrics of what was recorded."""
+        """Return the metrics of the task on the recorded predictions."""
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """What statistics are told of a batch's units."""
+        """Return the attributes of the units of a batch for the statistics."""
         return Units({"all": torch.ones_like(outputs.trace.valid)})
 
     def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """Whether a word of the data begins at a token, boolean, (B, T); None: its tokenizer knows."""
+        """Return the mask of the first tokens of words, boolean, (B, T); None if the tokenizer decides."""
         return None
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Offer a batch to the examples that a report shows."""
+        """Add a batch to the examples of the report."""
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """The report, around the statistics of the set."""
+        """Return the report with the statistics of the set."""
         return EvaluationReport(statistics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What was predicted of every example of the set; see `adadepth.evaluation.predictions`."""
+        """Return one row per example of the set; see `adadepth.evaluation.predictions`."""
         return []

@@ -1,4 +1,4 @@
-"""The scorers of labelled examples: the task's metrics of whole sets, and depth by class, length and difficulty."""
+"""Scorers of labelled examples: metrics of whole sets, and depth by class, length and difficulty."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from adadepth.measure.scoring import example_losses, quality_of, rightness
 from adadepth.measure.sentences import SentenceSampler
 from adadepth.settings.kinds import PREDICTED
 
-_TOKEN_CLASSES = ("plain", "cls", "sep")  # also told apart where tokens halt
+_TOKEN_CLASSES = ("plain", "cls", "sep")  # further classes if tokens halt
 
 
 class LabelledScorer(Scorer):
-    """What the scorers of all labelled examples share: a few of the texts, with the depth of every token."""
+    """A base scorer of labelled examples, with example sentences."""
 
     def __init__(self, data: LabelledData) -> None:
         self.data = data
-        self.words_of = data.tokenizer if data.has_special_tokens else None  # symbols of generated tasks are no words
+        self.words_of = data.tokenizer if data.has_special_tokens else None  # generated tasks have symbols, no words
         decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
         self.sentences = SentenceSampler(self._token, decode_label=decode_label)
 
@@ -42,21 +42,24 @@ class LabelledScorer(Scorer):
         return str(self.data.tokenizer.convert_ids_to_tokens(number))
 
     def show_texts(self, batch: Mapping[str, Tensor], trace: DepthTrace, distribution: Tensor | None = None) -> None:
-        """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,).
+        """Add sequences to the example sentences.
 
-        Where sequences halt, `distribution` (B, N) is the probability of each to halt at every step.
+        Args:
+            batch: `input_ids` and `attention_mask` (B, T), `index` (B,).
+            trace: Depths of tokens or sequences.
+            distribution: Halting distribution of every sequence, (B, N), if sequences halt.
         """
         ids = batch["input_ids"]
         unknown = torch.full(ids.shape, math.nan, device=ids.device)
         self.sentences.update({**batch, "labels": ids}, trace, unknown, ids, distribution)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Depth by class, and example sentences."""
+        """Return the depth by class, and example sentences."""
         return EvaluationReport(statistics, self.sentences.sentences())
 
 
 class RecordingScorer(LabelledScorer):
-    """Keeps a few numbers an example, which the metrics of whole sets need."""
+    """A scorer with a record of every example, for metrics of whole sets."""
 
     def __init__(self, data: LabelledData) -> None:
         super().__init__(data)
@@ -64,29 +67,29 @@ class RecordingScorer(LabelledScorer):
         self._records: StepRecords | None = None
 
     def merge(self) -> None:
-        """Bring together the examples of all processes."""
+        """Join the examples of all processes."""
         self._records = merge_processes(self._recorder)
 
     def quality(self) -> dict[str, float]:
-        """The task's metrics of the whole set, and their mean `score`."""
+        """Return the metrics of the task on the whole set, and their mean `score`."""
         records = self._records
         assert records is not None
         assert records.labels is not None, "evaluation sets are labelled"
         return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row an example, as `example_rows` makes them."""
+        """Return one row per example, see `example_rows`."""
         assert self._records is not None
         return example_rows(self._records, self.data.labels, self.data.problem)
 
 
 class SequenceScorer(RecordingScorer):
-    """Classes and values of sequences: keeps a few numbers an example, which the metrics of whole sets need.
+    """A scorer of classes and values of sequences.
 
     Args:
-        model: What is evaluated.
-        data: The task.
-        groups: The classes of the set; see `sequence_classes`.
+        model: Evaluated model.
+        data: Data of the task.
+        groups: Classes of the set; see `sequence_classes`.
     """
 
     def __init__(self, model: DepthModel, data: LabelledData, groups: SequenceClasses) -> None:
@@ -100,13 +103,13 @@ class SequenceScorer(RecordingScorer):
         self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Keep the logits of every example, and of every step where the model has them."""
+        """Record the logits of every example, and of every step if the model has them."""
         self._recorder.add(batch, outputs)
         if not self._prior_facts:
             self._prior_facts = self._model.prior_facts(outputs)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Units by label, correctness, length and difficulty, and where tokens halt by what they are."""
+        """Return the units by label, correctness, length and difficulty, and tokens that halt by their kind."""
         trace, labels, difficulty = outputs.trace, batch.get("labels"), batch.get("difficulty")
         mask = batch.get("attention_mask")
         lengths = mask.sum(dim=1) if mask is not None else torch.full_like(batch["index"], batch["inputs"].shape[1])
@@ -117,14 +120,14 @@ class SequenceScorer(RecordingScorer):
         if difficulty is not None:
             difficulty = like_units(difficulty, trace.updates).expand(trace.updates.shape)
         losses = None if labels is None else self.unit_losses(trace, outputs.logits, labels)
-        return Units(masks, losses, self._rightness(trace, outputs.logits, labels), difficulty)
+        return Units(masks, losses, self._compute_rightness(trace, outputs.logits, labels), difficulty)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """The loss of every unit of the trace, where it has one of its own."""
+        """Return the loss of every unit of the trace; None if units are parts of an example."""
         return None if trace.unit == "token" else example_losses(logits, labels, self.data.problem)
 
-    def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Which units are predicted rightly; of a sequence whose tokens halt, its first token is counted."""
+    def _compute_rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Return 1 for every right unit, 0 for a wrong one; if tokens halt, the first one stands for its sequence."""
         if labels is None or not self.data.labels:
             return None
         right = rightness(logits, labels, self.data.problem)
@@ -135,7 +138,7 @@ class SequenceScorer(RecordingScorer):
         return first
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Offer a batch to the examples, where it is of tokens."""
+        """Add a batch of tokens to the examples."""
         if "input_ids" not in batch:
             return
         if self.data.picture is not None:
@@ -143,15 +146,14 @@ class SequenceScorer(RecordingScorer):
         self.show_sentences(batch, outputs, units)
 
     def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Offer a batch to the example sentences."""
+        """Add a batch to the example sentences."""
         logits = getattr(outputs, "halting_logits", None)  # models that halt sequences have them
         self.show_texts(batch, outputs.trace, None if logits is None else halting_distribution(logits, "none").pmf)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Depth by class, examples, and where a model decides a step, what its decisions are worth."""
+        """Return the depth by class, examples, and the figures of every step if all examples ran all steps."""
         exits = None
-        studied = PREDICTED[self.data.problem].studies_exits
-        if studied and self._records is not None and self._records.ran_every_step:
+        if PREDICTED[self.data.problem].studies_exits and self._records is not None and self._records.ran_every_step:
             task: dict[str, Any] = {
                 "problem": self.data.problem,
                 "labels": self.data.labels,
@@ -162,20 +164,20 @@ class SequenceScorer(RecordingScorer):
 
 
 def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
-    """The classes of a set: the labels, quartiles of length, and buckets of difficulty where the data know it."""
+    """Return the classes of a set: the labels, quartiles of length, and buckets of difficulty if the data have it."""
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
     has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)
-    difficulty = _difficulties(examples) if data.has_difficulty else None
+    difficulty = _collect_difficulties(examples) if data.has_difficulty else None
     if data.problem == "puzzle":
         return classes_of((), lengths, difficulty, has_cells=True)
-    names = () if data.problem == "multi_label" else data.labels  # of which a text may have several
+    names = () if data.problem == "multi_label" else data.labels  # a text may have several of them
     return classes_of(names, lengths, difficulty, has_unlabelled)
 
 
-def _difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:
-    """The difficulty of every unit that has one, (U,) int64."""
+def _collect_difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:
+    """Return the difficulty of every unit that has one, (U,) int64."""
     if "difficulty" in examples[0]:
         return torch.tensor([example["difficulty"] for example in examples])
-    found = np.concatenate([example["difficulties"] for example in examples])
-    return torch.from_numpy(found[found >= 0])
+    difficulties = np.concatenate([example["difficulties"] for example in examples])
+    return torch.from_numpy(difficulties[difficulties >= 0])

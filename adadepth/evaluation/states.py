@@ -1,4 +1,4 @@
-"""What a probe reads: the states of sentences after every update of a frozen encoder.
+"""States of sentences after every update of a frozen encoder, the input of probes.
 
 Shape legend: B rows, T tokens, H width, S states: before the first update, after each of the N, and the final one, n
 examples, R readouts.
@@ -21,8 +21,8 @@ READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
 _COLUMNS = ("index", "labels", "difficulty")
 
 
-# Runs a set through a model, batches with outputs, told further arguments of a batch's forward pass; see
-# `DepthTrainer.forward_passes`.
+# Function that runs a set through a model and yields batches with outputs. Its second argument returns the arguments of
+# the forward pass of a batch beside its tensors; see `DepthTrainer.forward_passes`.
 ForwardPasses = Callable[
     [Any, Callable[[Mapping[str, Any]], Mapping[str, Any]]], Iterable[tuple[dict[str, Tensor], Any]]
 ]
@@ -30,13 +30,13 @@ ForwardPasses = Callable[
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """The examples of a set in the order of their rows, on the CPU.
+    """Encoded examples of a set in the order of their rows, on the CPU.
 
     Attributes:
-        states: Float32, (n, S, R, H); the final one is the last of S.
+        states: States, float32, (n, S, R, H); the final one is the last of S.
         labels: Class numbers, int64, (n,).
-        difficulty: Int64, (n,), where the data know it.
-        changed: Share of the read tokens that each update changed at all, float64, (N, R).
+        difficulty: Difficulty, int64, (n,), if the data have it.
+        changed: Share of the tokens of a readout that each update changed at all, float64, (N, R).
     """
 
     states: Tensor
@@ -46,9 +46,9 @@ class EncodedSet:
 
 
 def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> EncodedSet:
-    """Run a set through an encoder and read its states.
+    """Run a set through an encoder and return its states.
 
-    A batch that stops because all its tokens have halted is read on as it is: its states stay what they are.
+    If a batch stops early because all its tokens have halted, its last states stand for the remaining updates.
     """
     parts: list[dict[str, Tensor]] = []
     changed = torch.zeros(model.max_updates, len(READOUTS), dtype=torch.float64)
@@ -59,11 +59,11 @@ def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> Encode
         steps += [steps[-1]] * (model.max_updates + 1 - len(steps))
         changed += changed_tokens(steps, mask).cpu()
         read += torch.tensor([len(mask), int(mask.sum())])
-        kept = {"states": read_states([*steps, outputs.last_hidden_state.float()], mask)}
-        kept |= {name: batch[name] for name in _COLUMNS if name in batch}
-        parts.append({name: values.cpu() for name, values in kept.items()})
-    every = [part for share in of_all_processes(parts) for part in share]
-    columns = {name: torch.cat([part[name] for part in every]) for name in every[0]}
+        part = {"states": read_states([*steps, outputs.last_hidden_state.float()], mask)}
+        part |= {name: batch[name] for name in _COLUMNS if name in batch}
+        parts.append({name: values.cpu() for name, values in part.items()})
+    parts = [part for process_parts in of_all_processes(parts) for part in process_parts]
+    columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     order = columns["index"].argsort()
     shares = torch.stack(of_all_processes(changed)).sum(dim=0) / torch.stack(of_all_processes(read)).sum(dim=0)
     difficulty = columns["difficulty"][order] if "difficulty" in columns else None
@@ -71,12 +71,17 @@ def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> Encode
 
 
 def read_states(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """First tokens and means over real tokens, (B, S, R, H), of S states (B, T, H) with the mask (B, T)."""
+    """Return first tokens and means over real tokens, (B, S, R, H), of S states (B, T, H) with the mask (B, T)."""
     weights = mask.unsqueeze(-1) / mask.sum(dim=1)[:, None, None]
     return torch.stack([torch.stack([state[:, 0], (state * weights).sum(dim=1)], dim=1) for state in states], dim=1)
 
 
 def changed_tokens(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """How many first and how many real tokens each of N updates changed, float64, (N, R), of N + 1 states (B, T, H)."""
+    """Count the first and the real tokens that each of N updates changed, float64, (N, R).
+
+    Args:
+        states: N + 1 states, each (B, T, H).
+        mask: Mask of the real tokens, boolean (B, T).
+    """
     moved = torch.stack([(after != before).any(dim=-1) & mask for before, after in pairwise(states)])
     return torch.stack([moved[:, :, 0].sum(dim=1), moved.sum(dim=(1, 2))], dim=-1).double()

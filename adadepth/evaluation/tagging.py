@@ -1,4 +1,4 @@
-"""The scorer of tagging: the tags of every word, those of sentences cut short included."""
+"""Scorer of tagging: the tags of all words, including those of truncated sentences."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from adadepth.measure.quality import tagging_quality
 from adadepth.measure.scoring import token_losses
 from adadepth.system.processes import of_all_processes
 
-_Kept = TypeVar("_Kept")
-_OUTSIDE = "O"  # what is predicted for a word that was cut off: no entity, and another tag than any part of speech
+_Value = TypeVar("_Value")
+_OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of speech
 
 
 class TaggingScorer(SequenceScorer):
-    """Keeps the predicted tag of every word; metrics compare them with all words of the set, also those cut off.
+    """A scorer of the tag of every word; metrics include truncated words.
 
     Args:
-        model: What is evaluated.
-        data: The task.
-        groups: The classes of the set.
-        examples: The set.
-        wants_rows: Whether to keep what rows tell of every word beside its tag.
+        model: Evaluated model.
+        data: Data of the task.
+        groups: Classes of the set.
+        examples: Evaluated set.
+        wants_rows: Whether to record the figures of every word for `rows`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TaggingScorer(SequenceScorer):
         self._columns: dict[int, dict[str, Any]] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Keep the tags predicted at the first piece of each word."""
+        """Record the tags predicted at the first piece of each word."""
         numbers, predicted = batch["index"].tolist(), outputs.logits.argmax(dim=-1).cpu().numpy()
         firsts = [self.examples.first_pieces(number) for number in numbers]
         self._tags |= {n: row[first].tolist() for n, row, first in zip(numbers, predicted, firsts, strict=True)}
@@ -60,46 +60,46 @@ class TaggingScorer(SequenceScorer):
             self._columns |= zip(numbers, word_columns(outputs, firsts), strict=True)
 
     def merge(self) -> None:
-        """Bring together the tags of all processes."""
-        self._tags = _joined(self._tags)
-        self._columns = _joined(self._columns)
+        """Join the tags of all processes."""
+        self._tags = _join_processes(self._tags)
+        self._columns = _join_processes(self._columns)
 
     def quality(self) -> dict[str, float]:
-        """The task's metrics over all words of the set."""
-        words = [self._words(number) for number in sorted(self._tags)]
+        """Return the metrics of the task over all words of the set."""
+        words = [self._name_tags(number) for number in sorted(self._tags)]
         return tagging_quality(self.data.metrics, [tags for _, tags in words], [gold for gold, _ in words])
 
-    def _words(self, number: int) -> tuple[list[str], list[str]]:
-        """The tags of all words of a sentence, and those predicted."""
+    def _name_tags(self, number: int) -> tuple[list[str], list[str]]:
+        """Return the right and the predicted tags of all words of a sentence."""
         names = self.data.labels
         gold = [names[tag] for tag in self.examples.gold(number)]
         tags = [names[tag] for tag in self._tags[number]]
         return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a sentence, with lists over its words; its id is the number of its row in the data."""
+        """Return one row per sentence, with lists over its words; its id is the number of its row in the data."""
         return [
-            word_row(self.examples.row_number(number), *self._words(number), self._columns[number])
+            word_row(self.examples.row_number(number), *self._name_tags(number), self._columns[number])
             for number in sorted(self._tags)
         ]
 
     def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """The first pieces of the words that were tagged."""
+        """Return the mask of the first pieces of words, boolean, (B, T)."""
         starts = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
         for row, number in zip(starts, batch["index"].tolist(), strict=True):
             row[torch.from_numpy(self.examples.first_pieces(number))] = True
         return starts.to(batch["input_ids"].device)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """The loss of every labelled token."""
+        """Return the loss of every labelled token."""
         return token_losses(logits, labels)
 
     def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Sentences with their labels and predictions."""
+        """Add sentences with their labels and predictions to the examples."""
         assert units.losses is not None, "evaluation sets are labelled"
         self.sentences.update(batch, outputs.trace, units.losses, outputs.logits.argmax(dim=-1))
 
 
-def _joined(found: dict[int, _Kept]) -> dict[int, _Kept]:
-    """What all processes have found, by sentence."""
-    return {number: kept for part in of_all_processes(found) for number, kept in part.items()}
+def _join_processes(values: dict[int, _Value]) -> dict[int, _Value]:
+    """Return the values of all processes, by sentence."""
+    return {number: value for part in of_all_processes(values) for number, value in part.items()}

@@ -1,6 +1,6 @@
-"""Tokens of a text as recorded examples: of packed blocks a drawn part, because logits are as many as there are pieces.
+"""Records of sampled tokens of a text; logits over a whole vocabulary are too large to record every token.
 
-Shape legend: B rows, T places, K places that are recorded, N steps, V pieces.
+Shape legend: B rows, T positions, K recorded positions, N steps, V pieces.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from adadepth.data.streams.blocks import TextBlocks
 from adadepth.evaluation.predictions import merge_processes
 from adadepth.measure.exit_records import POSITIONS, StepRecorder, StepRecords
 
-NUMBERS = 2**26  # logits that are kept of a set: 256 MiB in float32
+NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 
 
-def drawn_places(blocks: TextBlocks, numbers_of_a_place: int) -> Tensor:
-    """Places of a text of which everything is kept, sorted, int64: block times `POSITIONS` plus place.
+def drawn_places(blocks: TextBlocks, logits_per_position: int) -> Tensor:
+    """Sample positions of a text to record, sorted, int64: block times `POSITIONS` plus position.
 
-    As many as `NUMBERS` holds, drawn without repetition among all places but the last of each block, alike for every
-    model of as many pieces and steps, and however batches are cut.
+    As many as `NUMBERS` allows, drawn without repetition among all positions but the last of each block. They depend on
+    the number of pieces and steps of a model, but not on the batches.
 
     Args:
-        blocks: The text.
-        numbers_of_a_place: N V.
+        blocks: Packed blocks of the text.
+        logits_per_position: N V.
     """
     lengths = known_lengths(blocks)
     assert lengths is not None
     ends = np.cumsum(lengths - 1)
-    wanted = min(int(ends[-1]), max(1, NUMBERS // numbers_of_a_place))
+    count = min(int(ends[-1]), max(1, NUMBERS // logits_per_position))
     generator = random_generator(EVALUATION_SEED, Purpose.RECORDS, FIXED_EPOCH, 0)
-    drawn = np.sort(generator.choice(int(ends[-1]), wanted, replace=False))
-    block = np.searchsorted(ends, drawn, side="right")
-    return torch.from_numpy(block * POSITIONS + drawn - (ends - lengths + 1)[block])
+    sample = np.sort(generator.choice(int(ends[-1]), count, replace=False))
+    block = np.searchsorted(ends, sample, side="right")
+    return torch.from_numpy(block * POSITIONS + sample - (ends - lengths + 1)[block])
 
 
-def text_columns(batch: Mapping[str, Tensor], outputs: Any, places: Tensor) -> dict[str, Tensor]:
-    """What is kept of the places of a batch at which a token is predicted, if they are among `places`.
+def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -> dict[str, Tensor]:
+    """Return the records of the positions of a batch that predict a token and are among `positions`.
 
     Args:
         batch: `index` (B,), `attention_mask` and `labels` (B, T).
         outputs: `step_logits`, read as (B, T, N, V), `exit_steps` (B, T), and if the model has them `halting_logits`
             (B, T, N) and `state_moves` (B, T, N, 2).
-        places: From `drawn_places`, on any device.
+        positions: Sampled positions from `drawn_places`, on any device.
 
     Returns:
-        The columns of `StepRecords`, each (K, ...): the label is the token that follows, the length that of the block.
+        The columns of `StepRecords`, each (K, ...): the label is the next token, the length that of the block.
     """
     labels = batch["labels"]
     following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
     numbers = batch["index"].unsqueeze(1) * POSITIONS + torch.arange(labels.shape[1], device=labels.device)
-    rows, columns = (torch.isin(numbers, places.to(labels.device)) & (following >= 0)).nonzero(as_tuple=True)
+    rows, columns = (torch.isin(numbers, positions.to(labels.device)) & (following >= 0)).nonzero(as_tuple=True)
     logits, exits = outputs.step_logits[rows, columns], outputs.exit_steps[rows, columns]
-    found = {
+    recorded = {
         "index": numbers[rows, columns],
         "lengths": batch["attention_mask"].sum(dim=1)[rows],
         "logits": logits[torch.arange(len(exits), device=exits.device), exits - 1],
@@ -69,13 +69,18 @@ def text_columns(batch: Mapping[str, Tensor], outputs: Any, places: Tensor) -> d
     }
     for name in ("halting_logits", "state_moves"):
         if (values := getattr(outputs, name, None)) is not None:
-            found[name] = values[rows, columns].float()
-    return found
+            recorded[name] = values[rows, columns].float()
+    return recorded
 
 
-def text_records(passes: Iterable[tuple[Mapping[str, Tensor], Any]], places: Tensor) -> StepRecords:
-    """The records of `places`, of all processes; `passes` are this one's batches with outputs of all steps."""
+def text_records(passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: Tensor) -> StepRecords:
+    """Return the records of sampled positions, of all processes.
+
+    Args:
+        passes: Batches of this process with the outputs of all steps.
+        positions: Sampled positions from `drawn_places`.
+    """
     recorder = StepRecorder()
     for batch, outputs in passes:
-        recorder.keep(text_columns(batch, outputs, places), outputs.trace.max_updates)
+        recorder.keep(text_columns(batch, outputs, positions), outputs.trace.max_updates)
     return merge_processes(recorder)

@@ -184,7 +184,7 @@ def test_windows_of_several_processes_are_joined_in_any_order() -> None:
     found = [FoundAnswer(1.0, 5, 6, 3.0, 8, 4), FoundAnswer(2.0, 9, 9, 4.0, 3, 2), FoundAnswer(2.0, 3, 4, 2.5, 1, 1)]
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         first, second, third = (found[number] for number in order)
-        assert first.joined(second).joined(third) == FoundAnswer(2.0, 3, 4, 2.5, 12, 7)
+        assert first.merge(second).merge(third) == FoundAnswer(2.0, 3, 4, 2.5, 12, 7)
 
 
 @pytest.mark.slow
