@@ -1,1 +1,1 @@
-"""Depth as something a user sets: a controller holds the mean depth of training at a target; knows no model."""
+"""Budgets of depth: a controller that holds the mean depth of training at a target, independent of any model."""

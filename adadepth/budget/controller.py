@@ -1,4 +1,4 @@
-"""A smooth stand-in for a hard depth: what a budget's price is paid on.
+"""PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
 no gradient. Its smooth form raises the survivals to a small power instead:
@@ -21,18 +21,18 @@ import torch
 from torch import Tensor
 
 EXPONENT = 0.3
-# Below this a survival is as good as none: the power's gradient, a s^(a-1), has no bound at zero.
+# Survivals are clamped here, because the gradient of the power, a s^(a-1), has no bound at zero.
 _SMALLEST = 1e-3
 
 
 def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = EXPONENT) -> Tensor:
-    """The sum of powered survivals of every unit, float32, (...).
+    """Return the smooth depth of every unit, the sum of powers of its survivals, float32, (...).
 
     Args:
-        survival: s_n, the share of a unit that goes on after step n, (..., N); for ACT 1 - h_n, for a distribution over
-            steps or layers 1 - cdf_n.
-        ran: Steps after which the unit really went on, boolean, (..., N); None: all, for units that run every step.
-        exponent: a.
+        survival: Survivals s_n, the share of a unit that continues after step n, (..., N); for ACT 1 - h_n, for a
+            distribution over steps or layers 1 - cdf_n.
+        ran: Mask of the steps after which the unit continued, boolean, (..., N); None: all, if units run every step.
+        exponent: Exponent a.
     """
     powered = survival.float().clamp(min=_SMALLEST, max=1.0) ** exponent
     return powered.sum(dim=-1) if ran is None else torch.where(ran, powered, 0.0).sum(dim=-1)
@@ -46,12 +46,12 @@ LIMIT = 1.0
 
 @dataclass(frozen=True)
 class Response:
-    """How a controller answers what it measures.
+    """Gains and smoothing of a controller.
 
     Attributes:
-        smoothing: beta; 0 where measured depths are not noisy.
-        integral: k_i.
-        proportional: k_p. Where depth follows the price with a delay, the integral alone swings around the target.
+        smoothing: Smoothing beta of the measured depth; 0 if it is not noisy.
+        integral: Integral gain k_i.
+        proportional: Proportional gain k_p. The integral alone oscillates if depth follows the multiplier with a delay.
     """
 
     smoothing: float = SMOOTHING
@@ -61,20 +61,20 @@ class Response:
 
 @dataclass(frozen=True)
 class BudgetSchedule:
-    """What a budget asks of every update, by the share of all updates that were made before it.
+    """Schedule of the target depth over the progress of training, the share of optimiser steps already made.
 
-    In `grow` nobody halts and everybody gets the same depth, which rises from `grow_from` to full depth, slowly at
-    first (with the square of the progress): a long recurrence learns that way what it does not learn at full depth from
-    the start, and most of its updates are cheap. Then the target is full depth for
-    `hold`, because depth that was never used is hard to win back; falls to `target` in `ramp`; and stays.
+    In `grow` nothing halts and all units get the same depth, which rises from `grow_from` to full depth with the square
+    of the progress. A long recurrence learns that way what it does not learn at full depth from the start, and most
+    steps are cheap. Then the target is full depth for `hold`, because unused depth is hard to win back. It falls to
+    `target` in `ramp`, and stays there.
 
     Attributes:
-        target: What the user asked for.
+        target: Target depth of the user.
         full: Full depth, in the same unit.
-        grow: This and the next two are shares of all updates.
-        hold: See above.
-        ramp: See above.
-        grow_from: In updates.
+        grow: Share of all optimiser steps in which depth grows.
+        hold: Share of all optimiser steps at full depth.
+        ramp: Share of all optimiser steps in which the target falls.
+        grow_from: First depth of `grow`, in updates.
         max_updates: Full depth in updates.
     """
 
@@ -87,7 +87,7 @@ class BudgetSchedule:
     grow_from: int = 1
 
     def target_at(self, progress: float) -> float:
-        """The target of an update; while depth grows, what everybody gets."""
+        """Return the target depth; while depth grows, the depth of all units."""
         if (forced := self.forced_at(progress)) is not None:
             return self.full * forced / self.max_updates
         falling = progress - self.grow - self.hold
@@ -98,20 +98,20 @@ class BudgetSchedule:
         return self.full + (self.target - self.full) * falling / self.ramp
 
     def forced_at(self, progress: float) -> int | None:
-        """Updates that everybody gets in an update; None once tokens halt."""
+        """Return the updates of all units while depth grows; None once tokens halt."""
         if progress >= self.grow:
             return None
         return round(self.grow_from + (self.max_updates - self.grow_from) * (progress / self.grow) ** 2)
 
 
 class BudgetController:
-    """Holds the mean depth at its target.
+    """A PI controller of the mean depth.
 
     Args:
-        schedule: The target of every update.
-        gain: Multiplies both gains.
-        device: Where depths are measured.
-        response: None: that of the constants above.
+        schedule: Schedule of the target.
+        gain: Factor of both gains.
+        device: Device of the measured depths.
+        response: Gains and smoothing; None: the defaults.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class BudgetController:
 
     @torch.no_grad()
     def advance(self, total: Tensor, count: Tensor, progress: float) -> None:
-        """Take in the depth of one update.
+        """Update the multiplier with the depth of one optimiser step.
 
         Args:
-            total: Sum of the depths of all its units, over micro-batches and processes.
-            count: How many those are; 0: an update that no depth was counted in, which changes nothing.
-            progress: Share of all updates that were made before it.
+            total: Sum of the depths of all units, over micro-batches and processes.
+            count: Number of these units; 0 changes nothing.
+            progress: Share of all optimiser steps made before.
         """
         multiplier, smoothed, _ = self._state.unbind()
         is_counted = count > 0
@@ -150,32 +150,32 @@ class BudgetController:
         self._begun = self._begun | is_counted
 
     def price(self, progress: float) -> Tensor:
-        """What an update that begins after this share of all updates pays for a unit of smooth depth; a scalar."""
+        """Return the coefficient of smooth depth in the loss at this progress, a scalar."""
         multiplier = self._state[0]
         return torch.where(self._begun, multiplier + self._proportional(progress), multiplier).float()
 
     def reward(self, progress: float) -> Tensor:
-        """The proportional part alone, where it is negative: what brings back depth that has fallen below the target.
+        """Return the negative part of the proportional term, which restores depth below the target.
 
-        For where nothing can be too deep. The integral, built up on the way there, would go on pushing.
+        It is for training stages in which no depth is too large, where the integral would keep growing.
         """
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """k_p (m - t) / D, times the gain."""
+        """Return k_p (m - t) / D, times the gain."""
         error = (self._state[2] - self.schedule.target_at(progress)) / self.schedule.full
         return self.gain * self.response.proportional * error
 
     def figures(self, progress: float) -> dict[str, float]:
-        """What a log tells: target, measured depth and multiplier, by name."""
+        """Return the logged figures: target, measured depth and multiplier, by name."""
         multiplier, smoothed, _ = self._state.tolist()
         return {"target": self.schedule.target_at(progress), "measured": smoothed, "multiplier": multiplier}
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as JSON values, exactly."""
+        """Return the exact state as JSON values."""
         return {"state": self._state.tolist(), "begun": bool(self._begun)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         self._state = self._state.new_tensor(state["state"])
         self._begun = self._begun.new_tensor(bool(state["begun"]))

@@ -1,4 +1,4 @@
-"""Fitting a trained model to a depth: by bisection, on a knob that makes the model deeper as it is turned up."""
+"""Fit of a trained model to a depth, by bisection on a level that does not lower the depth as it rises."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-# The knob is a probability-like level in (0, 1): the search is over its logit, since what matters lies near the ends.
+# The level lies in (0, 1). The search is over its logit, because depth changes most near the ends.
 _LOWEST, _HIGHEST = -9.0, 13.0
 _STEPS = 14
 _TOLERANCE = 0.005
 
 
 class Fit(NamedTuple):
-    """A level, the depth that was measured at it, and whether that is the target's to within the tolerance."""
+    """A level, the depth measured at it, and whether this is the target within the tolerance."""
 
     level: float
     depth: float
@@ -21,17 +21,17 @@ class Fit(NamedTuple):
 
 
 def fit_level(measure: Callable[[float], float], target: float, tolerance: float = _TOLERANCE) -> Fit:
-    """The level at which a depth is measured that is nearest to the target.
+    """Search the level whose depth is nearest to the target.
 
     Args:
-        measure: The depth at a level in (0, 1); does not fall as the level rises.
-        target: The depth that is wanted, above 0.
-        tolerance: A share of the target; nearer than that the search ends.
+        measure: Function from a level in (0, 1) to a depth, which does not fall as the level rises.
+        target: Target depth, above 0.
+        tolerance: Share of the target within which the search ends.
     """
     low, high = _LOWEST, _HIGHEST
     tried: list[Fit] = []
     for step in range(_STEPS):
-        # The ends first: a target beyond what the model does at either is answered at once.
+        # The ends come first, so that a target out of reach ends the search at once.
         middle = (low, high)[step] if step < 2 else (low + high) / 2
         level = 1.0 / (1.0 + math.exp(-middle))
         depth = measure(level)
@@ -41,4 +41,4 @@ def fit_level(measure: Callable[[float], float], target: float, tolerance: float
         if step < 2:
             continue
         low, high = (middle, high) if depth < target else (low, middle)
-    return min(tried, key=lambda found: abs(found.depth - target))
+    return min(tried, key=lambda fit: abs(fit.depth - target))

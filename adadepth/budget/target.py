@@ -1,29 +1,29 @@
-"""Full depth in the unit of a budget, and whether one was met: a measured depth is its target within a tolerance."""
+"""Target of a budget: full depth in its unit, and the tolerance within which a measured depth meets it."""
 
 from __future__ import annotations
 
-NO_BUDGET = "budget=none budget.target=null"  # the overrides that take a target back, wherever it was given
+NO_BUDGET = "budget=none budget.target=null"  # the overrides that remove a target from any configuration
 TOLERANCE = 0.05  # a share of the target
-# Units in which nothing may be deeper than the target once the schedule has come to it; less is within the budget, too.
+# Units whose target is an upper limit: a smaller depth is within the budget too.
 CEILINGS = frozenset({"deepest_layer"})
 
 
 def is_held(measured: float, target: float, unit: str) -> bool:
-    """Whether a measured depth is the target's to within the tolerance; under a ceiling, or below it."""
+    """Return whether a measured depth meets its target within the tolerance; a smaller one meets an upper limit."""
     error = measured - target
     return (error if unit in CEILINGS else abs(error)) <= TOLERANCE * target
 
 
 def full_in(unit: str, most_updates: float | None) -> float | None:
-    """Full depth where a unit of the model gets so many updates.
+    """Return full depth in the unit of a budget.
 
     Args:
-        unit: A `BudgetUnit`.
-        most_updates: N; None where only the model knows.
+        unit: Unit of the budget, a `BudgetUnit`.
+        most_updates: Largest number of updates N; None if it depends on the model.
 
     Returns:
-        1 of the work, which is a share; N of updates and layers; None where only the model knows: milliseconds are
-        measured, and so is an N that a pretrained model decides.
+        1 for compute, which is a share; N for updates and layers; None if it must be measured, as milliseconds and the
+        N of a pretrained model.
     """
     if unit == "milliseconds":
         return None

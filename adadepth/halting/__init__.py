@@ -1,1 +1,1 @@
-"""Halting: how depth is allocated and traced. Pure tensor code that knows no model, configuration or logger."""
+"""Halting: allocation and tracing of depth, in pure tensor code without models or loggers."""

@@ -38,7 +38,7 @@ class ActState(NamedTuple):
 
 
 def init_act(valid: Tensor) -> ActState:
-    """The state before the first iteration; invalid units (padding) start halted, so they never hold the loop."""
+    """Return the state before the first iteration; invalid units (padding) start halted and never hold the loop."""
     zeros = torch.zeros(valid.shape, dtype=torch.float32, device=valid.device)
     return ActState((~valid).float(), zeros, zeros)
 
@@ -54,11 +54,11 @@ def act_step(
     """Advance the halting sums by one iteration.
 
     Args:
-        state: Sums so far.
+        state: Halting sums before this iteration.
         probability: Halting probability p_n of this iteration, float32.
         threshold: 1 - epsilon.
-        is_last: Whether this is iteration L, the cap.
-        cap_remainder: What a unit that reaches the cap without crossing the threshold gets.
+        is_last: Whether this iteration is L, the cap.
+        cap_remainder: Remainder of a unit that reaches the cap without crossing the threshold.
             `reference`: no remainder, as in the code of Simoulin & Crabbé, so its ponder cost has no gradient;
             `penalty`: the missing mass 1 - h_L counts as its remainder in the cost, and only there;
             `forced`: it halts at the cap with weight R = 1 - h_{L-1}, as in Graves' definition.
@@ -68,11 +68,11 @@ def act_step(
     """
     running = state.running
     total = state.accumulated + probability
-    continues = running & ~(total > threshold)  # so that a sum that is not a number shows
+    continues = running & ~(total > threshold)  # written so that a NaN propagates
     if is_last and cap_remainder == "forced":
         continues = torch.zeros_like(running)
 
-    # A unit that had halted before has nothing remaining: h is 1.
+    # The remainder of a unit that had halted before is 0, because its h is 1.
     remaining = 1.0 - state.accumulated
     weight = torch.where(continues, probability, remaining)
     accumulated = torch.where(continues, total, 1.0)
@@ -83,16 +83,16 @@ def act_step(
 
 
 def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
-    """The states that the next iteration reads.
+    """Return the states that the next iteration reads.
 
     Args:
         rule: `single`: x <- w y + (1 - w) x (Simoulin & Crabbé 2021; a halted unit is frozen bit for bit);
             `graves`: x <- y while running, then frozen ("copied", Universal Transformers section 2.2);
-            `accumulated`, `basic`: x <- y for everybody, halted or not, as the tensor2tensor code does.
+            `accumulated`, `basic`: x <- y for all units, halted or not, as the tensor2tensor code does.
         state: x_{n-1}, (B, T, H).
         output: y_n, the block's output, (B, T, H).
         weight: w_n, (B, T).
-        running: Units that ran in this iteration, (B, T).
+        running: Mask of the units that ran in this iteration, (B, T).
     """
     if rule == "single":
         return interpolate(state, output, weight)
@@ -102,7 +102,7 @@ def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Te
 
 
 def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """The model's result under a rule that keeps it apart from the stream.
+    """Return the result of the model under a rule whose result differs from the stream.
 
     `graves` and `accumulated` sum w_n y_n (Graves 2016, equation 9); `basic` interpolates w y + (1 - w) result, which
     is what tensor2tensor's rule of that name intends (its code loses the parentheses).
@@ -113,7 +113,7 @@ def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: T
 
 
 def interpolate(state: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """W y + (1 - w) x; exactly x where the weight is 0."""
+    """Return w y + (1 - w) x; exactly x where the weight is 0."""
     return torch.lerp(state.to(output.dtype), output, _as_factor(weight, output))
 
 
@@ -122,15 +122,15 @@ def _as_factor(weight: Tensor, like: Tensor) -> Tensor:
 
 
 def act_hazard(accumulated: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """The halting sum as a distribution over steps: lambda_n = p_n / (1 - h_{n-1}), at most 1, and h_n, at most 1.
+    """Return the hazard lambda_n = p_n / (1 - h_{n-1}), at most 1, and the halting sum h_n, at most 1.
 
     Then 1 - prod_{j <= n} (1 - lambda_j) = h_n: the halting sum is the cdf, the weights w_n of Graves 2016 with
     epsilon 0 are the probabilities of the steps, and the quantile 1 - epsilon is the step at which a unit halts.
 
     Args:
-        accumulated: h_{n-1}, 0 before the first step, any shape.
-        probability: p_n, the same shape.
+        accumulated: Halting sum h_{n-1}, 0 before the first step, any shape.
+        probability: Halting probability p_n, the same shape.
     """
-    left = 1.0 - accumulated
-    hazard = torch.where(left > probability, probability / left, 1.0)
+    survival = 1.0 - accumulated
+    hazard = torch.where(survival > probability, probability / survival, 1.0)
     return hazard, (accumulated + probability).clamp(max=1.0)

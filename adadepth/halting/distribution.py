@@ -1,11 +1,12 @@
-"""Is it worth going on? Targets for a halting unit that is trained alone, from the losses of a finished model.
+"""Halting distributions over steps, priors and KL (PonderNet), and targets for a halting head on a frozen model.
 
-    g_n = max(0, l_n - min_{m > n} l_m)       what the best of the further steps would save, in units of the loss
-    c_n = sigmoid(k (g_n - gamma))            target of going on after step n; that of halting, lambda_n, is 1 - c_n
+The targets follow from the losses l_n of the frozen model after every step:
 
-After the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741), which asks whether one more step lowers
-the loss. Where a solution takes several steps the loss stands still until the last of them, so here any later step
-counts.
+    g_n = max(0, l_n - min_{m > n} l_m)       reduction of the loss by the best later step
+    c_n = sigmoid(k (g_n - gamma))            target of continuing after step n; that of halting, lambda_n, is 1 - c_n
+
+This is the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741), except that Ouro compares with the next step only.
+If a solution takes several steps the loss is constant until the last of them, so here every later step counts.
 
 Shape legend: ... any leading dimensions, N steps.
 """
@@ -23,30 +24,33 @@ from adadepth.settings import choices
 
 
 def further_gain(losses: Tensor) -> Tensor:
-    """How much lower the loss gets after each step but the last, g_n >= 0: (..., N) to (..., N - 1)."""
+    """Return the reduction of the loss g_n >= 0 after each step but the last, (..., N) to (..., N - 1)."""
     best_from_here_on = losses.flip(-1).cummin(dim=-1).values.flip(-1)
     return (losses[..., :-1] - best_from_here_on[..., 1:]).clamp(min=0.0)
 
 
 def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tensor:
-    """Target probability of going on after each step but the last, without gradient: (..., N) to (..., N - 1).
+    """Return the target probability of continuing after each step but the last, without gradient.
 
     Args:
-        losses: l_n, the task loss of an example after every step.
-        slope: k, how sharply the target turns from stopping to going on.
-        threshold: gamma, the gain that is worth further steps.
+        losses: Task losses l_n of an example after every step, (..., N).
+        slope: Slope k of the target around the threshold.
+        threshold: Threshold gamma of the loss reduction that justifies more steps.
+
+    Returns:
+        Probabilities, (..., N - 1).
     """
     return torch.sigmoid(slope * (further_gain(losses.detach().float()) - threshold))
 
 
 def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, threshold: float) -> Tensor:
-    """Binary cross-entropy of lambda_n = sigmoid(z_n) with its target 1 - c_n, mean over the steps: (..., N) to (...).
+    """Return the mean binary cross-entropy of lambda_n = sigmoid(z_n) with its target 1 - c_n, (..., N) to (...).
 
-    The last step is left out, because nobody can go on after it.
+    The last step has no target, because no step follows it.
     """
     halt = 1.0 - continuation_targets(losses, slope, threshold)
-    decided = halting_logits[..., :-1].float()
-    return nn.functional.binary_cross_entropy_with_logits(decided, halt, reduction="none").mean(dim=-1)
+    logits = halting_logits[..., :-1].float()
+    return nn.functional.binary_cross_entropy_with_logits(logits, halt, reduction="none").mean(dim=-1)
 
 
 TruncationLike = choices.Truncation | str
@@ -77,38 +81,29 @@ class HaltingDistribution:
         return self.log_pmf.exp()
 
     def cdf(self) -> Tensor:
-        """Probability of having stopped by step n, (..., N)."""
+        """Return the probability of having stopped by step n, (..., N)."""
         return self.pmf.cumsum(dim=-1)
 
     def expected_steps(self) -> Tensor:
-        """sum_n n p_n, differentiable, (...). Without truncation the missing mass counts as 0 steps."""
+        """Return sum_n n p_n, differentiable, (...). Without truncation the missing mass counts as 0 steps."""
         steps = torch.arange(1, self.log_pmf.shape[-1] + 1, device=self.log_pmf.device)
         return (steps * self.pmf).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        """-sum_n p_n log p_n in nats, (...); a step without probability contributes 0."""
-        return -_weighted(self.pmf, self.log_pmf)
+        """Return -sum_n p_n log p_n in nats, (...); a step without probability contributes 0."""
+        return -_sum_weighted(self.pmf, self.log_pmf)
 
     def quantile(self, q: float | Tensor) -> Tensor:
-        """The first step n with cdf_n > q, else N; int64, (...). A tensor of levels q has shape (..., 1)."""
+        """Return the first step n with cdf_n > q, else N; int64, (...). A tensor of levels q has shape (..., 1)."""
         return ((self.cdf() <= q).sum(dim=-1) + 1).clamp(max=self.log_pmf.shape[-1])
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw a step, int64, (...), by inversion of the cdf; missing mass falls to the last step.
-
-        Args:
-            generator: On the CPU whatever device the distribution is on, so that all devices draw alike.
-        """
-        levels = torch.rand(*self.log_pmf.shape[:-1], 1, generator=generator)
-        return self.quantile(levels.to(self.log_pmf.device))
 
 
 def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingDistribution:
-    """The distribution that per-step halting logits define.
+    """Return the distribution of per-step halting logits.
 
     Args:
-        logits: z_n, (..., N), any floating point type; infinities stand for a lambda of exactly 0 or 1.
-        truncation: What becomes of the leftover. `renormalise`: p_n / (1 - leftover), PonderNet's first option;
+        logits: Halting logits z_n, (..., N), any floating point type; infinities are a lambda of exactly 0 or 1.
+        truncation: Treatment of the leftover. `renormalise`: p_n / (1 - leftover), PonderNet's first option;
             `leftover`: all of it to the last step, as if lambda_N were 1; `none`: it is missing, as in PALBERT.
     """
     assert truncation in TRUNCATIONS, truncation
@@ -124,7 +119,7 @@ def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingD
 
 
 def halting_logits(probabilities: Tensor) -> Tensor:
-    """Logits of given lambda_n, float32, same shape; 0 and 1 give the finite limits, with a gradient of zero."""
+    """Return the logits of lambda_n, float32, same shape; 0 and 1 give the finite limits, with a gradient of zero."""
     probabilities = probabilities.float()
     inside = (probabilities > 0.0) & (probabilities < 1.0)
     # The inner `where` keeps log(0) out of the backward pass, which would turn a zero gradient into NaN.
@@ -135,7 +130,7 @@ def halting_logits(probabilities: Tensor) -> Tensor:
 def geometric_prior(
     probability: float, steps: int, truncation: TruncationLike, device: torch.device | str | None = None
 ) -> HaltingDistribution:
-    """PonderNet's prior p_G: the same lambda at every step, truncated like a posterior; (N,).
+    """Return PonderNet's prior p_G: the same lambda at every step, truncated like a posterior; (N,).
 
     Its mean is 1 / lambda without truncation, and less with it.
 
@@ -149,28 +144,28 @@ def geometric_prior(
 
 
 def uniform_prior(steps: int, device: torch.device | str | None = None) -> HaltingDistribution:
-    """The same probability 1 / N at every step, (N,): no step is preferred, so none is starved of gradients.
+    """Return the prior with probability 1 / N at every step, (N,), so that every step gets gradients.
 
-    Of a posterior that sums to one, KL(p || uniform) = log N - H(p): the divergence is an entropy bonus (Zhu et al.
+    For a posterior that sums to one, KL(p || uniform) = log N - H(p): the divergence is an entropy bonus (Zhu et al.
     2025, Ouro, arXiv 2510.25741). The prior is exact over N steps, so there is nothing to truncate.
     """
     return HaltingDistribution(torch.full((steps,), -math.log(steps), device=device))
 
 
 def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirectionLike) -> Tensor:
-    """KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...); a step that p never takes contributes 0.
+    """Return KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...); a step that p never takes contributes 0.
 
     Args:
-        posterior: What the model says.
-        prior: What it is drawn to; the leading dimensions broadcast.
+        posterior: Halting distribution of the model.
+        prior: Prior; the leading dimensions broadcast.
         direction: `posterior_prior`: KL(posterior || prior), PonderNet's; `prior_posterior`: KL(prior || posterior),
             PALBERT's. They differ.
     """
     assert direction in KL_DIRECTIONS, direction
     p, q = (posterior, prior) if direction == "posterior_prior" else (prior, posterior)
-    return _weighted(p.pmf, p.log_pmf - q.log_pmf)
+    return _sum_weighted(p.pmf, p.log_pmf - q.log_pmf)
 
 
-def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """sum_n weight_n value_n, where a weight of 0 silences an infinite value."""
+def _sum_weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """Return sum_n weight_n value_n, where a weight of 0 removes an infinite value."""
     return (weights * torch.where(weights > 0.0, values, 0.0)).sum(dim=-1)

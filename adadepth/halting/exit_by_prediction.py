@@ -1,8 +1,7 @@
-"""Exit rules that read predictions: how certain they are, and whether they still change.
+"""Exit rules that read predictions: their certainty, and their changes between steps.
 
-Shape legend: A rows that still run, C classes (1 in regression), L cells. Steps count from 1. Where an answer has many
-cells, each with its classes, logits are (A, L, C), and a rule asks all cells: the least certain one decides, and
-answers agree where all of their cells do.
+Shape legend: A running rows, C classes (1 in regression), L cells. Steps count from 1. If an answer has many cells,
+each with its classes, logits are (A, L, C). The least certain cell decides, and answers agree if all their cells do.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from adadepth.halting.exit_decisions import LOGITS, ExitRule, StepView
 
 @dataclass(frozen=True)
 class _Certainty(ExitRule):
-    """Exit at the first step whose prediction is certain enough, by a measure of its own and a threshold."""
+    """Base of the rules that exit at the first step whose certainty passes a threshold."""
 
     counts_steps = False
     needs = frozenset({LOGITS})
@@ -32,16 +31,16 @@ class _Certainty(ExitRule):
         self._check("threshold", 0.0, self.largest)
 
     def at_level(self, level: float) -> ExitRule:
-        """The level is the threshold."""
+        """Return the rule whose threshold is the level."""
         return replace(self, threshold=level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit where all their cells are certain."""
-        return _all_cells(self.is_certain(_logits(view))), memory
+        """Return the rows whose cells are all certain."""
+        return _combine_cells(self.is_certain(_logits(view))), memory
 
     @abstractmethod
     def is_certain(self, logits: Tensor) -> Tensor:
-        """(A, C) to bool (A,), or cell by cell."""
+        """Return whether predictions are certain, (A, C) to bool (A,), or cell by cell."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,11 @@ class Entropy(_Certainty):
     largest = math.inf
 
     def at_level(self, level: float) -> ExitRule:
-        """The level l is the threshold (1 - l) / l."""
+        """Return the rule with the threshold (1 - l) / l for the level l."""
         return Entropy((1.0 - level) / level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Whether the entropy in nats is below the threshold."""
+        """Return whether the entropy in nats is below the threshold."""
         return _entropy(logits) < self.threshold
 
 
@@ -68,11 +67,11 @@ class NormalisedEntropy(_Certainty):
     threshold: float = 0.5
 
     def at_level(self, level: float) -> ExitRule:
-        """The level l is the threshold 1 - l."""
+        """Return the rule with the threshold 1 - l for the level l."""
         return NormalisedEntropy(1.0 - level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Whether the entropy over that of equal chances is below the threshold."""
+        """Return whether the entropy over log C is below the threshold."""
         return _entropy(logits) / math.log(logits.shape[-1]) < self.threshold
 
 
@@ -83,7 +82,7 @@ class Confidence(_Certainty):
     name = "confidence"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Whether the likeliest class is likelier than the threshold."""
+        """Return whether the probability of the likeliest class is above the threshold."""
         return logits.softmax(dim=-1).amax(dim=-1) > self.threshold
 
 
@@ -94,7 +93,7 @@ class Margin(_Certainty):
     name = "margin"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Whether the two likeliest classes differ by more than the threshold."""
+        """Return whether the two likeliest classes differ by more than the threshold."""
         first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
         return first - second > self.threshold
 
@@ -103,10 +102,9 @@ class Margin(_Certainty):
 class Patience(ExitRule):
     """Exit once `patience` steps in a row agreed with the step before them (PABEE, arXiv 2006.04152).
 
-    Of classes this is the stability of the likeliest one: the same in `patience` + 1 steps running.
-
-    Classes agree when the likeliest one is the same, values when they differ by less than `tolerance` (0.2 in PABEE's
-    code). The memory is the number of agreements up to now and the previous prediction, a column for every cell.
+    Classes agree if the likeliest one is the same, so that it is stable for `patience` + 1 steps. Values agree if they
+    differ by less than `tolerance` (0.2 in PABEE's code). The memory is the number of consecutive agreements and the
+    previous prediction, a column for every cell.
     """
 
     name = "patience"
@@ -120,12 +118,12 @@ class Patience(ExitRule):
         self._check("tolerance", 0.0)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """No agreement yet; no prediction yet, NaN, which agrees with nothing."""
+        """Return a memory without agreements and with the prediction NaN, which agrees with nothing."""
         nothing = torch.full((rows,), math.nan, device=device)
         return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit after enough steps in a row that agreed."""
+        """Return the rows with enough consecutive agreements."""
         logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
         if logits.shape[-1] == 1:
             prediction = logits.flatten(1)
@@ -141,7 +139,7 @@ class Patience(ExitRule):
 class Divergence(ExitRule):
     """Exit at the first step n with KL(p_{n-1} || p_n) below the threshold, in nats (Huginn, arXiv 2502.05171).
 
-    The first step has no step before it, and nobody exits there. The memory is log p_{n-1}, a column for every class of
+    No row exits at the first step, which has no step before it. The memory is log p_{n-1}, a column for every class of
     every cell: as large as one prediction of every row.
     """
 
@@ -155,20 +153,20 @@ class Divergence(ExitRule):
         self._check("threshold", 0.0)
 
     def at_level(self, level: float) -> ExitRule:
-        """The level l is the threshold (1 - l) / l."""
+        """Return the rule with the threshold (1 - l) / l for the level l."""
         return Divergence((1.0 - level) / level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """No prediction yet, NaN, from which nothing diverges little."""
+        """Return a memory of NaN, whose divergence from any prediction is not small."""
         return torch.full((rows, 1), math.nan, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit where the predictions of all cells stayed as they were."""
+        """Return the rows whose cells all diverge by less than the threshold."""
         now = _logits(view).log_softmax(dim=-1)
         before = memory.view(now.shape) if memory.numel() == now.numel() else torch.full_like(now, math.nan)
         share = before.exp()
         divergence = torch.where(share == 0.0, 0.0, share * (before - now)).sum(dim=-1)
-        return _all_cells(divergence < self.threshold), now.flatten(1)
+        return _combine_cells(divergence < self.threshold), now.flatten(1)
 
 
 def _logits(view: StepView) -> Tensor:
@@ -176,12 +174,12 @@ def _logits(view: StepView) -> Tensor:
     return view.logits
 
 
-def _all_cells(decisions: Tensor) -> Tensor:
-    """What all cells of a row agree to: bool (A,) as it is, (A, L) to (A,)."""
+def _combine_cells(decisions: Tensor) -> Tensor:
+    """Return whether all cells of a row agree: bool (A,) unchanged, (A, L) to (A,)."""
     return decisions if decisions.dim() == 1 else decisions.flatten(1).all(dim=1)
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    """Of the prediction, in nats; (A, C) to (A,)."""
+    """Return the entropy of predictions in nats, (A, C) to (A,)."""
     entropy: Tensor = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
     return entropy

@@ -1,6 +1,6 @@
-"""Exit rules that read what a model says of itself: halting probabilities, judgements of its answer, its states.
+"""Exit rules that read halting probabilities, judgements of the answer, or states.
 
-Shape legend: A rows that still run, D width of a state. Steps count from 1.
+Shape legend: A running rows, D width of a state. Steps count from 1.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from adadepth.halting.exit_decisions import (
 class Quantile(ExitRule):
     """Exit at the first step with cdf_n > q (Q-exit, Balagansky & Gavrilov 2022, arXiv 2204.03276).
 
-    The cdf is the online one, 1 - prod_{j<=n} (1 - lambda_j): how the distribution will be truncated at its end is not
-    known yet. The memory is that product, the probability of still running.
+    The cdf is the online one, 1 - prod_{j<=n} (1 - lambda_j), because the truncation at the end is not known yet. The
+    memory is that product, the probability of still running.
     """
 
     name = "quantile"
@@ -42,16 +42,16 @@ class Quantile(ExitRule):
         self._check("q", 0.0, 1.0)
 
     def at_level(self, level: float) -> ExitRule:
-        """The level is q."""
+        """Return the rule whose q is the level."""
         return Quantile(level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """A probability of 1 that a row is still running."""
+        """Return a memory with probability 1 of still running."""
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit where the online cdf is above q."""
-        running = memory * _continues(view)
+        """Return the rows whose online cdf is above q."""
+        running = memory * _compute_survival(view)
         return 1.0 - running[:, 0] > self.q, running
 
 
@@ -59,8 +59,8 @@ class Quantile(ExitRule):
 class Sample(ExitRule):
     """Draw the exit step from the halting distribution (PonderNet): stop at each step with probability lambda_n.
 
-    One uniform number u a row, drawn at the start, and exit at the first n with cdf_n > u: the law is that of a draw at
-    every step, and neither the batch nor the order in which rows leave it changes what a row gets.
+    Every row draws one uniform number u at the start and exits at the first n with cdf_n > u. The distribution is that
+    of a draw at every step, and it depends neither on the batch nor on the order in which rows leave it.
     """
 
     name = "sample"
@@ -68,7 +68,7 @@ class Sample(ExitRule):
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """The probability of still running, and u: the device's own number, or that of a generator on the CPU."""
+        """Return the probability 1 of still running, and u, drawn on the device or by a generator on the CPU."""
         if generator is None:
             level = torch.rand(rows, 1, device=device)
         else:
@@ -76,8 +76,8 @@ class Sample(ExitRule):
         return torch.cat([torch.ones_like(level), level], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit where the online cdf is above the number drawn for them."""
-        running, level = memory[:, :1] * _continues(view), memory[:, 1:]
+        """Return the rows whose online cdf is above their u."""
+        running, level = memory[:, :1] * _compute_survival(view), memory[:, 1:]
         return (1.0 - running > level)[:, 0], torch.cat([running, level], dim=1)
 
 
@@ -85,7 +85,7 @@ class Sample(ExitRule):
 class Expectation(ExitRule):
     """Mix the predictions of all steps: sum_n p_n softmax(logits_n), or sum_n p_n y_n in regression.
 
-    Nobody exits early, so it saves nothing.
+    No row exits early, so it saves nothing.
     """
 
     name = "expectation"
@@ -93,15 +93,15 @@ class Expectation(ExitRule):
     mixes = True
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """No row exits before the last step."""
+        """Return no row, because none exits before the last step."""
         return all_rows(memory, False), memory
 
 
 @dataclass(frozen=True)
 class Correct(ExitRule):
-    """Exit at the first step whose answer the model takes to be right with a probability above the threshold.
+    """Exit at the first step whose judgement, the probability that the answer is right, is above the threshold.
 
-    One half is what tiny recursive models train with (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
+    One half is the threshold that tiny recursive models train with (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
     """
 
     name = "correct"
@@ -113,17 +113,17 @@ class Correct(ExitRule):
         self._check("threshold", 0.0, 1.0)
 
     def at_level(self, level: float) -> ExitRule:
-        """The level is the probability."""
+        """Return the rule whose threshold is the level."""
         return Correct(level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit where the judgement of their answer is above the threshold."""
+        """Return the rows whose judgement is above the threshold."""
         assert view.halting_logits is not None
         return view.halting_logits.sigmoid() > self.threshold, memory
 
 
-def _continues(view: StepView) -> Tensor:
-    """1 - lambda_n, (A, 1)."""
+def _compute_survival(view: StepView) -> Tensor:
+    """Return 1 - lambda_n, (A, 1)."""
     assert view.halting_logits is not None
     return torch.sigmoid(-view.halting_logits).unsqueeze(1)
 
@@ -132,29 +132,29 @@ def _continues(view: StepView) -> Tensor:
 
 
 def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tensor:
-    """How the last update moved states, relative to their size, float32 (..., 2).
+    """Return distance and acceleration of the last update of states, relative to their size, float32 (..., 2).
 
     First the distance ||s_n - s_{n-1}|| / ||s_n||, then the acceleration ||(s_n - s_{n-1}) - (s_{n-1} - s_{n-2})|| /
-    ||s_n||, which is NaN after the first update. These two numbers are all that rules read of states, and all that is
-    recorded of them. A state of zeros counts as one of the smallest size.
+    ||s_n||, which is NaN after the first update. Rules read, and records hold, only these two numbers of a state. A
+    state of zeros counts as one of the smallest size.
 
     Args:
-        state: s_n, (..., D).
-        previous: s_{n-1}.
-        before: s_{n-2}; None after the first update.
+        state: State s_n, (..., D).
+        previous: State s_{n-1}.
+        before: State s_{n-2}; None after the first update.
     """
     update = state.float() - previous.float()
     size = state.float().norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
     if before is None:
-        turned = torch.full_like(size, math.nan)
+        acceleration = torch.full_like(size, math.nan)
     else:
-        turned = (update - (previous.float() - before.float())).norm(dim=-1) / size
-    return torch.stack([update.norm(dim=-1) / size, turned], dim=-1)
+        acceleration = (update - (previous.float() - before.float())).norm(dim=-1) / size
+    return torch.stack([update.norm(dim=-1) / size, acceleration], dim=-1)
 
 
 @dataclass(frozen=True)
-class _Rest(ExitRule):
-    """Exit once a state has come to rest, by one of its moves and a threshold."""
+class _StateConvergence(ExitRule):
+    """Base of the rules that exit once a state has converged, by one of its moves and a threshold."""
 
     counts_steps = False
     needs = frozenset({STATES})
@@ -165,34 +165,34 @@ class _Rest(ExitRule):
         self._check("threshold", 0.0)
 
     def at_level(self, level: float) -> ExitRule:
-        """The level l is the threshold (1 - l) / l."""
+        """Return the rule with the threshold (1 - l) / l for the level l."""
         return replace(self, threshold=(1.0 - level) / level)
 
-    def rests(self, view: StepView) -> Tensor:
-        """Whether the move is below the threshold, bool (A,)."""
+    def is_below_threshold(self, view: StepView) -> Tensor:
+        """Return whether the move is below the threshold, bool (A,)."""
         assert view.moves is not None
         return view.moves[:, self.column] < self.threshold
 
 
 @dataclass(frozen=True)
-class Distance(_Rest):
+class Distance(_StateConvergence):
     """Exit at the first update with ||s_n - s_{n-1}|| / ||s_n|| below the threshold (Huginn, arXiv 2502.05171)."""
 
     name = "distance"
     column = 0
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit where the state moved little."""
-        return self.rests(view), memory
+        """Return the rows whose state moved by less than the threshold."""
+        return self.is_below_threshold(view), memory
 
 
 @dataclass(frozen=True)
-class Acceleration(_Rest):
+class Acceleration(_StateConvergence):
     """Exit once ||D_n - D_{n-1}|| / ||s_n||, D_n = s_n - s_{n-1}, was below the threshold `times` updates running.
 
-    Pappone et al. 2025 (arXiv 2509.23314) exit where ||D_n - D_{n-1}|| is below a threshold for two updates running;
-    relative to the state's size a threshold means the same in models of any width. The first update has none, so that
-    nobody exits before update `times` + 1. The memory is how many updates running it was below.
+    Pappone et al. 2025 (arXiv 2509.23314) exit where ||D_n - D_{n-1}|| is below a threshold for two updates running.
+    Relative to the size of the state a threshold means the same in models of any width. The first update has no
+    acceleration, so that no row exits before update `times` + 1. The memory is the number of consecutive updates below.
     """
 
     name = "acceleration"
@@ -204,6 +204,6 @@ class Acceleration(_Rest):
         self._check("times", 1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows exit after enough updates that turned little."""
-        running = torch.where(self.rests(view), memory[:, 0] + 1.0, 0.0)
+        """Return the rows with enough consecutive accelerations below the threshold."""
+        running = torch.where(self.is_below_threshold(view), memory[:, 0] + 1.0, 0.0)
         return running >= self.times, running.unsqueeze(1)

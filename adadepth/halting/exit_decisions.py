@@ -1,7 +1,7 @@
-"""What an exit rule is: decisions, step by step, for the rows that still run, and the same on recorded steps.
+"""Base class of exit rules, which decide step by step for the running rows, and their replay on recorded steps.
 
-Shape legend: A rows that still run, M examples, N steps, C classes (1 in regression). Steps count from 1. Where an
-answer has many cells, each with its classes, logits have a dimension for the cells before that of the classes.
+Shape legend: A running rows, M examples, N steps, C classes (1 in regression). Steps count from 1. If an answer has
+many cells, each with its classes, logits have a dimension for the cells before that of the classes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ STATES = "states"
 
 
 class StepView(NamedTuple):
-    """What the running rows said at one step: logits (A, C) and halting logits (A,), float32, None if not given.
+    """Outputs of the running rows at one step.
 
-    Of a model that judges its answers, the halting logits are those of being right. Where the model's states are read,
-    `moves` (A, 2) says how they moved, see `state_moves`.
+    Attributes:
+        step: Number of the step, from 1.
+        max_updates: N.
+        logits: Logits, float32, (A, C); None if the rule does not need them.
+        halting_logits: Halting logits, float32, (A,), likewise. If the model judges its answers, the logits of being
+            right.
+        moves: Moves of the states, (A, 2), likewise; see `state_moves`.
     """
 
     step: int
@@ -40,14 +45,14 @@ class StepView(NamedTuple):
 
 @dataclass(frozen=True)
 class ExitRule(ABC):
-    """A rule and its parameters. Whoever is still running at the last step exits there, whatever the rule says.
+    """An exit rule and its parameters. Rows that run at the last step exit there under any rule.
 
     Attributes:
-        name: The name in configurations.
-        needs: What a model must offer, of `logits`, `halting`, `correctness` and `states`.
-        mixes: Whether the prediction is a mixture over all steps, not that of the exit step.
-        classes_only: Whether the rule means nothing in regression.
-        counts_steps: Whether it asks which step it is, so that only rows at the same step can be asked together.
+        name: Name in configurations.
+        needs: Signals that a model must have, of `logits`, `halting`, `correctness` and `states`.
+        mixes: Whether the prediction is a mixture over all steps instead of that of the exit step.
+        classes_only: Whether the rule is undefined for a regression.
+        counts_steps: Whether decisions depend on the step, so that rows at different steps need separate calls.
     """
 
     name: ClassVar[str]
@@ -58,22 +63,22 @@ class ExitRule(ABC):
 
     @property
     def label(self) -> str:
-        """Name and parameters, such as `quantile:0.5`; `parse_rule` reads it back. Later defaults are left out."""
+        """Name and parameters, such as `quantile:0.5`, without defaults at the end; `parse_rule` reads it back."""
         return label(self)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Memory before the first step, float32, (rows, k). The caller keeps it row by row with the running rows."""
+        """Return the memory before the first step, float32, (rows, k). The caller keeps it for the running rows."""
         return torch.zeros(rows, 1, device=device)
 
     @property
     def reads(self) -> frozenset[str]:
-        """What it reads of a row after every step, and is priced for; of logits every row is given one prediction."""
+        """Signals that the rule reads after every step, whose computation counts as its cost."""
         return self.needs
 
     def at_level(self, level: float) -> ExitRule | None:
-        """The same rule with the threshold of a level in (0, 1), of which a higher one never lets a row exit earlier.
+        """Return the rule with the threshold of a level in (0, 1); a higher level never lets a row exit earlier.
 
-        None: it has no threshold that sets its depth.
+        None for a rule without such a threshold.
         """
         return None
 
@@ -81,7 +86,7 @@ class ExitRule(ABC):
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return which rows exit now, bool (A,), and the memory for the next step, (A, k).
 
-        A rule may remember more of a row once it has seen it, see `widened`; it takes what was filled up as nothing.
+        The memory of a row may have more columns after its first step, see `widened`; a rule must ignore the padding.
         """
 
     def _check(self, parameter: str, low: float, high: float = math.inf) -> None:
@@ -92,12 +97,12 @@ class ExitRule(ABC):
 
 
 def widened(memory: Tensor, columns: int) -> Tensor:
-    """A memory beside another one that has more columns: filled up with NaN, (A, k) to (A, columns)."""
+    """Pad a memory with NaN to more columns, (A, k) to (A, columns)."""
     return nn.functional.pad(memory, (0, max(columns - memory.shape[1], 0)), value=math.nan)
 
 
 def all_rows(memory: Tensor, value: bool) -> Tensor:
-    """The same decision for every row, bool (A,)."""
+    """Return the same decision for every row, bool (A,)."""
     return torch.full((len(memory),), value, device=memory.device)
 
 
@@ -108,40 +113,40 @@ def apply_rule(
     generator: torch.Generator | None = None,
     moves: Tensor | None = None,
 ) -> Tensor:
-    """Exit steps, int64 (M,), by the same decisions as online, on what all steps said.
+    """Return the exit steps of a rule on recorded steps, int64 (M,), by the same decisions as online.
 
     Args:
-        rule: The rule.
-        step_logits: (M, N, C), where the rule needs them.
-        halting_logits: (M, N), where the rule needs them.
-        generator: For a rule that draws, on the CPU.
-        moves: (M, N, 2), where the rule needs states.
+        rule: Exit rule.
+        step_logits: Logits of every step, (M, N, C), if the rule needs them.
+        halting_logits: Halting logits of every step, (M, N), if the rule needs them.
+        generator: Generator on the CPU, for a rule that samples.
+        moves: Moves of the states, (M, N, 2), if the rule needs them.
     """
     recorded = (step_logits, halting_logits, moves)
-    given = next(values for values in recorded if values is not None)
-    rows, max_updates = given.shape[:2]
-    memory = rule.start(rows, given.device, generator)
-    exit_steps = torch.full((rows,), max_updates, device=given.device)
+    signal = next(values for values in recorded if values is not None)
+    rows, max_updates = signal.shape[:2]
+    memory = rule.start(rows, signal.device, generator)
+    exit_steps = torch.full((rows,), max_updates, device=signal.device)
     running = all_rows(memory, True)
     for step in range(1, max_updates):
-        said = [None if values is None else values[:, step - 1].float() for values in recorded]
-        exits, memory = rule.decide(StepView(step, max_updates, *said), memory)
+        outputs = [None if values is None else values[:, step - 1].float() for values in recorded]
+        exits, memory = rule.decide(StepView(step, max_updates, *outputs), memory)
         exit_steps = torch.where(running & exits, step, exit_steps)
         running = running & ~exits
     return exit_steps
 
 
 def predictions_at(rule: ExitRule, step_logits: Tensor, halting_logits: Tensor | None, exit_steps: Tensor) -> Tensor:
-    """Each example's prediction under a rule, (M, C) float32: its logits at its own exit step.
+    """Return the prediction of each example under a rule, (M, C) float32: its logits at its exit step.
 
-    A rule that mixes gives the logarithm of the mixed probabilities, whose softmax is the mixture, or the mixed value
+    A mixing rule gives the logarithm of the mixed probabilities, whose softmax is the mixture, or the mixed value
     in regression; the weights are the halting distribution with the leftover on the last step.
 
     Args:
-        rule: The rule.
-        step_logits: (M, N, C); steps after the exit may be NaN.
-        halting_logits: (M, N), where the rule mixes.
-        exit_steps: int64, (M,).
+        rule: Exit rule.
+        step_logits: Logits of every step, (M, N, C); steps after the exit may be NaN.
+        halting_logits: Halting logits of every step, (M, N), if the rule mixes.
+        exit_steps: Exit steps, int64, (M,).
     """
     step_logits = step_logits.float()
     if not rule.mixes:

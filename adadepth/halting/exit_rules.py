@@ -1,9 +1,9 @@
-"""The exit rules: when does an example stop, given what the steps so far have said?
+"""Registry of exit rules, which decide when an example stops, with the checks of their names and needs.
 
-A rule decides online, step by step, for the rows that still run, and remembers a few numbers a row. So one definition
-serves a model whose finished rows leave the batch, and `apply_rule` on what all steps said. What a rule is stands in
-`adadepth.halting.exit_decisions`; those that read predictions are in `exit_by_prediction`, those that read halting
-probabilities, judgements and states in `exit_by_signal`. This module knows all of them by name.
+A rule decides online, step by step, for the running rows, with a memory of a few numbers per row. One definition serves
+a model whose finished rows leave the batch, and `apply_rule` on recorded steps. The base class is in
+`adadepth.halting.exit_decisions`, rules that read predictions in `exit_by_prediction`, rules that read halting
+probabilities, judgements and states in `exit_by_signal`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _SIGNAL_NAMES = {
 
 @dataclass(frozen=True)
 class Fixed(ExitRule):
-    """Exit at step k: the control that adapts nothing."""
+    """Exit at step k, a control that does not adapt."""
 
     name = "fixed"
     needs = frozenset({LOGITS})
@@ -100,11 +100,11 @@ class Fixed(ExitRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Nothing."""
+        """The empty set."""
         return frozenset()
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """All rows exit at step k."""
+        """Return all rows at step k."""
         return all_rows(memory, view.step >= self.k), memory
 
 
@@ -128,21 +128,21 @@ RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 @cache
 def exit_rules() -> Mapping[str, type[ExitRule]]:
-    """The rules by name: this package's, and those of installed packages, whose entry points name the class.
+    """Return the rules by name: those of this package and of plug-ins, whose entry points name the class.
 
     Raises:
-        ConfigError: If one of an installed package is broken, or has a name that is taken.
+        ConfigError: If a rule of a plug-in is broken, or its name exists already.
     """
     return RULES | installed(GROUP, "exit rule", RULES, lambda rule, name: problem_with_rule(rule, name, ExitRule))
 
 
-# A compiled forward pass, which reads the name of a rule, cannot look into classes or packages: every text is parsed
-# once, that of a model by its configuration.
+# A compiled forward pass reads the name of a rule but cannot inspect classes or packages, so every text is parsed once,
+# that of a model by its configuration.
 _PARSED: dict[str, ExitRule] = {}
 
 
 def parse_rule(text: str) -> ExitRule:
-    """The rule that `name` or `name:parameter[:parameter]` stands for.
+    """Parse a rule, `name` or `name:parameter[:parameter]`.
 
     Raises:
         ConfigError: One line naming the text and what is allowed.
@@ -153,7 +153,7 @@ def parse_rule(text: str) -> ExitRule:
 
 
 def supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
-    """Names of the rules that a model can be run with, see `check_rule`."""
+    """Return the names of the rules that a model supports, see `check_rule`."""
     return [
         name
         for name, rule in exit_rules().items()
@@ -175,12 +175,12 @@ def check_rule(
     """Refuse a rule that a model cannot support.
 
     Args:
-        rule: The rule.
-        signals: What the model offers, of `logits`, `halting`, `correctness` and `states`.
-        num_classes: Classes, 1 in regression.
-        max_updates: N.
-        model_type: Names the model in the message.
-        one_class: Whether the classes exclude each other; then only do they have one distribution.
+        rule: Exit rule.
+        signals: Signals of the model, of `logits`, `halting`, `correctness` and `states`.
+        num_classes: Number of classes, 1 in regression.
+        max_updates: Largest number of updates N.
+        model_type: Name of the model in the message.
+        one_class: Whether the classes exclude each other and so have one distribution.
 
     Raises:
         ConfigError: One line with the reason and the rules that the model supports.

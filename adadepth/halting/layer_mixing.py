@@ -1,4 +1,4 @@
-"""Layer mixing: one learned distribution over the layers of a model, which mixes their states.
+"""Layer mixing: a learned distribution over the layers of a model, which mixes their states.
 
     p~ = softmax(alpha p),    x = sum_j p~_j f_j(Z_j)
 
@@ -23,24 +23,25 @@ def layer_weights(
     top_k: int | None = None,
     kept: Sequence[int] | None = None,
 ) -> Tensor:
-    """The mixing weights p~ of every layer, float32, (L,); they sum to one and are exactly 0 where a layer was cut.
+    """Return the mixing weights p~ of all layers, float32, (L,); they sum to one, and cut layers have exactly 0.
 
     Args:
-        scores: p, (L,), any floating point type; equal scores give the uniform distribution.
-        alpha: Sharpness. It multiplies the scores, hence also the step an optimiser takes on the logits.
-        cutoff: Weights of at most this become 0 and the rest is renormalised; the largest always stays. A layer that
-            was cut has no gradient of its own and seldom comes back.
-        top_k: Only the k largest scores take part. The gradient is that of the softmax over all layers (straight
-            through), so that a layer outside can enter.
-        kept: The layers that take part at all; None for all.
+        scores: Scores p, (L,), any floating point type; equal scores give the uniform distribution.
+        alpha: Sharpness. It multiplies the scores, and so the step of an optimiser on the logits.
+        cutoff: Largest weight that becomes 0; the rest is renormalised, and the largest weight always stays. A cut
+            layer has no direct gradient and seldom returns.
+        top_k: Number of largest scores that take part; None for all. The gradient is that of the softmax over all
+            layers (straight through), so that the other layers can enter.
+        kept: Layers that take part at all; None for all.
     """
     logits = alpha * scores.float()
     if kept is not None and len(kept) < len(scores):
-        logits = logits.masked_fill(~_members(kept, logits), -torch.inf)
+        is_kept = torch.tensor([layer in kept for layer in range(len(scores))], device=scores.device)
+        logits = logits.masked_fill(~is_kept, -torch.inf)
     soft = weights = logits.softmax(dim=0)
     if top_k is not None and top_k < len(scores):
-        chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(0, logits.topk(top_k).indices, True)
-        weights = logits.masked_fill(~chosen, -torch.inf).softmax(dim=0)
+        is_largest = torch.zeros_like(logits, dtype=torch.bool).scatter(0, logits.topk(top_k).indices, True)
+        weights = logits.masked_fill(~is_largest, -torch.inf).softmax(dim=0)
     if cutoff > 0.0:
         weights = weights * ((weights > cutoff) | (weights == weights.max()))
         weights = weights / weights.sum()
@@ -50,31 +51,27 @@ def layer_weights(
 
 
 def weights_entropy(weights: Tensor) -> Tensor:
-    """-sum_j p~_j log p~_j in nats, a scalar between 0 (one layer) and ln L (uniform)."""
+    """Return -sum_j p~_j log p~_j in nats, a scalar between 0 (one layer) and ln L (uniform)."""
     # The inner `where` keeps log(0) out of the backward pass, which would turn a zero gradient into NaN.
     logs = torch.where(weights > 0.0, weights, 1.0).log()
     return -(weights * logs).sum()
 
 
 def expected_state(weights: Tensor, first_state: int) -> Tensor:
-    """sum_j p~_j n_j, a scalar: after how many blocks the mean layer lies, where layer j is state `first_state` + j."""
+    """Return sum_j p~_j n_j, the number of blocks before the mean layer; layer j is state `first_state` + j."""
     states = torch.arange(first_state, first_state + len(weights), device=weights.device)
     return (weights * states).sum()
 
 
 def tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
-    """t_n = sum of the weights of the states from n on, n = 1..N, (N,): the share that lies beyond block n - 1.
+    """Return t_n, the sum of the weights of the states from n on, n = 1..N, (N,).
 
     With a = 1 the powers t_n^a add up to the expected state, with a -> 0 to the deepest state with weight.
 
     Args:
-        weights: p~, (L,).
-        first_state: The state of the first layer.
-        depth: N.
+        weights: Mixing weights p~, (L,).
+        first_state: State of the first layer.
+        depth: Number of blocks N.
     """
     masses = torch.nn.functional.pad(weights, (first_state, depth + 1 - first_state - len(weights)))
     return masses.flip(0).cumsum(dim=0).flip(0)[1:]
-
-
-def _members(kept: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor([layer in kept for layer in range(len(like))], device=like.device)

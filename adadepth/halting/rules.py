@@ -1,4 +1,4 @@
-"""Rules that a configuration names: `name` or `name:parameter[:parameter]`, the fields of a frozen dataclass."""
+"""Halting rules, and the text form of rules in configurations: `name` or `name:parameter[:parameter]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from adadepth.errors import ConfigError, nearest
@@ -22,13 +22,13 @@ _CONVERT = {"int": int, "float": float}
 
 
 def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rule:
-    """The rule that a text stands for; `label` of it reads back.
+    """Parse the text of a rule; `label` is the inverse.
 
     Args:
         text: Name and parameters.
         known: Dataclasses by name, whose fields are int or float, some with a range; see
             `adadepth.settings.declaration.setting`.
-        noun: What they are, for messages.
+        noun: Kind of rule in messages.
 
     Raises:
         ConfigError: One line naming the text and what is allowed.
@@ -42,7 +42,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
     if len(values) > len(parameters):
         raise ConfigError(f"{noun} {text!r}: too many parameters, the form is {form}")
     try:
-        converted = [_converter(field)(value) for field, value in zip(parameters, values, strict=False)]
+        converted = [_CONVERT[_read_type(field)](value) for field, value in zip(parameters, values, strict=False)]
     except ValueError as error:
         raise ConfigError(f"{noun} {text!r}: a parameter is not a number of its kind, the form is {form}") from error
     try:
@@ -55,36 +55,32 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
 
 
 def label(rule: Any) -> str:
-    """Name and parameters, such as `quantile:0.5`; later defaults are left out."""
+    """Format name and parameters, such as `quantile:0.5`, without defaults at the end."""
     parameters = [(getattr(rule, field.name), field.default) for field in dataclasses.fields(rule)]
     while len(parameters) > 1 and parameters[-1][0] == parameters[-1][1]:
         parameters.pop()
-    return ":".join([rule.name, *(_shortest(value) for value, _ in parameters)])
+    return ":".join([rule.name, *(_format_number(value) for value, _ in parameters)])
 
 
 def problem_with_rule(rule: Any, name: str, base: type) -> str | None:
-    """What keeps an installed package's object from being a rule of that name, a subclass of `base`; None: nothing."""
+    """Return the reason why an object of a plug-in is no rule of this name, a subclass of `base`; None if it is one."""
     if not (isinstance(rule, type) and issubclass(rule, base) and dataclasses.is_dataclass(rule)):
         return f"must be a dataclass that extends {base.__module__}.{base.__name__}"
     if getattr(rule, "name", None) != name:
         return f"its name is {getattr(rule, 'name', None)!r}"
     for field in dataclasses.fields(rule):
-        if field.default is dataclasses.MISSING or _type(field) not in _CONVERT:
+        if field.default is dataclasses.MISSING or _read_type(field) not in _CONVERT:
             return f"its parameter {field.name} must be an int or a float with a default"
     return None
 
 
-def _converter(field: dataclasses.Field[Any]) -> Any:
-    return _CONVERT[_type(field)]
-
-
-def _type(field: dataclasses.Field[Any]) -> str:
-    """The name of a field's type, whether its module postpones annotations or not."""
+def _read_type(field: dataclasses.Field[Any]) -> str:
+    """Return the name of the type of a field, whether its module postpones annotations or not."""
     return field.type.__name__ if isinstance(field.type, type) else str(field.type)
 
 
-def _shortest(value: float) -> str:
-    """The shortest text that reads back as the number."""
+def _format_number(value: float) -> str:
+    """Return the shortest text that reads back as the number."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
@@ -93,22 +89,22 @@ GROUP = "adadepth.halting_rules"
 
 @dataclass(frozen=True)
 class HaltingRule(ABC):
-    """A rule and its parameters, which are its fields: numbers with defaults.
+    """A halting rule, whose fields are its parameters: numbers with defaults.
 
     Attributes:
-        name: The name in configurations.
+        name: Name in configurations.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """q_n, from 0 on, float32; called for all units, and read of those that still run.
+        """Return the halting mass q_n >= 0, float32; the caller ignores it for units that have halted.
 
         Args:
-            probability: p_n of the halting unit, in (0, 1), float32, any shape.
-            accumulated: h_{n-1}, 0 before the first update, the same shape.
-            step: n, counted from 1.
+            probability: Probability p_n of the halting unit, in (0, 1), float32, any shape.
+            accumulated: Halting sum h_{n-1}, 0 before the first update, the same shape.
+            step: Number n of the update, from 1.
         """
 
 
@@ -125,23 +121,20 @@ class Act(HaltingRule):
 
 @cache
 def halting_rules() -> Mapping[str, type[HaltingRule]]:
-    """The rules by name: this package's, and those of installed packages.
+    """Return the halting rules by name: those of this package and of plug-ins.
 
     Raises:
-        ConfigError: If one of an installed package is broken, or has a name that is taken.
+        ConfigError: If a rule of a plug-in is broken, or its name exists already.
     """
-    own: dict[str, type[HaltingRule]] = {Act.name: Act}
-    return own | installed(GROUP, "halting rule", own, _wrong)
+    rules: dict[str, type[HaltingRule]] = {Act.name: Act}
+    is_wrong = partial(problem_with_rule, base=HaltingRule)
+    return rules | installed(GROUP, "halting rule", rules, is_wrong)
 
 
 def halting_rule(text: str) -> HaltingRule:
-    """The rule that `name` or `name:parameter[:parameter]` stands for.
+    """Parse a halting rule, `name` or `name:parameter[:parameter]`.
 
     Raises:
         ConfigError: One line naming the text and what is allowed.
     """
     return parse_named(text, halting_rules(), "halting rule")
-
-
-def _wrong(rule: object, name: str) -> str | None:
-    return problem_with_rule(rule, name, HaltingRule)

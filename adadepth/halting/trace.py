@@ -1,8 +1,7 @@
-"""The depth trace: what every model reports about the depth it allocated.
+"""Depth trace: the report of a model about the depth it allocated.
 
-Statistics, reports and benchmarks read traces and nothing else, so a new family that fills a trace gets all of them.
-The core is what every unit of every family has; what only some families know stands beside it in details of their own
-type, each absent where nobody filled it.
+Statistics, reports and benchmarks read only traces, so a new family that fills a trace gets all of them. Every family
+has the core fields; details that only some families have are optional fields with separate types.
 
 Shape legend: B batch, T tokens, N iterations that ran.
 """
@@ -23,18 +22,18 @@ DepthUnit = Literal["token", "sequence", "task", "architecture"]
 
 
 def traced(kind: type[Detail]) -> type[Detail]:
-    """Let torch look into a part of a trace, as into any container: `torch.export` and sharding walk outputs."""
+    """Register a part of a trace as a pytree node, because `torch.export` and sharding traverse outputs."""
     pytree.register_dataclass(kind, field_names=[field.name for field in fields(kind)])  # type: ignore[arg-type]
     return kind
 
 
 class ComputedSteps(NamedTuple):
-    """What each iteration computed over the whole batch, padding included; int64, (N,).
+    """Counts of the computation of each iteration over the whole batch, padding included; int64, (N,).
 
     Attributes:
-        queries: Rows whose query, feed-forward and halting unit were computed.
-        keys: Rows whose keys and values were computed.
-        pairs: Pairs of a query and a key in the attention.
+        queries: Number of rows whose query, feed-forward and halting unit were computed.
+        keys: Number of rows whose keys and values were computed.
+        pairs: Number of pairs of a query and a key in the attention.
     """
 
     queries: Tensor
@@ -43,7 +42,7 @@ class ComputedSteps(NamedTuple):
 
     @classmethod
     def of(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
-        """From the counts of one iteration after the other."""
+        """Build from the counts of every iteration in order."""
         queries, keys, pairs = zip(*steps, strict=True)
         return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))
 
@@ -51,17 +50,17 @@ class ComputedSteps(NamedTuple):
 @traced
 @dataclass(frozen=True)
 class Execution:
-    """What really ran, which is what a batch costs.
+    """Executed computation of a batch, which determines its cost.
 
     Attributes:
-        steps: Iterations that the batch ran, N. At least the deepest unit's updates; more where units waited for a
-            place, so that an iteration had units at different steps of their own.
-        tokens: Real tokens of each sequence, int64, (B,), where the unit is a sequence, or some of its tokens only;
-            None for other inputs.
-        width: Padded length of the rows, for every iteration or one for each, int64, (N,).
-        rows: Rows that each iteration computed, int64, (N,); None when none of them left the batch.
-        computed: Where iterations compute some of their units only, what each of them did.
-        memory_length: Positions before the first that attention could see, kept from earlier batches.
+        steps: Number of iterations N. At least the updates of the deepest unit; more if units waited for a slot, so
+            that units of one iteration were at different steps.
+        tokens: Real tokens of each sequence, int64, (B,), if the unit is a sequence, or some of its tokens only; None
+            for other inputs.
+        width: Padded length of the rows, one for all iterations or one for each, int64, (N,).
+        rows: Number of rows that each iteration computed, int64, (N,); None if no row left the batch.
+        computed: Counts of each iteration, if iterations compute only some of their units.
+        memory_length: Number of positions from earlier batches that attention could see.
     """
 
     steps: int
@@ -75,11 +74,11 @@ class Execution:
 @traced
 @dataclass(frozen=True)
 class Halting:
-    """How units came to halt, where a halting unit says so. Float32 whatever precision the model computes in.
+    """Probabilities and remainders of a halting unit, float32 for any precision of the model.
 
     Attributes:
         probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
-        remainders: What was left to reach a halting sum of one, shape of `updates`; None where nothing is summed.
+        remainders: Difference of the halting sum from one at the last update, shape of `updates`; None without sums.
     """
 
     probabilities: Tensor
@@ -89,11 +88,11 @@ class Halting:
 @traced
 @dataclass(frozen=True)
 class Operations:
-    """What each of N blocks chose of K operations.
+    """Weights of K operations in each of N blocks.
 
     Attributes:
-        weights: Of every operation, float32, (N, K).
-        executed: Which of them really ran, boolean, (N, K).
+        weights: Weight of every operation, float32, (N, K).
+        executed: Mask of the executed operations, boolean, (N, K).
     """
 
     weights: Tensor
@@ -103,21 +102,21 @@ class Operations:
 @traced
 @dataclass(frozen=True)
 class DepthTrace:
-    """The depth that a batch of units was given.
+    """Depth of the units of a batch.
 
     Attributes:
-        unit: What halts: a token, a sequence, a task or a whole architecture.
-        updates: Block applications each unit received, its last one included; 0 where `valid` is false.
+        unit: Unit that halts: a token, a sequence, a task or a whole architecture.
+        updates: Block applications of each unit, its last one included; 0 where `valid` is false.
             Shape (B, T) for tokens, (B,) for sequences.
-        valid: Boolean, shape of `updates`; false at padding.
-        max_updates: The largest number of updates a unit can receive.
-        ran: Which of the N iterations each unit ran, boolean, (*updates.shape, N), so that `updates` is their number.
+        valid: Mask of the real units, boolean, shape of `updates`; false at padding.
+        max_updates: Largest number of updates of a unit.
+        ran: Mask of the iterations that each unit ran, boolean, (*updates.shape, N), whose sum is `updates`.
             None: its first `updates` ones.
-        execution: What really ran.
-        halting: Probabilities and remainders.
-        layer_weights: Where states of several depths are mixed, each weight, float32, (max_updates + 1,); entry n
-            is the state after n updates, and 0 means that it was not read.
-        operations: Where blocks choose between operations, what they chose.
+        execution: Executed computation.
+        halting: Halting probabilities and remainders.
+        layer_weights: Weights of the states of all depths, if they are mixed, float32, (max_updates + 1,); entry n is
+            the state after n updates, and 0 means that it was not read.
+        operations: Operations of blocks, if those choose between several.
     """
 
     unit: DepthUnit
@@ -139,10 +138,10 @@ class DepthTrace:
 
     @property
     def executed(self) -> Execution:
-        """What really ran.
+        """Executed computation.
 
         Raises:
-            ValueError: If the trace does not say so.
+            ValueError: If the trace has none.
         """
         if self.execution is None:
             raise ValueError(f"a trace of {self.unit} units without `execution` cannot be priced")
@@ -152,9 +151,11 @@ class DepthTrace:
 class Work(NamedTuple):
     """Multiply-accumulates of one forward pass, float64 scalars on the model's device.
 
-    `executed` really ran, padding included. `dense` is what the same batch costs where every row, padding too, runs
-    until its deepest unit has halted. `adaptive` is what the traced depths need, `full` what the same units would need
-    at the maximum depth: neither counts padding.
+    Attributes:
+        executed: Executed compute, padding included.
+        dense: Compute of the same batch if every row, padding too, runs until the deepest unit has halted.
+        adaptive: Compute of the traced depths, without padding.
+        full: Compute of the same units at the maximum depth, without padding.
     """
 
     executed: Tensor
