@@ -107,7 +107,14 @@ def progress(what: str, total: float | None, *, of: str = "it", shown: bool = Tr
     """
     seconds = 0.1 if sys.stderr is not None and sys.stderr.isatty() else _SECONDS_BETWEEN_BARS
     with tqdm(
-        desc=what, total=total, unit=f" {of}", unit_scale=True, mininterval=seconds, leave=False, disable=not shown
+        desc=what,
+        total=total,
+        unit=f" {of}",
+        unit_scale=True,
+        mininterval=seconds,
+        delay=seconds,  # what is done at once shows no bar
+        leave=False,
+        disable=not shown,
     ) as bar:
 
         def advance(amount: float) -> None:
