@@ -31,9 +31,7 @@ def test_a_log_gets_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     say(TEXT)
     with progress("timing", 10) as advance:
         advance(5)
-    out, bar = capsys.readouterr()
-    assert out == f"{TEXT}\n"
-    assert "timing" in bar
+    assert capsys.readouterr() == (f"{TEXT}\n", "")  # no bar for what is done at once
 
 
 def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
