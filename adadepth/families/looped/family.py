@@ -205,11 +205,7 @@ FAMILY = Family(
     },
     auto={"AutoModel": f"{_MODELING}:LoopedModel"},
     encoder=f"{_MODELING}:LoopedModel",
-    public={
-        "decode_texts": "adadepth.families.looped.decoding:decode_texts",
-        "retrofit": "adadepth.families.looped.retrofit:retrofit",
-        "self_speculation": "adadepth.families.looped.speculation:self_speculation",
-    },
+    public={"retrofit": "adadepth.families.looped.retrofit:retrofit"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),
