@@ -262,7 +262,7 @@ class _Drafter:
         self._coda = range(first, first + config.coda)
 
     def read_prompt(self, ids: Tensor) -> Tensor:
-        """Return full depth's logits after the last token of a prompt (1, T), part of which may be cached: (1, 1, V)."""
+        """Return full depth's logits after the last token of a prompt (1, T), cached in part: (1, 1, V)."""
         cached = self.cache.get_seq_length()
         run = self._inner.begin(ids[:, cached:], self._mask, None, self.cache, num_loops=self._loops)
         while run.done < self._loops:

@@ -78,7 +78,7 @@ class Selection:
 
     Attributes:
         rows: Numbers of the rows, ascending, int64 (R,).
-        tokens: Numbers of the tokens, ascending in a row, int64 (R, r); a row with fewer is filled with unselected ones.
+        tokens: Numbers of the tokens, ascending in a row, int64 (R, r); unselected ones fill rows that have fewer.
         real: Whether each of them was selected, boolean (R, r).
     """
 

@@ -595,7 +595,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return self._draw_states(run.positions).to(run.embedded)
 
     def _draw_states(self, positions: Tensor) -> Tensor:
-        """Draw a state for every position from `draw_seed`, (B, T, D), whatever cache, padding and other rows there are."""
+        """Draw a state for every position from `draw_seed`, (B, T, D), whatever its row, padding or cache."""
         last = int(positions.max()) // _BLOCK
         for block in range(len(self._drawn), last + 1):
             generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
