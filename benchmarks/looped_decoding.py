@@ -35,10 +35,10 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from adadepth import LoopedConfig, LoopedForCausalLM
-from adadepth.families.looped import speculation
-from adadepth.families.looped.decoding import DecodingWork, decode_texts
+from adadepth.contrib.decoding import speculative_decoding
+from adadepth.contrib.decoding.continuous_batching import DecodingWork, decode_texts
+from adadepth.contrib.decoding.speculative_decoding import self_speculation
 from adadepth.families.looped.heads import layer_work
-from adadepth.families.looped.speculation import self_speculation
 from adadepth.halting.exit_rules import ExitRule, StepView
 from adadepth.system.hardware import describe_machine
 from adadepth.system.processes import keep_freed_memory
@@ -163,7 +163,7 @@ class Spoiled:
     """Chooses drafts as self-speculation does, and puts another piece in place of some."""
 
     def __init__(self, accepted: float) -> None:
-        self._accepted, self._choose = accepted, speculation._Committed.draft
+        self._accepted, self._choose = accepted, speculative_decoding._AcceptedTokens.draft
         self._generator = torch.Generator().manual_seed(0)
 
     def __call__(self, committed: Any, logits: Tensor, before: Any) -> Any:
@@ -203,7 +203,7 @@ def measure_speculation(name: str, accepted: float, drafts: int, repeats: int) -
         "speculation": lambda: generate("speculation", custom_generate=self_speculation, draft_tokens=drafts),
     }
     spoiled = Spoiled(accepted)
-    with mock.patch.object(speculation._Committed, "draft", lambda *given: spoiled(*given)):
+    with mock.patch.object(speculative_decoding._AcceptedTokens, "draft", lambda *given: spoiled(*given)):
         seconds_of(ways, 1)
         seconds = seconds_of(ways, repeats)
     assert found["generate"].sequences.equal(found["speculation"].sequences)

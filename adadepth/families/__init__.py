@@ -16,16 +16,20 @@ _SHARED = {
 
 
 def public_names() -> Mapping[str, str]:
-    """Every name that the families offer -> `"module:name"`: configurations, models, conversions."""
-    from adadepth.families.registry import families
+    """Return every public name -> `"module:name"`: configurations, models, conversions, and names of other packages.
 
-    found = dict(_SHARED)
+    A name that both a family and the entry-point group `adadepth.names` have is the family's.
+    """
+    from adadepth.families.registry import families
+    from adadepth.settings.plugins import installed_places
+
+    names = installed_places("adadepth.names") | _SHARED
     for family in families().values():
-        own = f"{family.settings.__module__.partition('.')[0]}."
+        package = f"{family.settings.__module__.partition('.')[0]}."
         places = (family.config, *family.heads.values(), *family.auto.values())
-        found |= {place.partition(":")[2]: place for place in places if place.startswith(own)}
-        found |= family.public
-    return found
+        names |= {place.partition(":")[2]: place for place in places if place.startswith(package)}
+        names |= family.public
+    return names
 
 
 def __getattr__(name: str) -> Any:

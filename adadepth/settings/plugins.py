@@ -1,8 +1,9 @@
 """What installed packages add to adadepth: a descriptor each, which an entry point of a group names.
 
 Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
-`adadepth.exit_rules` and `adadepth.loggers`. A YAML only ever names what a package offers; it never names code. The
-folders of `contrib` join by entry points of this package, and a folder that has been deleted offers nothing.
+`adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML only ever names what a package offers; it never
+names code. The folders of `contrib` join by entry points of this package, and a folder that has been deleted offers
+nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def installed(
 def installed_names(group: str) -> list[str]:
     """Return the names of a group in alphabetical order; nothing is imported."""
     return [entry.name for entry in _entries(group)]
+
+
+def installed_places(group: str) -> dict[str, str]:
+    """Return the `"module:name"` of every entry point of a group by its name; nothing is imported."""
+    return {entry.name: entry.value for entry in _entries(group)}
 
 
 def load(place: str) -> Any:

@@ -76,6 +76,11 @@ def test_a_run_trains_and_is_evaluated(core: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_names_of_contrib_are_not_exported(core: Path) -> None:
+    result = in_core(core, "-c", "import adadepth; print('decode_texts' in dir(adadepth), 'retrofit' in dir(adadepth))")
+    assert result.stdout.split() == ["False", "True"], result.stderr
+
+
 def test_a_run_that_knew_contrib_is_read(core: Path) -> None:
     """Its file has the groups of modes that are not there."""
     assert adadepth(ROOT, *TINY, f"output_dir={core}/before", "trainer.max_steps=2").returncode == 0

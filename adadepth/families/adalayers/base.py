@@ -1,8 +1,7 @@
-"""The base model: loading its encoder, reading its states one by one while it runs, and models on one.
+"""The base model of Adalayers: loading its encoder, streaming its states, and the base class of heads on it.
 
-No state is kept: each is handed on when the next block is about to read it, and the run ends as soon as the deepest
-state that is wanted has been read. A model on a frozen base is made from it, saved without it, and put together with it
-when loaded.
+No state is stored: each is passed on when the next block is about to read it, and the run ends as soon as the deepest
+requested state has been read. A model on a frozen base is saved without it, and joined with it when it is loaded.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
 from adadepth.settings.declaration import declared
 from adadepth.system.places import load_trusted, quiet, resolve_place
 
-# Parts of a model that are left behind, so that a checkpoint may lack them.
+# Parts of a model that the encoder does not use, so that a checkpoint may lack them.
 _UNUSED_PARTS = ("pooler.", "decoder.")
 
 
 def load_base(
     path: str, revision: str | None = None, attention: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedConfig]:
-    """The encoder of a pretrained model in float32, and the model's configuration.
+    """Load the encoder of a pretrained model in float32, and the model's configuration.
 
     Args:
         path: A folder, a hub id or `package:NAME/FOLDER`.
-        revision: Of a hub id.
-        attention: Attention implementation; None for the library's choice.
+        revision: Revision of a hub id.
+        attention: Attention implementation; None: the choice of transformers.
 
     Raises:
         CheckpointError: If there is no such model, or it lacks weights.
@@ -56,11 +55,11 @@ def load_base(
     place = resolve_place("base_model", path)
     if Path(place).is_dir():  # its files are checked; those of the hub may be of another revision
         read_config("base_model", place)
-    given = {"revision": revision, "attn_implementation": attention}
+    options = {"revision": revision, "attn_implementation": attention}
     if is_weightless():
-        described = read_config("base_model", place)
-        return encoder_of(AutoModel.from_config(described, attn_implementation=attention)), described
-    with quiet(), told("base_model", path):  # heads are left behind on purpose
+        config = read_config("base_model", place)
+        return encoder_of(AutoModel.from_config(config, attn_implementation=attention)), config
+    with quiet(), told("base_model", path):  # heads are dropped on purpose
         model, report = load_trusted(
             place,
             lambda trust: AutoModel.from_pretrained(
@@ -69,17 +68,17 @@ def load_base(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 trust_remote_code=trust,
-                **{name: value for name, value in given.items() if value is not None},
+                **{name: value for name, value in options.items() if value is not None},
             ),
         )
     refuse_mismatched(f"base_model={path}", report)
-    used = (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
-    refuse_missing(f"base_model={path}", used)
+    missing = (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
+    refuse_missing(f"base_model={path}", missing)
     return encoder_of(model), model.config
 
 
 def encoder_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The part of a model that makes the states: no decoder, no pooler.
+    """Return the part of a model that computes the states, without decoder and pooler.
 
     Raises:
         ConfigError: If its blocks cannot be found.
@@ -92,7 +91,7 @@ def encoder_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def weights_digest(base: nn.Module) -> str:
-    """SHA-256 of the weights. Names do not enter, because they change between releases of the library."""
+    """Return the SHA-256 of the weights, without their names, which change between releases of transformers."""
     digests = (
         hashlib.sha256(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).digest()
         for weight in base.state_dict().values()
@@ -101,7 +100,7 @@ def weights_digest(base: nn.Module) -> str:
 
 
 def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
-    """The base's N blocks, in the order in which they are called; ALBERT's shared groups are called several times.
+    """Return the base's N blocks in the order in which they are called; ALBERT calls its groups several times.
 
     Raises:
         ConfigError: If the base has no list of N blocks.
@@ -115,65 +114,65 @@ def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
     raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks whose states could be read")
 
 
-class _EndOfBase(nn.Module):
-    """Stands where the blocks were cut off, so that the loop over them still arrives at the last state."""
+class _StopBlock(nn.Module):
+    """A placeholder where the blocks were cut off, so that the loop over them still reaches the last state."""
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError("states: the base was truncated, and deeper states were asked for")
 
 
 def _is_cut(blocks: nn.ModuleList) -> bool:
-    return len(blocks) > 0 and isinstance(blocks[-1], _EndOfBase)
+    return len(blocks) > 0 and isinstance(blocks[-1], _StopBlock)
 
 
 def cut_blocks(base: PreTrainedModel, depth: int) -> None:
-    """Drop the blocks after the first `depth`; shared ones stay."""
+    """Remove the blocks after the first `depth`, unless they are shared."""
     blocks = find_blocks(base)
     shared = len(blocks) < base.config.num_hidden_layers and not _is_cut(blocks)
     if not shared and depth < len(blocks) - _is_cut(blocks):
         del blocks[depth:]
-        blocks.append(_EndOfBase())
+        blocks.append(_StopBlock())
 
 
-class _DeepestRead(Exception):
-    """Ends a run whose deepest wanted state was read."""
+class _StopForward(Exception):
+    """The end of a forward pass whose deepest requested state was read."""
 
 
 def stream_states(
     base: PreTrainedModel,
     inputs: Mapping[str, Tensor],
-    wanted: Collection[int],
+    numbers: Collection[int],
     consume: Callable[[int, Tensor], None],
     trainable: bool = False,
 ) -> int:
-    """Run the base as far as it is needed and hand on the wanted states, shallowest first.
+    """Run the base as far as needed and pass on the requested states, shallowest first.
 
     Args:
         base: An encoder, see `encoder_of`.
         inputs: Arguments of its forward pass.
-        wanted: State numbers. State n is what block n + 1 reads; state N is what the base returns.
-        consume: Called with the number and the state (B, T, K), in the caller's gradient mode. It must not change it.
-        trainable: Whether the base's own computation is differentiated.
+        numbers: Numbers of the states. State n is the input of block n + 1; state N is the output of the base.
+        consume: Function of the number and the state (B, T, K), in the caller's gradient mode; it must not change it.
+        trainable: Whether the computation of the base is differentiated.
 
     Returns:
         The number of blocks that ran.
     """
-    deepest, reached, gradients = max(wanted), 0, torch.is_grad_enabled()
+    deepest, reached, gradients = max(numbers), 0, torch.is_grad_enabled()
 
     def read(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal reached
-        if reached in wanted:
+        if reached in numbers:
             with torch.set_grad_enabled(gradients):
                 consume(reached, args[0] if args else kwargs["hidden_states"])
         if reached == deepest:
-            raise _DeepestRead
+            raise _StopForward
         reached += 1
 
     hooks = [block.register_forward_pre_hook(read, with_kwargs=True) for block in find_blocks(base)]
     try:
         with torch.set_grad_enabled(gradients and trainable):
             last = base(**inputs).last_hidden_state
-    except _DeepestRead:
+    except _StopForward:
         return deepest
     finally:
         for hook in hooks:
@@ -183,32 +182,33 @@ def stream_states(
     return deepest
 
 
-_OF_THE_BASE = ("base_model", "base_revision")
+_BASE_SETTINGS = ("base_model", "base_revision")
 
 
 def build_on_base(
     model_class: Any, settings: AdaLayersSettings, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """A fresh head on the base that the settings name.
+    """Build a new head on the base that the settings name.
 
     Args:
         model_class: The head.
         settings: The `model` group.
-        vocab_size: Size of the tokenizer, which the base must be able to read.
-        fields: What the data decide.
+        vocab_size: Size of the tokenizer, at most that of the base's vocabulary.
+        fields: Fields of the configuration that the data decide.
 
     Raises:
         ConfigError: If a setting is wrong, or the tokenizer is larger than the base's.
         CheckpointError: If there is no such base.
     """
-    names = [name for name, about in declared(type(settings)).items() if about.in_model and name not in _OF_THE_BASE]
+    fields_of_model = (name for name, setting in declared(type(settings)).items() if setting.in_model)
+    names = [name for name in fields_of_model if name not in _BASE_SETTINGS]
     values = {name: getattr(getattr(settings, name), "value", getattr(settings, name)) for name in names}
     origin: dict[str, Any] = {"revision": settings.base_revision, "save_base": settings.save_base}
     if settings.attn_implementation is not None:
         origin["attn_implementation"] = str(settings.attn_implementation)
     try:
         model = model_class.from_base(settings.base_model, **origin, **values, **fields)
-    except UserError as error:  # names a field of the model's configuration
+    except UserError as error:  # the message names a field of the model's configuration
         raise type(error)(f"model.{error}") from error
     pieces = model.config.base_config.vocab_size
     if vocab_size is not None and vocab_size > pieces:
@@ -217,7 +217,7 @@ def build_on_base(
 
 
 class OnBaseModel(DepthModel, PreTrainedModel):
-    """A model with the encoder of another one at `model`, frozen unless the configuration says otherwise.
+    """The base class of heads on the encoder of another model, frozen unless the configuration says otherwise.
 
     A frozen base that was loaded from `config.base_model` is left out of the model's own checkpoints.
     """
@@ -231,7 +231,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
-        """Make the base with random weights, or leave its place empty until `attach_base`."""
+        """Build the base with random weights, or leave it out until `attach_base`."""
         super().__init__(config)
         if config.base_config is None:
             raise ConfigError("base_config: missing; from_base makes a model on a pretrained base")
@@ -248,14 +248,14 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         save_base: bool = False,
         **fields: Any,
     ) -> Any:
-        """A fresh head on a pretrained base.
+        """Build a new head on a pretrained base.
 
         Args:
             base: A folder, a hub id or `package:NAME/FOLDER`.
-            revision: Of a hub id.
-            attn_implementation: Of the base.
-            save_base: Save the base with the head even though it is frozen.
-            **fields: Of the configuration.
+            revision: Revision of a hub id.
+            attn_implementation: Attention implementation of the base.
+            save_base: Whether to save a frozen base with the head.
+            **fields: Fields of the configuration.
 
         Raises:
             CheckpointError: If there is no such model.
@@ -264,7 +264,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         check_field_names(AdaLayersConfig, fields)
         encoder, base_config = load_base(base, revision, attn_implementation)
         base_config = copy.deepcopy(base_config)
-        base_config.name_or_path = ""  # where it was found on this machine; `base_model` says where to look
+        base_config.name_or_path = ""  # a path of this machine; `base_model` says where the base is
         config = AdaLayersConfig(
             **fields,
             base_model=base,
@@ -278,21 +278,21 @@ class OnBaseModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint, and its base from `base_model` unless the checkpoint holds it.
+        """Load a checkpoint, and its base from `base_model` unless the checkpoint contains it.
 
         Args:
             pretrained_model_name_or_path: A folder or hub id.
             *model_args: As in transformers.
-            **kwargs: As in transformers; `base_model` says where the base lies now.
+            **kwargs: As in transformers; `base_model` is where the base is now.
 
         Raises:
             CheckpointError: If there is no such base, or it has other weights than the head was trained on.
         """
         path = pretrained_model_name_or_path
-        where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        hub_options = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         advice = "; from_base makes one on a pretrained model"
-        check_model_type(cls, describe_place(path), read_stored_config(path, where), advice=advice)
-        stored = None if path is None else AdaLayersConfig.from_pretrained(path, **where)
+        check_model_type(cls, describe_place(path), read_stored_config(path, hub_options), advice=advice)
+        stored = None if path is None else AdaLayersConfig.from_pretrained(path, **hub_options)
         if stored is None or stored.base_saved:
             return super().from_pretrained(path, *model_args, **kwargs)
         if not isinstance(stored.base_config, PreTrainedConfig):
@@ -311,12 +311,12 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         return loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, save_base: bool = False, **kwargs: Any) -> None:
-        """Save the model, and its base where no other checkpoint holds the weights.
+        """Save the model, and its base if no other checkpoint has its weights.
 
         Args:
             save_directory: The folder.
             *args: As in transformers.
-            save_base: Save the base in any case.
+            save_base: Whether to save the base in any case.
             **kwargs: As in transformers.
         """
         before = self.config.base_saved, self._keys_to_ignore_on_save
@@ -329,14 +329,14 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             self.config.base_saved, self._keys_to_ignore_on_save = before
 
     def attach_base(self, base: PreTrainedModel, referenced: bool = False) -> None:
-        """Put a base in its place: frozen unless it is to train, and cut where the model was truncated.
+        """Set the base: frozen unless it is trained, and cut where the model was truncated.
 
         Args:
             base: An encoder, see `encoder_of`.
-            referenced: Whether `config.base_model` holds its weights.
+            referenced: Whether `config.base_model` has its weights.
 
         Raises:
-            ConfigError: If the base is to train and skips blocks at random.
+            ConfigError: If the base is trained and skips blocks at random.
         """
         config = self.config
         if not config.freeze_base_model and getattr(base, "layerdrop", 0.0) > 0.0:
@@ -344,30 +344,30 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         self.model = base.requires_grad_(not config.freeze_base_model)
         if config.kept_layers is not None:
             cut_blocks(base, config.layer_states[config.layers[-1]])
-        left_out = base.state_dict() if referenced and config.freeze_base_model else ()
+        ignored = base.state_dict() if referenced and config.freeze_base_model else ()
         # The trainer reads these, too: it does not miss them when it loads one of its checkpoints.
-        self._keys_to_ignore_on_save = {f"model.{name}" for name in left_out}
+        self._keys_to_ignore_on_save = {f"model.{name}" for name in ignored}
         self.train(self.training)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; the base then has weights that no other checkpoint holds, and is saved with the model."""
+        """Resize as transformers does; the base then has weights of its own, and is saved with the model."""
         self._keys_to_ignore_on_save = set()
         return super().resize_token_embeddings(*args, **kwargs)
 
     @property
     def longest_sequence(self) -> int | None:
-        """The most tokens that the base has positions for; None where they are relative."""
+        """The most tokens that the base has positions for; None if they are relative."""
         return longest_sequence(self.model)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Pieces that the base has embeddings for; None where it has no table of them."""
+        """The number of pieces that the base has embeddings for; None if it has no table of them."""
         return vocabulary_size(self.model)
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode; a frozen base stays in evaluation mode.
 
-        Trainers call this before every step, and going through a large base takes longer than a small head.
+        Trainers call this before every step, when walking through a large base would take longer than a small head.
         """
         if not self.config.freeze_base_model or not hasattr(self, "model"):
             return super().train(mode)

@@ -1,4 +1,4 @@
-"""The fields that a saved Adalayers model has, and their defaults."""
+"""The configuration of Adalayers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from adadepth.settings.declaration import setting
 
 @strict
 class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
-    """A distribution over the layers of a base model and a head on the mixed states (Dremov 2024).
+    """The configuration of a distribution over a base model's layers, and a head on the mixed states (Dremov 2024).
 
     State n is the hidden state after n blocks of the base, state 0 the embeddings; layer j is the j-th entry of the
     distribution, see `layer_states`. Field names are those of the original.
     """
 
-    # What stock trainers cannot gather, or nobody asked for: they keep the logits.
+    # Trainers of transformers gather logits only.
     keys_to_ignore_at_inference: ClassVar = ["trace", "loss_parts", "distribution"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
-    # The settings of `AdaLayersSettings`, which say what they mean; with what a file without them means.
+    # The settings of `AdaLayersSettings`, which documents them, with the values of a file that lacks them.
     base_model: str | None = None
     base_revision: str | None = None
     freeze_base_model: bool = True
@@ -82,7 +82,7 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def vocab_size(self) -> int | None:
-        """Pieces that the base can read; None without a base, whose absence transformers asks about, too."""
+        """The number of pieces of the base's vocabulary; None without a base, where transformers reads it, too."""
         return getattr(self.base_config, "vocab_size", None)
 
     @vocab_size.setter
@@ -144,7 +144,7 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
             raise ConfigError(f"classes_weights={weights} must not be negative, nor all 0")
 
     def _fit_base(self, base: PreTrainedConfig) -> None:
-        """Take what is open from the base, and refuse what contradicts it."""
+        """Set open sizes from the base, and refuse those that contradict it."""
         width, states = base.hidden_size, base.num_hidden_layers + (1 if self.include_embeddings else 0)
         if self.layer_in_dim not in (None, width):
             raise ConfigError(f"layer_in_dim={self.layer_in_dim}: the states of the base have width {width}")
@@ -166,7 +166,7 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
         kept = self.kept_layers
         if kept is not None and (not kept or kept != sorted(set(kept) & set(range(layers)))):
             raise ConfigError(f"kept_layers={kept} must be layers between 0 and {layers - 1} in increasing order")
-        # A distribution starts uniform, where every weight is 1 / L.
+        # A distribution starts uniform: every weight is 1 / L.
         if self.distribution_cutoff < 0 or (picked is None and self.distribution_cutoff * layers >= 1.0):
             raise ConfigError(
                 f"distribution_cutoff={self.distribution_cutoff} must lie in [0, 1/{layers}): "

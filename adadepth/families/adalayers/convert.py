@@ -1,4 +1,4 @@
-"""Reading the checkpoints and configurations of the original Adalayers."""
+"""Conversion of the checkpoints and configurations of the original Adalayers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.shared.albert.convert import LEGACY_BUFFER
 
 _UNUSED_BASE_PARTS = ("model.pooler.", "model.decoder.", "model.shared.")
-# What the original configuration takes a field to be that it does not name.
+# The original's defaults of fields that a configuration does not name.
 _DEFAULTS: dict[str, Any] = {
     "base_model": "bert-base-uncased",
     "layers_num": 13,
@@ -23,19 +23,19 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """The base of an encoder-decoder model is its encoder alone."""
+    """Rename the original's weights; the base of an encoder-decoder model is its encoder alone."""
     encoder = "model.encoder." if any(name.startswith("model.decoder.") for name in state_dict) else "model."
     converted = {}
     for name, weight in state_dict.items():
         if name.startswith(_UNUSED_BASE_PARTS) or name.endswith(LEGACY_BUFFER):
             continue
-        renamed = f"model.{name.removeprefix(encoder)}" if name.startswith(encoder) else name
-        converted[renamed] = weight.flatten() if name == "distribution" else weight
+        new_name = f"model.{name.removeprefix(encoder)}" if name.startswith(encoder) else name
+        converted[new_name] = weight.flatten() if name == "distribution" else weight
     return converted
 
 
 def read_config(config: dict[str, Any]) -> AdaLayersConfig:
-    """The original's fields under their names here, with `seed_compat`.
+    """Convert the original's fields, with `seed_compat`.
 
     Raises:
         CheckpointError: For a head with a conditional random field.

@@ -94,7 +94,7 @@ class AdaLayersSettings(ModelConfig):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Base, cache and head fit together."""
+    """Check that base, cache and head fit together."""
     model, features = config.model, config.features
     assert isinstance(model, AdaLayersSettings)
     if model.pretrained is not None:
@@ -114,7 +114,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """A distribution that learns, and in which a layer can lose all its weight if that is what is counted."""
+    """Check that the distribution is trained, and that layers can lose all weight if the unit counts these."""
     model, budget = config.model, config.budget
     assert isinstance(model, AdaLayersSettings)
     if model.pick_one_layer_only is not None or model.freeze_distribution:
@@ -131,7 +131,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """The base's own tokenizer says how texts begin."""
+    """Return no [CLS] tokens: the tokenizer of the base adds them."""
     return {"cls_tokens": 0}
 
 

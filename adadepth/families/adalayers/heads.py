@@ -1,7 +1,7 @@
 """Adalayers with heads for sequences and for tokens.
 
-torch's attention gets the tokens first: its fast path for batches first would keep the scores of all pairs of tokens,
-more than a long text's base needs. Shape legend: B batch, T tokens, k width of the mixed states, C classes.
+torch's attention gets the tokens first: its fast path for batches first would store the scores of all pairs of tokens,
+more than the base of a long text needs. Shape legend: B batch, T tokens, k width of the mixed states, C classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
     """Classification, regression (`num_labels` = 1) or multi-label tagging of sequences."""
 
     def build_head(self, config: AdaLayersConfig) -> None:
-        """Self-attention over the mixed states, or nothing, and a linear classifier of their mean."""
+        """Build self-attention over the mixed states, unless the head is linear, and a classifier of their mean."""
         if config.head == "attention":
             self.self_attention = nn.MultiheadAttention(
                 config.project_dim, config.attention_heads_num, config.attention_dropout_prob or 0.0
@@ -33,23 +33,23 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
         return self.logits(masked_mean(self.dropout(nn.functional.gelu(attended)), mask))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """As `class_or_focal_loss`, or as `sequence_loss` where the labels are not classes."""
+        """Return the `class_or_focal_loss`, or the `sequence_loss` if the labels are not classes."""
         one_class = problem_type_of(self.config, labels) == "single_label_classification"
         return (class_or_focal_loss if one_class else sequence_loss)(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:
-        """Sequences with a target, or the sum of their classes' weights."""
+        """Count the sequences with a target, or sum the weights of their classes."""
         one_class = problem_type_of(self.config, labels) == "single_label_classification"
         return (count_classes if one_class else count_sequences)(self.config, labels)
 
 
 class AdaLayersForTokenClassification(AdaLayersModel):
-    """A class for every token."""
+    """Classification of tokens."""
 
     classifies_tokens = True
 
     def build_head(self, config: AdaLayersConfig) -> None:
-        """Pre-norm encoder layers over the mixed states, or none, and a linear classifier."""
+        """Build pre-norm encoder layers over the mixed states, unless the head is linear, and a linear classifier."""
         layers = config.attention_layers_num if config.head == "attention" else 0
         self.encoder_layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
@@ -76,5 +76,5 @@ class AdaLayersForTokenClassification(AdaLayersModel):
         return class_or_focal_loss(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:
-        """Tokens with a target, or the sum of their classes' weights."""
+        """Count the tokens with a target, or sum the weights of their classes."""
         return count_classes(self.config, labels)

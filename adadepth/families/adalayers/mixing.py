@@ -1,6 +1,8 @@
-"""Self-attention of the head, on a CPU without what costs torch's own more than its products.
+"""Layers, losses and penalties of the Adalayers head: self-attention, projection, focal loss, entropy.
 
-torch draws a number for each of the T^2 dropped weights there, and looks through all scores for rows without a key.
+On a CPU, torch's attention draws a number for each of T^2 dropped weights and searches all scores for rows without a
+key, which takes longer than its products: there the head has an attention without either.
+
 Shape legend: B batch, T tokens, k width, A heads, d = k / A.
 """
 
@@ -18,13 +20,12 @@ from adadepth.halting.layer_mixing import expected_state, weights_entropy
 
 
 def attend(attention: nn.MultiheadAttention, dropout: nn.Module, features: Tensor, mask: Tensor | None) -> Tensor:
-    """Every token attends to the real ones, (B, T, k) to (B, T, k).
+    """Let every token attend to the real ones, (B, T, k) to (B, T, k).
 
     Args:
-        attention: The weights; tokens first, because its fast path for batches first would keep the scores of all
-            pairs of tokens, more than a long text's base needs.
-        dropout: On the attention's weights, with the attention's own probability.
-        features: (B, T, k).
+        attention: Attention with tokens first; see `adadepth.families.adalayers.heads` for the reason.
+        dropout: Dropout of the attention's weights, with the probability of the attention.
+        features: Mixed states, (B, T, k).
         mask: (B, T), 0 at padding; None if all tokens are real.
     """
     if features.device.type == "cpu":
@@ -61,7 +62,7 @@ def project(projector: nn.Module, activated: Tensor) -> Tensor:
 
 
 def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over real tokens, (B, T, k) to (B, k); zeros where a sequence has none."""
+    """Average over real tokens, (B, T, k) to (B, k); 0 if a sequence has none."""
     if mask is None:
         return features.mean(dim=1)
     real = mask.ne(0).unsqueeze(-1).to(features.dtype)
@@ -69,15 +70,15 @@ def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def zero_of(parameters: Iterable[nn.Parameter]) -> Tensor | float:
-    """Zero, with a gradient of zero to every trainable parameter.
+    """Return 0, with a gradient of 0 to every trainable parameter.
 
-    Several processes must agree on which parameters have a gradient, also those that a batch did not use.
+    Processes must agree on which parameters have a gradient, also on those that a batch did not use.
     """
     return sum(0.0 * parameter.flatten()[0] for parameter in parameters if parameter.requires_grad)
 
 
 def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Cross-entropy or focal loss of logits (..., C) and classes (...), negative where there is no target.
+    """Return the cross-entropy or focal loss of logits (..., C) and classes (...), negative where there is no target.
 
     The focal loss is a (1 - p_y)^g CE (Lin et al. 2017, arXiv 1708.02002), p_y the probability of the right class.
 
@@ -90,30 +91,30 @@ def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor)
     )
     weights = target_weights(config, labels).flatten()
     if config.focal_loss_enabled:
-        # The original reads the probability off the weighted loss.
+        # The original computes the probability from the weighted loss.
         surprise = weights * losses if config.seed_compat else losses
         losses = config.focal_loss_alpha * (1.0 - (-surprise).exp()) ** config.focal_loss_gamma * losses
     return LossTerm((weights * losses).sum(), count_classes(config, labels))
 
 
 def count_classes(config: AdaLayersConfig, labels: Tensor) -> Tensor:
-    """What `class_or_focal_loss` is divided by: the targets, or the sum of their weights."""
+    """Return the divisor of `class_or_focal_loss`: the number of targets, or the sum of their weights."""
     if config.focal_loss_enabled and config.seed_compat:
         return torch.full((), labels.numel(), device=labels.device)
     return target_weights(config, labels).sum()
 
 
 def distribution_terms(config: AdaLayersConfig, weights: Tensor, count: Tensor) -> dict[str, LossTerm]:
-    """The penalties that are switched on: the entropy of the weights (L,), and their mean depth as a share of N.
+    """Return the enabled penalties: the entropy of the weights, and their mean depth as a share of N.
 
     Args:
-        config: Says which.
-        weights: The distribution.
-        count: The task's targets. A penalty is taken once for each, so that it is normalised as the task is.
+        config: Configuration with the coefficients of the penalties.
+        weights: The distribution, (L,).
+        count: Number of targets; a penalty counts once for each, so that it is normalised like the task.
     """
     values = {}
     if config.lambda_distribution_entropy:
-        entropy = _reference_entropy(weights) if config.seed_compat else weights_entropy(weights)
+        entropy = _original_entropy(weights) if config.seed_compat else weights_entropy(weights)
         values["entropy"] = (entropy, config.lambda_distribution_entropy)
     if config.lambda_distribution_depth:
         depth = expected_state(weights, config.layer_states[0]) / config.depth
@@ -121,5 +122,5 @@ def distribution_terms(config: AdaLayersConfig, weights: Tensor, count: Tensor) 
     return {name: LossTerm(value * count, count, weight) for name, (value, weight) in values.items()}
 
 
-def _reference_entropy(weights: Tensor) -> Tensor:
+def _original_entropy(weights: Tensor) -> Tensor:
     return -(weights * (weights + 1e-6).log()).mean()

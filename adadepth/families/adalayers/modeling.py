@@ -1,4 +1,4 @@
-"""The work of a base that is read layer by layer, and of the head on it."""
+"""Adalayers: a learned weighted sum of a frozen base's layers, the base class of its heads, multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classified: bool) -> Work:
-    """Multiply-accumulates of a traced batch; look-ups, norms and activations are not counted.
+    """Return the multiply-accumulates of a traced batch; look-ups, norms and activations are not counted.
 
-    A token in a sequence of S costs 4 K^2 + 2 S K + 2 K F a block, the projection of every layer that is mixed, and
-    the head. `executed` and `dense` are what ran, padding included: no blocks where the states came from a cache.
-    `adaptive` is what reading the mixed layers takes, `full` all N blocks and all layers.
+    A token in a sequence of S takes 4 K^2 + 2 S K + 2 K F a block, the projection of every layer that is mixed, and
+    the head. `executed` and `dense` count what ran, padding included: no blocks if the states came from a cache.
+    `adaptive` counts the reading of the mixed layers, `full` all N blocks and all layers.
 
     Args:
-        config: Widths.
-        trace: With `layer_weights`, and in `execution` `tokens` and `width`.
+        config: Configuration with the widths.
+        trace: Trace with `layer_weights`, and in `execution` `tokens` and `width`.
         tokens_are_classified: Whether the head predicts for every token, or once for a sequence.
     """
     ran = trace.executed
@@ -61,7 +61,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
 
 def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
-    """Projections and weighted sum, a token."""
+    """Return the multiply-accumulates of projections and weighted sum, a token."""
     states, projected = config.state_width, config.project_dim
     if config.mix == "projected":
         return layers * float(states * projected + projected)
@@ -69,7 +69,7 @@ def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
 
 
 def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: bool) -> Tensor:
-    """The head of a whole sequence of this length."""
+    """Return the multiply-accumulates of the head for a whole sequence of this length."""
     width = config.mixed_width
     output = width * label_count(config) * (length if tokens_are_classified else 1.0)
     if config.head == "linear":
@@ -84,8 +84,9 @@ def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: b
 class AdaLayersOutput(ModelOutput):
     """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace.
 
-    `distribution` holds the layers' weights before any was cut, float32, (L,), differentiable; `hidden_states` are the
-    base's N + 1 states, (B, T, K) each, and `attentions` its N blocks' weights, (B, heads, T, T), on request.
+    `distribution` has the layers' weights before any was cut, float32, (L,), differentiable. On request,
+    `hidden_states` are the N + 1 states of the base, (B, T, K) each, and `attentions` the weights of its N blocks,
+    (B, heads, T, T) each.
     """
 
     loss: Tensor | None = None
@@ -98,7 +99,7 @@ class AdaLayersOutput(ModelOutput):
 
 
 class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnBaseModel):
-    """Mixed layers; a subclass has the head that reads them and its loss."""
+    """A weighted sum of layers; a subclass adds the head that reads it and its loss."""
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
@@ -133,19 +134,19 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         self.post_init()
 
     def build_head(self, config: AdaLayersConfig) -> None:
-        """Make the modules that read the mixed states."""
+        """Build the modules that read the mixed states."""
         raise NotImplementedError
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits from the mixed states (B, T, k or K), with the mask of real tokens (B, T), None if all are."""
+        """Return logits from the mixed states (B, T, k or K) and the mask of real tokens (B, T); None: all are real."""
         raise NotImplementedError
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """The task's part of the loss."""
+        """Return the task's part of the loss."""
         raise NotImplementedError
 
     def count_labels(self, labels: Tensor) -> Tensor:
-        """What the task's loss is divided by."""
+        """Return the divisor of the task's loss."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -175,30 +176,30 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def states_key(self) -> str:
-        """What the states that are read depend on beside the base's inputs: its weights, and the activation.
+        """A key of what the states depend on beside the base's inputs: its weights, and the activation.
 
-        `base_hash` is of the pretrained base; one that a checkpoint holds may have been trained since.
+        `base_hash` is of the pretrained base; one that a checkpoint contains may have been trained since.
         """
         weights = weights_digest(self.model) if self.config.base_saved else self.config.base_hash
         return f"{weights} gelu" if self.config.mix == "projected" else str(weights)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """The distribution may learn faster than the rest."""
+        """Return the factor by which the distribution's learning rate exceeds that of the rest."""
         return {"distribution": self.config.distribution_lr_multiplier}
 
     def no_weight_decay(self) -> set[str]:
-        """Decay would draw the distribution to a uniform one."""
+        """Return the distribution, which decay would draw to a uniform one."""
         return {"distribution"}
 
     def set_step(self, step: int, total: int | None = None) -> None:
-        """Tell the model how many optimiser steps it has had, for `cutoff_warmup_steps`; a loaded one is past them.
+        """Set the number of optimiser steps made, for `cutoff_warmup_steps`; a loaded model is past them.
 
-        `total`, of the whole training, does not matter here.
+        `total`, of the whole training, is not used here.
         """
         self.cutoff_is_on = step >= self.config.cutoff_warmup_steps
 
     def layer_distribution(self) -> Tensor:
-        """The weight of every layer, float32, (L,), differentiable; exactly 0 where a layer was cut."""
+        """Return the weight of every layer, float32, (L,), differentiable; exactly 0 if a layer was cut."""
         config = self.config
         return layer_weights(
             self.distribution, config.alpha_distribution, self._cutoff, config.topk_distribution, self.mixed_layers
@@ -206,25 +207,25 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def mixed_layers(self) -> tuple[int, ...]:
-        """The layers that may have weight: those that the model has, none of them beyond the deepest state allowed."""
+        """The layers that may have weight: those of the model up to the deepest state allowed."""
         deepest = self.config.deepest_state
         states, layers = self.config.layer_states, self.config.layers
         return layers if deepest is None else tuple(layer for layer in layers if states[layer] <= deepest)
 
     def limit_depth(self, depth: int) -> None:
-        """Give no weight to states after more blocks than this, from now on; the others share it as their scores say.
+        """Give no weight to states after more than `depth` blocks; the others share it by their scores.
 
         Raises:
             ConfigError: If no layer would be left.
         """
-        before, self.config.deepest_state = self.config.deepest_state, depth
+        previous, self.config.deepest_state = self.config.deepest_state, depth
         if not self.mixed_layers:
-            self.config.deepest_state = before
+            self.config.deepest_state = previous
             shallowest = self.config.layer_states[self.config.layers[0]]
             raise ConfigError(f"budget={depth}: the shallowest state of this model lies after {shallowest} blocks")
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Keep the states after at most so many blocks; a model that was trained with fewer stays at those."""
+        """Keep the states after at most `target` blocks; a model that was trained with fewer keeps its limit."""
         if self._trained_limit is None:
             self._trained_limit = self.config.depth if self.config.deepest_state is None else self.config.deepest_state
         self.limit_depth(min(int(target), self._trained_limit))
@@ -232,23 +233,23 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return Fit(target, depth, depth <= target)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Sequences of a batch: all have the task's one depth, and a budget counts it for each."""
+        """Count the sequences of a batch: all have the task's one depth, which a budget counts for each."""
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     def soft_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """sum_n t_n^a of the tail masses, see `smooth_depth`, for every sequence: near the deepest state."""
-        return self._paid(smooth_depth(self._tails(outputs)), outputs)
+        """Return sum_n t_n^a of the tail masses, see `smooth_depth`, for every sequence: near the deepest state."""
+        return self._count_per_sequence(smooth_depth(self._compute_tails(outputs)), outputs)
 
     def expected_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """sum_n t_n, the expected state, for every sequence."""
-        return self._paid(self._tails(outputs).sum(), outputs)
+        """Return sum_n t_n, the expected state, for every sequence."""
+        return self._count_per_sequence(self._compute_tails(outputs).sum(), outputs)
 
-    def _tails(self, outputs: AdaLayersOutput) -> Tensor:
-        """Of the weights before the cut: a price of either sign then reaches a layer that was cut, which can return."""
+    def _compute_tails(self, outputs: AdaLayersOutput) -> Tensor:
+        """Return the tail masses of the weights before the cut, so that gradients reach a layer that was cut."""
         assert outputs.distribution is not None
         return tail_masses(outputs.distribution, self.config.layer_states[0], self.config.depth)
 
-    def _paid(self, depth: Tensor, outputs: AdaLayersOutput) -> LossTerm:
+    def _count_per_sequence(self, depth: Tensor, outputs: AdaLayersOutput) -> LossTerm:
         assert outputs.logits is not None
         count = torch.full((), len(outputs.logits), device=depth.device)
         return LossTerm(depth * count, count)
@@ -258,23 +259,23 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.config.distribution_cutoff if self.cutoff_is_on else 0.0
 
     def active_states(self) -> tuple[int, ...]:
-        """The states whose weight is not 0, as numbers, increasing.
+        """Return the numbers of the states whose weight is not 0, increasing.
 
-        Looking costs a host synchronisation, in inference once. In training without cutoff and top-k nothing can be 0,
-        and nothing is looked at.
+        Reading the weights takes a host synchronisation, in inference once. In training without cutoff and top-k no
+        weight can be 0, and none is read.
         """
         learning = torch.is_grad_enabled() and self.distribution.requires_grad
         cuts = self._cutoff > 0.0 or self.config.topk_distribution is not None
         if learning:
-            # A fused optimiser changes the scores without raising their version: nothing seen outlives a training step.
+            # A fused optimiser changes the scores without raising their version: no result outlives a training step.
             self._active = None
-            return self._look() if cuts or not self.training else self._states_of(self.mixed_layers)
+            return self._find_active() if cuts or not self.training else self._states_of(self.mixed_layers)
         key = self.distribution._version, self._cutoff, self.mixed_layers
         if self._active is None or self._active[0] != key:
-            self._active = key, self._look()
+            self._active = key, self._find_active()
         return self._active[1]
 
-    def _look(self) -> tuple[int, ...]:
+    def _find_active(self) -> tuple[int, ...]:
         weights = whole(self.layer_distribution()).tolist()
         return self._states_of(layer for layer in self.mixed_layers if weights[layer] != 0.0)
 
@@ -282,10 +283,11 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return tuple(self.config.layer_states[layer] for layer in layers)
 
     def states_to_read(self) -> tuple[int, ...]:
-        """The states that the next forward pass reads: the active ones, in top-k training all, see `layer_weights`."""
-        return self._to_read(self.active_states())
+        """Return the states that the next forward pass reads: the active ones, in training with top-k all."""
+        return self._select_states(self.active_states())
 
-    def _to_read(self, active: tuple[int, ...]) -> tuple[int, ...]:
+    def _select_states(self, active: tuple[int, ...]) -> tuple[int, ...]:
+        # With top-k a layer without weight needs a gradient to regain it, see `layer_weights`.
         explores = self.training and self.config.topk_distribution is not None
         return self._states_of(self.mixed_layers) if explores else active
 
@@ -305,24 +307,25 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         """Mix the base's layers and classify.
 
         Args:
-            input_ids: This and the next four are the base's; what it does not know is left out.
-            attention_mask: (B, T); None if all tokens are real.
-            token_type_ids: See above.
-            position_ids: See above.
-            inputs_embeds: See above.
-            labels: Of sequences: classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Of tokens: classes
-                (B, T), negative where there is none.
-            states: From `base_states`, by number, each (B, T, K), at least the active ones; the base does not run.
+            input_ids: Token ids of the base, (B, T).
+            attention_mask: 1 at real tokens, (B, T); None if all are real.
+            token_type_ids: Input of the base, if it has one of that name.
+            position_ids: Input of the base, if it has one of that name.
+            inputs_embeds: Embeddings (B, T, K) instead of `input_ids`.
+            labels: Classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C) of sequences; or classes (B, T) of
+                tokens, negative where there is none.
+            states: States by number from `base_states`, (B, T, K) each, at least the active ones: the base does not
+                run.
             num_targets: See `combine_terms`.
-            **kwargs: Further arguments of the base; with `output_hidden_states` or `output_attentions` all of its
+            **kwargs: Other arguments of the base; with `output_hidden_states` or `output_attentions` all of its
                 blocks run, whatever weight they have.
 
         Raises:
             DataError: If an active state is missing from `states`.
-            ConfigError: If hidden states or attentions are asked for where a truncation left some of the base.
+            ConfigError: If hidden states or attentions are requested of a truncated base.
         """
-        if (given := input_ids if inputs_embeds is None else inputs_embeds) is not None:
-            check_words(given, self.get_input_embeddings())
+        if (words := input_ids if inputs_embeds is None else inputs_embeds) is not None:
+            check_words(words, self.get_input_embeddings())
         weights, active = self.layer_distribution(), self.active_states()
         inputs = {
             "input_ids": input_ids,
@@ -331,15 +334,15 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        seen: Mapping[str, Any] = {} if states is not None else self._run_whole(inputs, kwargs)
-        if seen:
-            states = {number: self._activate(seen["states"][number]) for number in self._to_read(active)}
-        mixed, blocks = self._mix(weights, active, inputs | kwargs, states, self.config.depth if seen else 0)
-        logits = self.classify(self._features(mixed), attention_mask)
+        shown: Mapping[str, Any] = {} if states is not None else self._run_all_blocks(inputs, kwargs)
+        if shown:
+            states = {number: self._activate(shown["states"][number]) for number in self._select_states(active)}
+        mixed, blocks = self._mix(weights, active, inputs | kwargs, states, self.config.depth if shown else 0)
+        logits = self.classify(self._prepare_features(mixed), attention_mask)
         trace = self._trace(weights, active, mixed, attention_mask, blocks)
         uncut = layer_weights(self.distribution, self.config.alpha_distribution, kept=self.mixed_layers)
         result = AdaLayersOutput(logits=logits, trace=trace, distribution=uncut)
-        result.hidden_states, result.attentions = seen.get("hidden_states"), seen.get("attentions")
+        result.hidden_states, result.attentions = shown.get("hidden_states"), shown.get("attentions")
         if labels is not None:
             task = self.task_loss(logits, labels)
             terms = {"task": task, **distribution_terms(self.config, weights, task.count)}
@@ -347,23 +350,23 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return result
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
         count = self.count_labels(batch["labels"])
         return {"task": count} | dict.fromkeys(distribution_terms(self.config, self.layer_distribution(), count), count)
 
-    def _run_whole(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All states of the base, and those of them and the attentions that were asked for; empty where none were."""
-        asked = asked_to_show(self.config, options)
-        if not asked:
+    def _run_all_blocks(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return all states of the base, with the requested hidden states and attentions; empty without a request."""
+        requests = asked_to_show(self.config, options)
+        if not requests:
             return {}
-        known = accepted_inputs(self.model, {**inputs, **options})
-        known |= {"output_hidden_states": True, "output_attentions": "attentions" in asked}
+        arguments = accepted_inputs(self.model, {**inputs, **options})
+        arguments |= {"output_hidden_states": True, "output_attentions": "attentions" in requests}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_base_model):
-            outputs = self.model(**known)
-        found = {"states": outputs.hidden_states, "attentions": outputs.attentions}
-        if "hidden_states" in asked:
-            found["hidden_states"] = choose_states(outputs.hidden_states, asked["hidden_states"])
-        return found
+            outputs = self.model(**arguments)
+        shown = {"states": outputs.hidden_states, "attentions": outputs.attentions}
+        if "hidden_states" in requests:
+            shown["hidden_states"] = choose_states(outputs.hidden_states, requests["hidden_states"])
+        return shown
 
     def _mix(
         self,
@@ -373,7 +376,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         states: Mapping[int, Tensor] | None,
         blocks: int,
     ) -> tuple[Tensor, int]:
-        """The weighted sum over layers, (B, T, k or K), and how many blocks ran for it, `blocks` of them before."""
+        """Return the weighted sum over layers, (B, T, k or K), and the number of blocks that ran, `blocks` before."""
         config, first = self.config, self.config.layer_states[0]
         total: Tensor | None = None
 
@@ -383,29 +386,28 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             term = weights[layer] * self._transform(layer, state)
             total = term if total is None else total + term
 
-        wanted = self._to_read(active)
+        numbers = self._select_states(active)
         if states is None:
-            known = accepted_inputs(self.model, inputs)
             blocks = stream_states(
                 self.model,
-                known,
-                wanted,
+                accepted_inputs(self.model, inputs),
+                numbers,
                 lambda number, state: add(number, self._activate(state)),
                 trainable=not config.freeze_base_model,
             )
         else:
             if missing := set(active) - set(states):
                 raise DataError(f"states: {min(missing)} is missing; given are {sorted(states)}")
-            wanted = tuple(number for number in wanted if number in states)
-            for number in wanted:
+            numbers = tuple(number for number in numbers if number in states)
+            for number in numbers:
                 add(number, states[number].to(self.dtype))
         assert total is not None
         if self.training:
-            total = total + zero_of(self._unread({number - first for number in wanted}, blocks))
+            total = total + zero_of(self._find_unread({number - first for number in numbers}, blocks))
         return total, blocks
 
     def _activate(self, state: Tensor) -> Tensor:
-        """A state as the mix reads it: what no weight of the head has touched, so that a cache can hold it."""
+        """Return a state as the mix reads it; no weight of the head enters, so that a cache can store it."""
         return nn.functional.gelu(state) if self.config.mix == "projected" else state
 
     def _transform(self, layer: int, state: Tensor) -> Tensor:
@@ -413,16 +415,16 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             return state
         return self.dropout(project(self.projectors[str(layer)], state))
 
-    def _unread(self, layers: Collection[int], blocks: int) -> Iterator[nn.Parameter]:
-        """Parameters that reading these layers in this many blocks left without a gradient."""
+    def _find_unread(self, layers: Collection[int], blocks: int) -> Iterator[nn.Parameter]:
+        """Yield the parameters without a gradient, if these layers are read and this many blocks ran."""
         for name, projector in getattr(self, "projectors", {}).items():
             if int(name) not in layers:
                 yield from projector.parameters()
         if blocks < self.config.depth:
             yield from self.model.parameters()
 
-    def _features(self, mixed: Tensor) -> Tensor:
-        """What the head reads, (B, T, k or K)."""
+    def _prepare_features(self, mixed: Tensor) -> Tensor:
+        """Return the input of the head, (B, T, k or K)."""
         features = self.gamma * mixed if hasattr(self, "gamma") else mixed
         if hasattr(self, "projector"):
             features = self.dropout(project(self.projector, nn.functional.gelu(features)))
@@ -447,12 +449,12 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         )
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch; see `price_layers`."""
+        """Return the multiply-accumulates of a traced batch; see `price_layers`."""
         return price_layers(self.config, trace, self.classifies_tokens)
 
     @torch.no_grad()
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """The base's states by number, each (B, T, K), for inputs as in `forward`; GELU(Z) where each is projected."""
+        """Return the base's states by number, (B, T, K) each, for inputs as in `forward`; GELU(Z) if projected."""
         states: dict[int, Tensor] = {}
 
         def keep(number: int, state: Tensor) -> None:
@@ -462,21 +464,21 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return states
 
     def truncate(self, min_weight: float = 0.0) -> None:
-        """Drop the layers whose weight is at most this, their projections, and the blocks above the deepest left.
+        """Remove the layers whose weight is at most `min_weight`, their projections, and the blocks above the deepest.
 
-        With 0 the predictions stay what they were. The model can be saved and loaded; it is not meant to train on.
+        With 0 the predictions stay the same. The model can be saved and loaded; it is not meant for more training.
 
         Raises:
-            ConfigError: If no layer would be left.
+            ConfigError: If no layer would remain.
         """
         weights = whole(self.layer_distribution()).tolist()
-        kept = [layer for layer in self.config.layers if weights[layer] > min_weight]
-        if not kept:
+        layers = [layer for layer in self.config.layers if weights[layer] > min_weight]
+        if not layers:
             raise ConfigError(f"min_weight={min_weight} leaves no layer; the largest weight is {max(weights):.4f}")
         for name in list(getattr(self, "projectors", ())):
-            if int(name) not in kept:
+            if int(name) not in layers:
                 del self.projectors[name]
-        self.config.kept_layers = kept
+        self.config.kept_layers = layers
         self.attach_base(self.model, referenced=bool(self._keys_to_ignore_on_save))
 
     @property
@@ -485,9 +487,9 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.config.learns_distribution
 
     def added_parameters(self) -> int:
-        """Return how many parameters there are beside the base's."""
+        """Return the number of parameters beside those of the base."""
         return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))
 
     def base_parameters(self) -> int:
-        """Return how many parameters the base has."""
+        """Return the number of parameters of the base."""
         return sum(weight.numel() for weight in self.model.parameters())

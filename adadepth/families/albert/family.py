@@ -9,7 +9,7 @@ from adadepth.settings import family_name
 
 @dataclass
 class PlainAlbertSettings(AlbertSettings):
-    """Plain ALBERT (Lan et al. 2020), every layer of it: the baseline."""
+    """Plain ALBERT (Lan et al. 2020), which runs all of its layers: the baseline."""
 
     name: str = family_name("albert")
 

@@ -1,4 +1,4 @@
-"""Plain ALBERT for sequence tasks under this project's contract: the baseline that spends its full depth."""
+"""Plain ALBERT for sequence tasks, with the members of `DepthModel`: the baseline of full depth."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class PlainAlbertModel(OneBlock, AlbertModel):
 
 
 class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlbert, AlbertForSequenceClassification):
-    """transformers' own model, whose checkpoints it reads and writes; every sequence gets `num_hidden_layers` updates.
+    """The classifier of transformers, whose checkpoints it reads and writes; a sequence gets `num_hidden_layers` updates.
 
-    It initialises from ACT-ALBERT checkpoints too.
+    It can start from ACT-ALBERT checkpoints, too.
     """
 
     config: AlbertConfig
@@ -50,15 +50,15 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
 
     @property
     def least_updates(self) -> int:
-        """All of them: nothing halts."""
+        """The fewest updates of a sequence: all, since nothing halts."""
         return self.max_updates
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch; see `price_sequences`."""
+        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
         hidden = self.config.hidden_size
         return price_sequences(self.config, trace, each_step=0.0, once=hidden * (hidden + label_count(self.config)))
 

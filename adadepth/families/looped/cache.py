@@ -1,25 +1,25 @@
-"""Caches of looped models that do not keep every loop of every token: what later tokens read of earlier ones.
+"""Key-value caches of looped models that store fewer than all loops of a token.
 
-A token that exits after loop e has keys k_1..k_e and values v_1..v_e in each layer of the core. What is read of it at
-loop n, by tokens of later calls, and by those of its own call once it has exited, is the policy's:
+A token that exits after loop e has keys k_1..k_e and values v_1..v_e in each layer of the core. The policy says what is
+read of it at loop n, by tokens of later calls, and by those of the same call once it has exited:
 
-    all      k_n. Nobody stops: all tokens run all loops (transformers' own caches; no cache of this module)
-    frozen   k_n where n <= e; behind its exit what the layer makes of what a loop would begin with at the state s_e
+    all      k_n: all tokens run all loops (transformers' own caches; no cache of this module)
+    frozen   k_n where n <= e; after its exit what the layer makes of what a loop would begin with at the state s_e
     last     k_e
     first    k_1
     mean     (k_1 + ... + k_e) / e
     ring:K   k_m of the newest loop m <= e with m = n (mod K); k_e where there is none, which is where e < K
 
 and the same of the values. Tokens of one call that still run see each other loop by loop, so that a prompt is computed
-as without a cache but for its tokens that have exited. Layers of the prelude have one place. A coda has what it made
-after the loop that the token was read at; with `frozen` a place for every loop after which it ran, and that of the exit
-at all others.
+as without a cache but for its tokens that have exited. Layers of the prelude have one entry a token. A coda has what it
+made after the loop that the token was read at; with `frozen` an entry for every loop after which it ran, and that of
+the exit at all others.
 
-A layer has a tensor of B rows and S places, (B, S, h, M, d): N places of `frozen`, K of a ring, one of the others. A
-place that a policy reads twice is written twice, so that reading is a view and no look-up, whatever loops the rows'
-tokens ran. Where keys of the running call stand is said by `aim`: rows and tokens of each, and one loop for all. Rows
-at different loops would need a loop for each row there, and a view for each in `LoopLayer.update`; nothing that is kept
-depends on the loop at which other rows are.
+A layer has a tensor of B rows and S entries a token, (B, S, h, M, d): N of `frozen`, K of a ring, one of the other
+policies. An entry that a policy reads twice is written twice, so that reading is a view and no look-up, whatever loops
+the rows' tokens ran. `Target` says where keys of the running call are written: rows and tokens of each, and one loop
+for all. Rows at different loops would need a loop for each row there, and a view for each in `LoopLayer.update`. What
+is stored never depends on the loop at which other rows are.
 
 Shape legend: B rows, T new tokens, M tokens that were there before, K tokens that exit, h heads of keys and values, d
 their width, N loops.
@@ -40,46 +40,46 @@ from adadepth.families.looped.policies import parse_policy
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
-    """Keys and values of a token: 2 h d bytes a number, times P + S C + S' Q places.
+    """Return the bytes of a token's keys and values: 2 h d numbers, times P + S C + S' Q entries.
 
     Args:
-        config: `LoopedConfig`.
-        policy: None: the configuration's.
+        config: A `LoopedConfig`.
+        policy: Name of a policy; None: the configuration's.
         loops: N; None: the configuration's.
         item: Bytes of a number.
     """
-    kept, loops = parse_policy(policy or config.cache_policy), config.loops(loops)
-    places = config.prelude + config.core * kept.places(loops) + config.coda * kept.coda_places(loops)
-    return int(2 * config.key_value_heads * config.width_of_head * item * places)
+    parsed, loops = parse_policy(policy or config.cache_policy), config.loops(loops)
+    entries = config.prelude + config.core * parsed.core_entries(loops) + config.coda * parsed.coda_entries(loops)
+    return int(2 * config.key_value_heads * config.width_of_head * item * entries)
 
 
 @dataclass
-class Aim:
-    """Where the keys of the running call stand.
+class Target:
+    """The position in a cache at which the running call writes keys and values.
 
     Attributes:
         before: M.
         new: T.
         rows: B.
-        loop: From 0; -1 before all loops.
-        picked: Which tokens they are of; None: of all.
+        loop: Current loop, from 0; -1 before all loops.
+        picked: Tokens whose keys are written; None: all.
     """
 
     before: int = 0
     new: int = 0
     rows: int = 0
     loop: int = -1
-    picked: Picked | None = None
+    picked: Selection | None = None
 
 
 @dataclass
-class Picked:
-    """Some tokens of a batch, in as few rows as they are in, R, each with as many columns as the fullest needs, r.
+class Selection:
+    """Some tokens of a batch, in the R rows that have any, each with as many columns, r, as the fullest row needs.
 
     Attributes:
-        rows: Ascending, int64 (R,).
-        tokens: Ascending in a row, int64 (R, r); where a row has fewer, others of its tokens fill it.
-        real: Which of them were picked, boolean (R, r).
+        rows: Numbers of the rows, ascending, int64 (R,).
+        tokens: Numbers of the tokens, ascending in a row, int64 (R, r); unselected ones fill rows that have fewer.
+        real: Whether each of them was selected, boolean (R, r).
     """
 
     rows: Tensor
@@ -87,8 +87,8 @@ class Picked:
     real: Tensor
 
     @classmethod
-    def of(cls, running: Tensor) -> Picked | None:
-        """Those of (B, T) that run; None: all of them."""
+    def from_running(cls, running: Tensor) -> Selection | None:
+        """Select the tokens (B, T) that run; None if all of them do."""
         counts = running.sum(dim=1)
         most = int(counts.max())
         if most == running.shape[1] and bool((counts == most).all()):
@@ -98,30 +98,30 @@ class Picked:
         return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
 
     def take(self, values: Tensor) -> Tensor:
-        """(B, T, ...) to (R, r, ...)."""
+        """Gather the selected tokens: (B, T, ...) to (R, r, ...)."""
         return values[self.rows.unsqueeze(1), self.tokens]
 
     def put(self, values: Tensor, computed: Tensor) -> Tensor:
-        """(B, T, ...) with those of (R, r, ...) at their places."""
-        rows, tokens = self.places
+        """Return values (B, T, ...) in which the selected tokens have those of (R, r, ...)."""
+        rows, tokens = self.coordinates
         return values.index_put((rows, tokens), computed[self.real])
 
     @property
-    def places(self) -> tuple[Tensor, Tensor]:
-        """Row and token of each that was picked."""
+    def coordinates(self) -> tuple[Tensor, Tensor]:
+        """Row and token number of every selected token, int64 (K,) each."""
         return self.rows.unsqueeze(1).expand_as(self.tokens)[self.real], self.tokens[self.real]
 
 
-_SLACK = 64  # tokens that there is room for when there is no more
+_SLACK = 64  # tokens by which a full layer grows at least
 
 
 class LoopLayer(CacheLayerMixin):
-    """Keys and values of a layer, (B, S, h, room, d), of which M tokens count.
+    """Keys and values of a layer, (B, S, h, capacity, d), whose first M tokens count.
 
     Args:
-        places: S.
-        aim: Shared by the layers of a cache.
-        keeps: What becomes of a token's loops: `frozen`, `last`, `mean`, `first` or `ring`.
+        entries: S.
+        target: Position of the running call, shared by the layers of a cache.
+        policy: What is stored of a token's loops: `frozen`, `last`, `mean`, `first` or `ring`.
     """
 
     is_sliding = False
@@ -130,77 +130,82 @@ class LoopLayer(CacheLayerMixin):
     keys: Any  # a tensor, once there is a token
     values: Any
 
-    def __init__(self, places: int, aim: Aim, keeps: str) -> None:
+    def __init__(self, entries: int, target: Target, policy: str) -> None:
         super().__init__()
-        self._places, self._aim, self._keeps = places, aim, keeps
+        self._entries, self._target, self._policy = entries, target, policy
         self._length, self._written = 0, set[int]()
-        self._aside: list[Tensor] = []  # of the running call: sums of a mean, the first loop's, (B, h, T, d) each
+        # Keys and values of the running call, (B, h, T, d) each: the sum over loops for `mean`, the first loop's.
+        self._accumulated: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make room for no token yet; rows are those of the call."""
+        """Create tensors of no token yet for the rows of the call."""
         self.keys, self.values = (
-            each.new_zeros(self._aim.rows, self._places, each.shape[1], 0, each.shape[3])
-            for each in (key_states, value_states)
+            new.new_zeros(self._target.rows, self._entries, new.shape[1], 0, new.shape[3])
+            for new in (key_states, value_states)
         )
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values (R, h, r, d) where the cache aims; returns what is read there, (R, h, M + T, d)."""
+        """Write keys and values (R, h, r, d) at the target; returns those that attention reads, (R, h, M + T, d)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        aim = self._aim
-        self._make_room(aim.before + aim.new)
-        loop = max(aim.loop, 0)
-        place = min(loop, self._places - 1) if self._keeps == "frozen" else loop % self._places
-        said = key_states.detach(), value_states.detach()
-        for kept, new in zip((self.keys, self.values), said, strict=True):
-            _write(kept[:, place], new, aim)
-        self._set_aside(said, loop)
-        self._written.add(place)
-        return self._read(self.keys[:, place]), self._read(self.values[:, place])
+        target = self._target
+        self._grow(target.before + target.new)
+        loop = max(target.loop, 0)
+        entry = min(loop, self._entries - 1) if self._policy == "frozen" else loop % self._entries
+        both = key_states.detach(), value_states.detach()
+        for stored, new in zip((self.keys, self.values), both, strict=True):
+            _write(stored[:, entry], new, target)
+        self._accumulate(both, loop)
+        self._written.add(entry)
+        return self._read(self.keys[:, entry]), self._read(self.values[:, entry])
 
-    def settle(self, rows: Tensor, tokens: Tensor, loop: int, frozen: tuple[Tensor, Tensor] | None = None) -> None:
-        """Bring tokens (K,) that exit after loop n, from 1, into what is kept of them.
+    def finalize_exited(
+        self, rows: Tensor, tokens: Tensor, loop: int, frozen: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        """Store what later tokens read of tokens (K,) that exit after loop n, from 1.
 
         Args:
-            rows: Of each.
-            tokens: Of the running call.
+            rows: Row of each, int64 (K,).
+            tokens: Number of each in the running call, int64 (K,).
             loop: n.
-            frozen: Keys and values (K, h, d) for the places behind; None: those of loop n.
+            frozen: Keys and values (K, h, d) for the entries of later loops; None: those of loop n.
         """
-        at = self._aim.before + tokens
-        for number, kept in enumerate((self.keys, self.values)):
-            if self._keeps in ("mean", "first"):
-                aside = self._aside[number][rows, :, tokens]
-                kept[rows, 0, :, at] = (aside / loop if self._keeps == "mean" else aside).to(kept.dtype)
-            elif self._places > 1:
-                newest = (loop - 1) % self._places
-                others = self._others(newest, loop)
-                if others:
-                    said = kept[rows, newest, :, at] if frozen is None else frozen[number]
-                    for place in others:
-                        kept[rows, place, :, at] = said
+        columns = self._target.before + tokens
+        for number, stored in enumerate((self.keys, self.values)):
+            if self._policy in ("mean", "first"):
+                accumulated = self._accumulated[number][rows, :, tokens]
+                entry = accumulated / loop if self._policy == "mean" else accumulated
+                stored[rows, 0, :, columns] = entry.to(stored.dtype)
+            elif empty := self._find_empty_entries(loop):
+                newest = (loop - 1) % self._entries
+                filling = stored[rows, newest, :, columns] if frozen is None else frozen[number]
+                for entry in empty:
+                    stored[rows, entry, :, columns] = filling
 
-    def _others(self, newest: int, loop: int) -> list[int]:
-        """Places that hold nothing of a token that exits after loop n, from 1."""
-        if self._keeps == "ring":
-            return list(range(loop, self._places))
-        return [place for place in range(self._places) if place > newest or place not in self._written]
+    def _find_empty_entries(self, loop: int) -> list[int]:
+        """Return the entries that hold nothing of a token that exits after loop n, from 1."""
+        if self._entries == 1:
+            return []
+        if self._policy == "ring":
+            return list(range(loop, self._entries))
+        newest = (loop - 1) % self._entries
+        return [entry for entry in range(self._entries) if entry > newest or entry not in self._written]
 
     def close(self, length: int) -> None:
-        """The call is over: M is this."""
-        self._length, self._aside, self._written = length, [], set()
+        """End the call: M is now `length`."""
+        self._length, self._accumulated, self._written = length, [], set()
 
     def get_seq_length(self) -> int:
-        """M."""
+        """Return M."""
         return self._length
 
     def get_max_length(self) -> int:
-        """It grows."""
+        """Return -1: it grows."""
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """M + T, and that the first is the first."""
+        """Return M + T, and 0, the offset of the first."""
         return self._length + query_length, 0
 
     def reset(self) -> None:
@@ -210,7 +215,10 @@ class LoopLayer(CacheLayerMixin):
         self.close(0)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget so many last tokens, a number of 0 or less: what is kept of a token is its own under every policy.
+        """Remove the last tokens; under every policy the entries of a token depend on no later one.
+
+        Args:
+            tokens_to_remove: Their number as a negative one, or 0.
 
         Raises:
             ValueError: If the number is positive.
@@ -220,73 +228,68 @@ class LoopLayer(CacheLayerMixin):
         self._length = max(self._length + tokens_to_remove, 0)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row so many times."""
+        """Repeat every row."""
         if self.is_initialized:
-            self.keys, self.values = (each.repeat_interleave(repeats, dim=0) for each in (self.keys, self.values))
+            self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """These rows only."""
+        """Keep these rows only."""
         if self.is_initialized:
             self.keys, self.values = self.keys[indices], self.values[indices]
 
-    def _make_room(self, needed: int) -> None:
-        have = self.keys.shape[3]
-        if needed > have:
-            more = max(needed + _SLACK, have + have // 4) - have
+    def _grow(self, needed: int) -> None:
+        capacity = self.keys.shape[3]
+        if needed > capacity:
+            more = max(needed + _SLACK, capacity + capacity // 4) - capacity
             self.keys, self.values = (
-                torch.nn.functional.pad(each, (0, 0, 0, more)) for each in (self.keys, self.values)
+                torch.nn.functional.pad(stored, (0, 0, 0, more)) for stored in (self.keys, self.values)
             )
 
-    def _set_aside(self, said: tuple[Tensor, Tensor], loop: int) -> None:
-        """The first loop of each token, or the sum over its loops, in no less than float32."""
-        if self._keeps not in ("mean", "first") or (self._keeps == "first" and loop > 0):
+    def _accumulate(self, both: tuple[Tensor, Tensor], loop: int) -> None:
+        """Add up the loops of each token, or take its first one, in at least float32."""
+        if self._policy not in ("mean", "first") or (self._policy == "first" and loop > 0):
             return
-        aim = self._aim
+        target = self._target
         if loop == 0:
-            self._aside = [
-                each.new_zeros(
-                    aim.rows,
-                    each.shape[1],
-                    aim.new,
-                    each.shape[3],
-                    dtype=torch.promote_types(each.dtype, torch.float32),
-                )
-                for each in said
+            shapes = [(target.rows, new.shape[1], target.new, new.shape[3]) for new in both]
+            self._accumulated = [
+                new.new_zeros(shape, dtype=torch.promote_types(new.dtype, torch.float32))
+                for new, shape in zip(both, shapes, strict=True)
             ]
-        for aside, new in zip(self._aside, said, strict=True):
-            if aim.picked is None:
-                aside += new
+        for total, new in zip(self._accumulated, both, strict=True):
+            if target.picked is None:
+                total += new
             else:
-                rows, tokens = aim.picked.places
-                aside[rows, :, tokens] += new.transpose(1, 2)[aim.picked.real]
+                rows, tokens = target.picked.coordinates
+                total[rows, :, tokens] += new.transpose(1, 2)[target.picked.real]
 
-    def _read(self, kept: Tensor) -> Tensor:
-        """(B, h, room, d) to (R, h, M + T, d), a view where all rows are read."""
-        aim = self._aim
-        filled = kept[:, :, : aim.before + aim.new]
-        if aim.picked is None or len(aim.picked.rows) == aim.rows:
+    def _read(self, stored: Tensor) -> Tensor:
+        """Read (R, h, M + T, d) from (B, h, capacity, d): a view where all rows are read."""
+        target = self._target
+        filled = stored[:, :, : target.before + target.new]
+        if target.picked is None or len(target.picked.rows) == target.rows:
             return filled
-        first, last = int(aim.picked.rows[0]), int(aim.picked.rows[-1])
-        if last - first + 1 == len(aim.picked.rows):
+        first, last = int(target.picked.rows[0]), int(target.picked.rows[-1])
+        if last - first + 1 == len(target.picked.rows):
             return filled[first : last + 1]
-        return filled.index_select(0, aim.picked.rows)
+        return filled.index_select(0, target.picked.rows)
 
 
-def _write(kept: Tensor, new: Tensor, aim: Aim) -> None:
-    """(R, h, r, d) into (B, h, room, d)."""
-    if aim.picked is None:
-        kept[:, :, aim.before : aim.before + aim.new] = new
+def _write(stored: Tensor, new: Tensor, target: Target) -> None:
+    """Write (R, h, r, d) into (B, h, capacity, d)."""
+    if target.picked is None:
+        stored[:, :, target.before : target.before + target.new] = new
     else:
-        rows, tokens = aim.picked.places
-        kept[rows, :, aim.before + tokens] = new.transpose(1, 2)[aim.picked.real]
+        rows, tokens = target.picked.coordinates
+        stored[rows, :, target.before + tokens] = new.transpose(1, 2)[target.picked.real]
 
 
 class LoopedCache(Cache):
     """A cache of a policy other than `all`, with one layer for each of P + C + Q layers that have weights.
 
     Args:
-        config: `LoopedConfig`.
-        policy: None: the configuration's.
+        config: A `LoopedConfig`.
+        policy: Name of a policy; None: the configuration's.
         loops: N, the most loops of a call; None: the configuration's.
 
     Raises:
@@ -297,62 +300,55 @@ class LoopedCache(Cache):
         self.policy, self.loops = parse_policy(policy or config.cache_policy), config.loops(loops)
         if self.policy.name == "all":
             raise ConfigError("cache_policy=all: is what DynamicCache and StaticCache keep; LoopedCache has the others")
-        self.aim, self._sizes = Aim(), (config.prelude, config.core, config.coda)
-        places, coda = self.policy.places(self.loops), self.policy.coda_places(self.loops)
-        core_keeps, coda_keeps = self.policy.name, "frozen" if self.policy.name == "frozen" else "last"
-        self._ours = [
-            *(LoopLayer(1, self.aim, "last") for _ in range(config.prelude)),
-            *(LoopLayer(places, self.aim, core_keeps) for _ in range(config.core)),
-            *(LoopLayer(coda, self.aim, coda_keeps) for _ in range(config.coda)),
-        ]
-        super().__init__([*self._ours])
+        self.target, policy = Target(), self.policy
+        entries, coda_entries = policy.core_entries(self.loops), policy.coda_entries(self.loops)
+        coda_policy = "frozen" if policy.name == "frozen" else "last"
+        self._prelude = [LoopLayer(1, self.target, "last") for _ in range(config.prelude)]
+        self.core = [LoopLayer(entries, self.target, policy.name) for _ in range(config.core)]
+        self.coda = [LoopLayer(coda_entries, self.target, coda_policy) for _ in range(config.coda)]
+        super().__init__([*self._loop_layers])
 
     @property
-    def core(self) -> list[LoopLayer]:
-        """Layers of the core."""
-        return self._ours[self._sizes[0] : self._sizes[0] + self._sizes[1]]
-
-    @property
-    def coda(self) -> list[LoopLayer]:
-        """Layers of the coda."""
-        return self._ours[self._sizes[0] + self._sizes[1] :]
+    def _loop_layers(self) -> list[LoopLayer]:
+        return [*self._prelude, *self.core, *self.coda]
 
     def open(self, rows: int, new: int, loops: int) -> None:
-        """A call of so many rows, tokens and loops begins; the prelude is next.
+        """Begin a call of B rows, T tokens and N loops; the prelude is next.
 
         Raises:
             ConfigError: If it may run more loops than `frozen` has places for, or has other rows.
         """
         if self.policy.name == "frozen" and loops > self.loops:
             raise ConfigError(f"num_loops={loops}: this cache has places for {self.loops}; it is made with loops=")
-        first = self._ours[0]
+        first = self._loop_layers[0]
         if first.is_initialized and len(first.keys) != rows:
             raise ConfigError(f"past_key_values: has {len(first.keys)} rows, the call {rows}")
-        aim = self.aim
-        aim.before, aim.new, aim.rows, aim.loop, aim.picked = self.get_seq_length(), new, rows, -1, None
+        target = self.target
+        target.before, target.new, target.rows = self.get_seq_length(), new, rows
+        target.loop, target.picked = -1, None
 
-    def at(self, loop: int, picked: Picked | None) -> None:
-        """What is written next is of these tokens at loop n, from 1."""
-        self.aim.loop, self.aim.picked = loop - 1, picked
+    def set_loop(self, loop: int, picked: Selection | None) -> None:
+        """Set the loop n, from 1, and the tokens whose keys are written next."""
+        self.target.loop, self.target.picked = loop - 1, picked
 
     def close(self) -> None:
-        """The call is over: its tokens are earlier ones."""
-        length = self.aim.before + self.aim.new
-        for layer in self._ours:
+        """End the call: its tokens are from now on earlier ones."""
+        length = self.target.before + self.target.new
+        for layer in self._loop_layers:
             layer.close(length)
 
     def bytes_per_token(self) -> int:
-        """Of keys and values, as they are kept: room that is not filled is not counted.
+        """Return the bytes of a token's keys and values as they are stored; unused capacity is not counted.
 
         Raises:
             ConfigError: If there are none yet.
         """
-        if not all(layer.is_initialized for layer in self._ours):
+        if not all(layer.is_initialized for layer in self._loop_layers):
             raise ConfigError("bytes_per_token: nothing is cached yet; `cache.bytes_per_token(config)` asks a policy")
-        kept = [each for layer in self._ours for each in (layer.keys, layer.values)]
-        return sum(each.shape[1] * each.shape[2] * each.shape[4] * each.element_size() for each in kept)
+        stored = [tensor for layer in self._loop_layers for tensor in (layer.keys, layer.values)]
+        return sum(tensor.shape[1] * tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored)
 
 
 def made_cache(config: Any, policy: str, loops: int) -> Cache:
-    """An empty cache of a policy."""
+    """Return an empty cache of a policy."""
     return DynamicCache() if parse_policy(policy).name == "all" else LoopedCache(config, policy, loops)

@@ -1,8 +1,8 @@
-"""Loops that only those tokens run that have not exited: what a cache with a policy other than `all` is for.
+"""Token compaction: loops that only those tokens run that have not exited, with a cache of a policy other than `all`.
 
-Before each loop the tokens that still run are picked out of the batch, and put back behind it; those that have exited
-keep their state, and are read as the cache's policy says (`cache`). Nothing that a token gets depends on which others
-are picked: they are as many rows and columns of the same products.
+Before each loop the tokens that still run are gathered from the batch, and scattered back after it. Tokens that have
+exited keep their state, and are read as the cache's policy says (`cache`). The result of a token does not depend on
+which others are selected: they are as many rows and columns of the same products.
 
 Shape legend: B rows, T new tokens, M tokens in the cache, R rows that still run and r columns of the fullest of them, K
 tokens that exit, D width, C layers of the core, h heads of keys and values, d their width.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
-from adadepth.families.looped.cache import LoopedCache, Picked
+from adadepth.families.looped.cache import LoopedCache, Selection
 
 _ATTENTION = ("eager", "sdpa")
 
@@ -25,7 +25,7 @@ _ATTENTION = ("eager", "sdpa")
 def begin_running(
     cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None, device: torch.device
 ) -> Tensor:
-    """Open a call of (B, T) tokens; returns who runs, boolean (B, T): all that are no padding.
+    """Open a call of (B, T) tokens; returns which of them run, boolean (B, T): all that are no padding.
 
     Raises:
         ConfigError: If the attention takes no masks of some tokens of a batch.
@@ -41,11 +41,11 @@ def begin_running(
 
 
 def loop_running(model: Any, run: Any) -> Tensor:
-    """One more loop of the tokens that run; returns the final norm of all states, (B, T, D)."""
-    run.picked = Picked.of(run.running)
-    run.cache.at(run.done + 1, run.picked)
+    """Run one more loop of the running tokens; returns the final norm of all states, (B, T, D)."""
+    run.picked = Selection.from_running(run.running)
+    run.cache.set_loop(run.done + 1, run.picked)
     cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
-    seen = 2 * run.cache.aim.before + run.running.shape[1] + 1  # a token sees half of the others, and what was before
+    seen = 2 * run.cache.target.before + run.running.shape[1] + 1  # twice what a token sees: half of T, and all of M
     run.computed.append((cells, cells, cells * seen // 2))
     if run.picked is None:
         return model.loop_once(run)
@@ -60,19 +60,18 @@ def loop_running(model: Any, run: Any) -> Tensor:
 
 
 def read_running(model: Any, run: Any) -> Tensor:
-    """r_n of the tokens that ran the last loop, and of the others what was last read, (B, T, D)."""
+    """Return r_n of the tokens that ran the last loop, and the last reading of all others, (B, T, D)."""
     if run.picked is None:
         run.readings = model.read_once(run)
         return run.readings
-    before = torch.zeros_like(run.state) if run.readings is None else run.readings
+    run.readings = torch.zeros_like(run.state) if run.readings is None else run.readings
     if run.picked.tokens.numel():
-        before = run.picked.put(before, model.read_once(part_of(run, run.picked)))
-    run.readings = before
-    return before
+        run.readings = run.picked.put(run.readings, model.read_once(part_of(run, run.picked)))
+    return run.readings
 
 
-def leave(model: Any, run: Any, exits: Tensor) -> None:
-    """Tokens (B, T) exit after the loop that has run: they run no further, and are kept as the policy says."""
+def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
+    """Stop the tokens (B, T) that exit after the last loop, and store them as the cache's policy says."""
     rows, tokens = (exits & run.running).nonzero().unbind(1)
     run.running = run.running & ~exits
     if not len(rows):
@@ -83,62 +82,64 @@ def leave(model: Any, run: Any, exits: Tensor) -> None:
         frozen = frozen_keys(model, run, rows, tokens)
         queries, keys, pairs = run.computed[-1]
         run.computed[-1] = queries, keys + len(rows), pairs
-    for layer, said in zip(cache.core, frozen, strict=True):
-        layer.settle(rows, tokens, run.done, said)
+    for layer, both in zip(cache.core, frozen, strict=True):
+        layer.finalize_exited(rows, tokens, run.done, both)
     for layer in cache.coda:
-        layer.settle(rows, tokens, run.done)
+        layer.finalize_exited(rows, tokens, run.done)
 
 
 def close(model: Any, run: Any) -> None:
-    """The loops are over: whoever still runs exits, and the cache has its tokens."""
-    leave(model, run, run.running)
+    """End the loops: the tokens that still run exit, and the cache stores all."""
+    remove_exited(model, run, run.running)
     run.cache.close()
 
 
 def frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """What each layer of the core makes of that with which a loop would begin at the states of tokens, (K, h, d)."""
+    """Return the keys and values of each core layer at the input of the next loop of tokens (K,): (K, h, d) each."""
     states = model.injected(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
-    rotation = tuple(each[rows, tokens].unsqueeze(1) for each in run.rotation)
+    rotation = tuple(table[rows, tokens].unsqueeze(1) for table in run.rotation)
     positions = run.positions[rows, tokens].unsqueeze(1)
-    said = keys_and_values(model.core, states, rotation, positions)
-    return [(keys.squeeze(2), values.squeeze(2)) for keys, values in said]
+    both = keys_and_values(model.core, states, rotation, positions)
+    return [(keys.squeeze(2), values.squeeze(2)) for keys, values in both]
 
 
-class _Enough(Exception):
-    """A layer has said its keys and values."""
+class _StopForward(Exception):
+    """The end of a layer's forward pass, once its keys and values are recorded."""
 
 
-class _Listener:
-    """A cache that takes a layer's keys and values and stops it there."""
+class _KeyValueRecorder:
+    """A cache that records a layer's keys and values and stops its forward pass there."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.found = keys, values
-        raise _Enough
+        self.keys_and_values = keys, values
+        raise _StopForward
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
 
 
 def keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
-    """What every layer makes of the same states (B, T, D), without the layers before it: (B, h, T, d) each."""
-    said = []
+    """Return the keys and values of every layer for the same states (B, T, D): (B, h, T, d) each.
+
+    A layer of another decoder has no method for them: its forward pass is stopped where it would cache them.
+    """
+    results = []
     for layer in layers:
-        alone: Any = getattr(layer, "keys_and_values", None)
-        if alone is not None:
-            said.append(alone(states, rotation))
+        if hasattr(layer, "keys_and_values"):
+            results.append(layer.keys_and_values(states, rotation))
             continue
-        listener = _Listener()
+        recorder = _KeyValueRecorder()
         try:
-            layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=listener)
-        except _Enough:
-            said.append(listener.found)
-    assert len(said) == len(layers), "a layer kept no keys and values"
-    return said
+            layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=recorder)
+        except _StopForward:
+            results.append(recorder.keys_and_values)
+    assert len(results) == len(layers), "a layer cached no keys and values"
+    return results
 
 
-def part_of(run: Any, picked: Picked) -> Any:
-    """Some tokens of a batch in the middle of its loops, (R, r) of them."""
-    before, new = run.cache.aim.before, run.embedded.shape[1]
+def part_of(run: Any, picked: Selection) -> Any:
+    """Return the selected tokens, (R, r), of a batch in the middle of its loops."""
+    before, new = run.cache.target.before, run.embedded.shape[1]
     masks = run.masks
     if isinstance(masks, dict):
         masks = {kind: mask_of(mask, picked, before, new) for kind, mask in masks.items()}
@@ -150,15 +151,15 @@ def part_of(run: Any, picked: Picked) -> Any:
         state=picked.take(run.state),
         normed=None if run.normed is None else picked.take(run.normed),
         positions=picked.take(run.positions),
-        rotation=tuple(picked.take(each) for each in run.rotation),
+        rotation=tuple(picked.take(table) for table in run.rotation),
         masks=masks,
     )
 
 
-def mask_of(mask: Tensor | None, picked: Picked, before: int, new: int) -> Tensor | None:
-    """Of the queries of some tokens, (R, 1, r, M + T), from that of all, (B or 1, 1, T, M + T); None: all before it.
+def mask_of(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
+    """Select the queries of some tokens, (R, 1, r, M + T), from a mask (B or 1, 1, T, M + T).
 
-    A mask that attention can do without is none, for a single token.
+    Without a mask every token sees all before it. A single token needs no mask: None.
     """
     if mask is not None:
         rows = picked.rows if mask.shape[0] > 1 else torch.zeros_like(picked.rows)

@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.errors import ConfigError
-from adadepth.families.looped.convert import PUBLISHED_MODELS, published_config
+from adadepth.families.looped.convert import PUBLISHED_MODELS, convert_config
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
@@ -18,12 +18,12 @@ from adadepth.settings.declaration import setting
 
 @strict
 class LoopedConfig(FamilyConfig, settings=LoopedSettings):
-    """A looped language model; a folder of Ouro's or Huginn's is read as they published it."""
+    """The configuration of a looped language model; it also reads those that Ouro and Huginn published."""
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
-    # The settings of `LoopedSettings`, which say what they mean; with what a file without them means.
+    # The settings of `LoopedSettings`, which documents them, with the values of a file that lacks them.
     vocab_size: int = 49152
     prelude: int = 0
     core: int = 2
@@ -87,19 +87,19 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers; of published models' configurations, too."""
+        """Create a configuration as transformers does, also from one of a published model."""
         if config_dict.get("model_type") in PUBLISHED_MODELS:
-            config_dict = published_config(config_dict)
+            config_dict = convert_config(config_dict)
         return super().from_dict(config_dict, **kwargs)
 
     @property
     def layers(self) -> int:
-        """P + C + Q, layers that have weights."""
+        """P + C + Q, the layers that have weights."""
         return self.prelude + self.core + self.coda
 
     @property
     def num_hidden_layers(self) -> int:
-        """P + N C + Q, layers that a token passes, each of which has a place in a cache."""
+        """P + N C + Q, the layers that a token passes, each of which has an entry in a cache."""
         return self.prelude + self.num_loops * self.core + self.coda
 
     @num_hidden_layers.setter
@@ -108,18 +108,18 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             f"num_hidden_layers={layers}: a looped model's follow from prelude, core, coda and num_loops; set those"
         )
 
-    def loops(self, asked: int | None) -> int:
-        """N of a call.
+    def loops(self, num_loops: int | None) -> int:
+        """Return N of a call.
 
         Args:
-            asked: What the call says; None: as many as this says.
+            num_loops: N that the call names; None: that of the configuration.
 
         Raises:
-            ConfigError: If that is less than 1.
+            ConfigError: If it is less than 1.
         """
-        if asked is not None and asked < 1:
-            raise ConfigError(f"num_loops={asked} must be at least 1")
-        return self.num_loops if asked is None else asked
+        if num_loops is not None and num_loops < 1:
+            raise ConfigError(f"num_loops={num_loops} must be at least 1")
+        return self.num_loops if num_loops is None else num_loops
 
     @property
     def width_of_head(self) -> int:

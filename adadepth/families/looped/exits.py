@@ -1,7 +1,7 @@
-"""Which loop's state every unit is read at: rules of exit decide while the loops run.
+"""Early exit of looped models: exit rules decide while the loops run at which loop's state every unit is read.
 
-A rule sees each unit's own predictions or halting logits and decides on states that do not depend on it: a token that
-has exited goes on in the others' keys and values. Shape legend: B rows, T tokens, K units that are read (tokens, or
+A rule sees the predictions or halting logits of each unit and decides on states that do not depend on it: other tokens
+go on reading a token that has exited. Shape legend: B rows, T tokens, K units that are read (tokens, or
 rows at their last token), D width, C classes or pieces, N loops, n of them that ran.
 """
 
@@ -14,47 +14,47 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.families.looped.compaction import leave
+from adadepth.families.looped.compaction import remove_exited
 from adadepth.families.looped.modeling import LoopedModel, Looping
 from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, state_moves, widened
 
 
-class Loops(NamedTuple):
-    """What the loops gave to K units.
+class LoopResults(NamedTuple):
+    """The results of the loops for K units.
 
     Attributes:
-        chosen: r at each unit's exit, (K, D).
-        every: r of every loop, (K, D) each, where all of them were wanted.
+        at_exit: r at each unit's exit, (K, D).
+        all_loops: r of every loop, (K, D) each; None unless all loops were read.
         halting_logits: z_n of the loops that ran, float32, (K, n); None without a halting unit.
-        exit_steps: First is 1, 0 of units that are padding, int64, (K,).
-        moves: How every loop that ran moved the states, see `state_moves`, (K, n, 2), where they were read.
-        states: s_0 and those after every loop, (B, T, D) each, where they were wanted.
+        exit_steps: Loop of each unit's exit, from 1; 0 of padding, int64, (K,).
+        moves: Movement of the states in every loop that ran, see `state_moves`, (K, n, 2); None if not read.
+        states: s_0 and the states after every loop, (B, T, D) each; None if not requested.
     """
 
-    chosen: Tensor
-    every: list[Tensor] | None
+    at_exit: Tensor
+    all_loops: list[Tensor] | None
     halting_logits: Tensor | None
     exit_steps: Tensor
     moves: Tensor | None
     states: tuple[Tensor, ...] | None
 
 
-ROWS = 1024  # predictions that are made at once for a rule
+ROWS = 1024  # predictions made at once for a rule
 
 
 @dataclass
 class LoopReading:
-    """How units are read and let out.
+    """The reading of units, and the memory of the rule that lets them exit.
 
     Attributes:
         slots: b T + t of the token at which each unit is read, int64, (K,); None: all B T.
-        head: From (k, D) to predictions (k, C).
-        rule: Decides who exits.
-        real: Which units are no padding, boolean, (K,).
-        every: Whether all loops run and are read.
-        states: Whether the states after every loop are wanted.
-        moves: Whether it is wanted how every loop moved the states, whatever the rule reads.
-        generator: For rules that draw.
+        head: Function from (k, D) to predictions (k, C).
+        rule: Rule that decides which units exit.
+        real: Whether each unit is no padding, boolean, (K,).
+        all_loops: Whether all loops run and are read.
+        states: Whether to return the states after every loop.
+        moves: Whether to return the movement of the states, also if the rule does not read it.
+        generator: Random generator for rules that draw.
         frozen: Whether the halting unit alone has gradients.
     """
 
@@ -62,7 +62,7 @@ class LoopReading:
     head: Callable[[Tensor], Tensor]
     rule: ExitRule
     real: Tensor
-    every: bool = False
+    all_loops: bool = False
     states: bool = False
     moves: bool = False
     generator: torch.Generator | None = None
@@ -70,12 +70,15 @@ class LoopReading:
     _memory: Tensor = field(init=False)
 
     def units(self, tokens: Tensor) -> Tensor:
-        """(B, T, ...) to (K, ...)."""
+        """Select the units: (B, T, ...) to (K, ...)."""
         flat = tokens.flatten(0, 1)
         return flat if self.slots is None else flat[self.slots]
 
     def start(self, device: torch.device) -> None:
-        """Nobody has exited. A fixed loop remembers nothing, and leaves an exported program free to have any rows."""
+        """Create the memory of the rule before the first loop.
+
+        A fixed rule has none, so that an exported program can have any number of rows.
+        """
         if not isinstance(self.rule, Fixed):
             self._memory = self.rule.start(len(self.real), device, self.generator)
 
@@ -89,38 +92,38 @@ class LoopReading:
         halting: Tensor | None,
         moves: Tensor | None = None,
     ) -> Tensor:
-        """Ask the rule about the running units; boolean (K,). Predictions are made for a part of them at a time."""
-        found = torch.zeros_like(running)
+        """Return which running units exit now, boolean (K,); predictions are made for a part of them at a time."""
         if isinstance(self.rule, Fixed):
             return running & (step >= self.rule.k)
-        still = running.nonzero().squeeze(1)
-        for rows in still.split(ROWS) if len(still) else ():
+        exits = torch.zeros_like(running)
+        numbers = running.nonzero().squeeze(1)
+        for rows in numbers.split(ROWS) if len(numbers) else ():
             logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
-            said = (None if values is None else values[rows] for values in (halting, moves))
-            found[rows], memory = self.rule.decide(StepView(step, steps, logits, *said), self._memory[rows])
+            signals = (None if values is None else values[rows] for values in (halting, moves))
+            exits[rows], memory = self.rule.decide(StepView(step, steps, logits, *signals), self._memory[rows])
             self._memory = widened(self._memory, memory.shape[1])
             self._memory[rows] = memory
-        return found
+        return exits
 
 
-def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
-    """Loop until all units have exited, or through all loops where that is wanted or later tokens will attend to them.
+def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopResults:
+    """Loop until all units have exited, or through all loops if these are read or later tokens will attend to them.
 
     A rule decides on states that do not depend on it: a unit that has exited goes on for the others, unless the policy
     of the cache stops it (`compaction`).
     """
     rule, steps = reading.rule, run.loops
-    last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.every else steps
-    everybody = reading.every or rule.mixes
-    waits = run.cache is not None and run.running is None  # later tokens attend to all loops
-    to_the_end = everybody or waits or isinstance(rule, Fixed)
-    # A coda has its keys and values in a cache; without one, who needs no predictions is read where somebody exits.
-    reads_exits_only = run.cache is None and not to_the_end and LOGITS not in rule.reads
+    last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.all_loops else steps
+    reads_all = reading.all_loops or rule.mixes
+    attended = run.cache is not None and run.running is None  # later tokens attend to all loops
+    runs_all = reads_all or attended or isinstance(rule, Fixed)
+    # A coda must fill a cache at every loop. Without one, exits alone are read, if the rule needs no predictions.
+    reads_exits_only = run.cache is None and not runs_all and LOGITS not in rule.reads
     reads_moves = reading.moves or STATES in rule.needs
     reading.start(run.state.device)
-    running, every, halting, moves = reading.real.clone(), [], [], []
-    exit_steps, chosen = torch.zeros_like(running, dtype=torch.int64), None
-    states, passed = [run.state], [reading.units(run.state)] if reads_moves else []
+    running, readings, halting, moves = reading.real.clone(), [], [], []
+    exit_steps, at_exit = torch.zeros_like(running, dtype=torch.int64), None
+    states, recent = [run.state], [reading.units(run.state)] if reads_moves else []
     while run.done < last:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
             normed = model.loop(run)
@@ -129,30 +132,30 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
         if model.config.gate:
             halting.append(model.gate(reading.units(normed)))
         if reads_moves:
-            passed = [*passed[-2:], reading.units(run.state.detach())]
-            moves.append(state_moves(passed[-1], passed[-2], passed[-3] if len(passed) > 2 else None))
-        if isinstance(rule, Fixed) and not reading.every and step < last:
+            recent = [*recent[-2:], reading.units(run.state.detach())]
+            moves.append(state_moves(recent[-1], recent[-2], recent[-3] if len(recent) > 2 else None))
+        if isinstance(rule, Fixed) and not reading.all_loops and step < last:
             continue
-        asked, moved = (values[-1].detach() if values else None for values in (halting, moves))
-        read = None if reads_exits_only else _read(model, run, reading)
-        exits = running if step == last else reading.exits(step, steps, running, read, asked, moved)
+        signals = (values[-1].detach() if values else None for values in (halting, moves))
+        read = None if reads_exits_only else _read_units(model, run, reading)
+        exits = running if step == last else reading.exits(step, steps, running, read, *signals)
         if read is None:
             if step < last and not exits.any():
                 continue
-            read = _read(model, run, reading)
-        every += [read] if reading.every or rule.mixes else []
+            read = _read_units(model, run, reading)
+        readings += [read] if reads_all else []
         exit_steps = torch.where(exits, step, exit_steps)
-        chosen = read if chosen is None else torch.where((running | ~reading.real).unsqueeze(-1), read, chosen)
+        at_exit = read if at_exit is None else torch.where((running | ~reading.real).unsqueeze(-1), read, at_exit)
         running = running & ~exits
-        if run.running is not None and not everybody:
-            leave(model, run, exits.view_as(run.running))
-        if not to_the_end and not running.any():
+        if run.running is not None and not reads_all:
+            remove_exited(model, run, exits.view_as(run.running))
+        if not runs_all and not running.any():
             break
-    assert chosen is not None
+    assert at_exit is not None
     model.finish(run)
-    return Loops(
-        chosen,
-        every if reading.every or rule.mixes else None,
+    return LoopResults(
+        at_exit,
+        readings if reads_all else None,
         torch.stack(halting, dim=1) if halting else None,
         exit_steps,
         torch.stack(moves, dim=1) if moves else None,
@@ -160,7 +163,7 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
     )
 
 
-def _read(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
-    """r_n of the units, (K, D)."""
+def _read_units(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
+    """Return r_n of the units, (K, D)."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
         return reading.units(model.read(run))

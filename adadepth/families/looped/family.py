@@ -1,4 +1,4 @@
-"""Looped (recurrent-depth) causal language models: their settings, what these need, and what is known of the family."""
+"""Looped (recurrent-depth) causal language models: settings, their checks, and the family's descriptor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -166,7 +166,7 @@ class LoopedSettings(ModelConfig):
 
 
 def check_looped(config: ExperimentConfig) -> Iterator[str]:
-    """Sizes are given, or a pretrained decoder has them; biased queries and the like are of our own layers."""
+    """Check that sizes are set or come from a pretrained decoder, and that the settings of loops fit together."""
     model = config.model
     assert isinstance(model, LoopedSettings)
     if model.pretrained is None:
@@ -205,11 +205,7 @@ FAMILY = Family(
     },
     auto={"AutoModel": f"{_MODELING}:LoopedModel"},
     encoder=f"{_MODELING}:LoopedModel",
-    public={
-        "decode_texts": "adadepth.families.looped.decoding:decode_texts",
-        "retrofit": "adadepth.families.looped.retrofit:retrofit",
-        "self_speculation": "adadepth.families.looped.speculation:self_speculation",
-    },
+    public={"retrofit": "adadepth.families.looped.retrofit:retrofit"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),

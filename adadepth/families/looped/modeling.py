@@ -9,8 +9,8 @@
 
 With `state_norm=fed` it is the normed state that the next loop gets and the heads read, once normed where there is no
 coda. Layers are attention and a gated feed-forward layer with rotary positions, or those of any decoder of transformers
-(`retrofit`). The unit of depth is a token, its updates are loops. A token that has exited goes on in the others' keys
-and values, so that no rule changes a state; loops end when everybody has exited.
+(`retrofit`). The unit of depth is a token, its updates are loops. Other tokens go on reading a token that has exited,
+so that no rule changes a state; loops end when all tokens have exited.
 
 Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads, V pieces, N loops, P, C and Q layers of
 prelude, core and coda.
@@ -37,7 +37,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import DepthModel
-from adadepth.families.looped.cache import LoopedCache, Picked, made_cache
+from adadepth.families.looped.cache import LoopedCache, Selection, made_cache
 from adadepth.families.looped.compaction import begin_running, close, loop_running, read_running
 from adadepth.families.looped.configuration import LoopedConfig
 from adadepth.families.looped.convert import (
@@ -57,19 +57,19 @@ class RMSNorm(nn.RMSNorm):
 
 
 def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
+    """Return cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
     width = config.width_of_head
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width
     angles = positions.unsqueeze(-1).float() * config.rope_theta**-exponents
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotated(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
-    """Turn heads (B, h, T, d) by their positions: feature i with i + 1, or with i + d/2."""
-    cosines, sines = (each.unsqueeze(1) for each in rotation)
+def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
+    """Rotate heads (B, h, T, d) by their positions: feature i with i + 1 (`pairs`), or with i + d/2."""
+    cosines, sines = (table.unsqueeze(1) for table in rotation)
     first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
-    turned = first * cosines - second * sines, second * cosines + first * sines
-    return torch.stack(turned, dim=-1).flatten(-2) if pairs else torch.cat(turned, dim=-1)
+    rotated = first * cosines - second * sines, second * cosines + first * sines
+    return torch.stack(rotated, dim=-1).flatten(-2) if pairs else torch.cat(rotated, dim=-1)
 
 
 class LoopedAttention(nn.Module):
@@ -96,8 +96,8 @@ class LoopedAttention(nn.Module):
         cache: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """(B, T, D), and what queries are made of, to (B, T, D)."""
-        query = rotated(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
+        """Attend: `states` give keys and values, `queries` queries, (B, T, D) each; returns (B, T, D)."""
+        query = rotate(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
         key, value = self.keys_and_values(states, rotation)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
@@ -107,9 +107,9 @@ class LoopedAttention(nn.Module):
         return mixed
 
     def keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Of states (B, T, D), (B, h, T, d) each."""
+        """Return keys and values of states (B, T, D): (B, h, T, d) each."""
         key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
-        return rotated(key, rotation, self.config.rope_pairs), value
+        return rotate(key, rotation, self.config.rope_pairs), value
 
     def _heads(self, features: Tensor) -> Tensor:
         return features.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -126,22 +126,22 @@ class GatedMlp(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, states: Tensor) -> Tensor:
-        """(..., D) to (..., D)."""
+        """Map (..., D) to (..., D)."""
         mixed: Tensor = self.down_proj(self.activation(self.gate_proj(states)) * self.up_proj(states))
         return mixed
 
 
 class LoopedLayer(nn.Module):
-    """A decoder layer, called like those of transformers; `norms` says where its norms are."""
+    """A decoder layer, called like those of transformers; `norms` says where it normalises."""
 
     def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
         super().__init__()
         self.norms = config.norms
         self.self_attn = LoopedAttention(config, layer_idx)
         self.mlp = GatedMlp(config)
-        self.attention_norm, self.mlp_norm = _norm(config), _norm(config)
+        self.attention_norm, self.mlp_norm = _build_norm(config), _build_norm(config)
         if self.norms != "pre":
-            self.attention_post_norm, self.mlp_post_norm = _norm(config), _norm(config)
+            self.attention_post_norm, self.mlp_post_norm = _build_norm(config), _build_norm(config)
 
     def forward(
         self,
@@ -152,35 +152,35 @@ class LoopedLayer(nn.Module):
         queries: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """(B, T, D) to (B, T, D); `queries` are the states that queries are made of, where those are others."""
+        """Map (B, T, D) to (B, T, D); attention takes its queries from `queries` (B, T, D), by default the states."""
         assert position_embeddings is not None
         normed = self.attention_norm(hidden_states)
-        asked = normed if queries is None else self.attention_norm(queries)
-        attended = self.self_attn(normed, asked, position_embeddings, attention_mask, past_key_values, **kwargs)
+        querying = normed if queries is None else self.attention_norm(queries)
+        attended = self.self_attn(normed, querying, position_embeddings, attention_mask, past_key_values, **kwargs)
         states = self._add(hidden_states, attended, "attention_post_norm")
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
 
     def keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Of what the layer would begin with, (B, T, D), (B, h, T, d) each."""
+        """Return the layer's keys and values for its input (B, T, D): (B, h, T, d) each."""
         return self.self_attn.keys_and_values(self.attention_norm(hidden_states), rotation)
 
     def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
         if self.norms == "pre":
             return states + branch
-        behind = getattr(self, norm)
-        summed: Tensor = behind(states + branch) if self.norms == "sandwich" else states + behind(branch)
+        post_norm = getattr(self, norm)
+        summed: Tensor = post_norm(states + branch) if self.norms == "sandwich" else states + post_norm(branch)
         return summed
 
 
-def _norm(config: LoopedConfig) -> RMSNorm:
+def _build_norm(config: LoopedConfig) -> RMSNorm:
     return RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class LoopedHaltingUnit(nn.Linear):
-    """z = w u + b, one for all loops, in float32 whatever the model computes in: (..., D) to (...)."""
+    """z = w u + b, the same in all loops, in float32 whatever the model computes in."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """See the class."""
+        """Map (..., D) to (...)."""
         return linear_in_float32(self, states).squeeze(-1)
 
 
@@ -188,7 +188,7 @@ _STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
 
 
 def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
-    """Embedding, layers, final norm and rotary positions of the decoder in a configuration, with fresh weights.
+    """Build embedding, layers, final norm and rotary positions of the decoder in a configuration, with random weights.
 
     Raises:
         ConfigError: If the decoder has no such parts.
@@ -198,7 +198,7 @@ def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
     decoder = AutoModel.from_config(base, attn_implementation=config._attn_implementation)
     if missing := [name for name in _STOCK if not hasattr(decoder, name)]:
         raise ConfigError(f"base_config: a {base.model_type} has no {missing[0]}: its layers cannot be looped here")
-    config.base_config = decoder.config  # the layers' own: one place says how attention is computed
+    config.base_config = decoder.config  # that of the layers: `attn_implementation` then has one owner
     return tuple(getattr(decoder, name) for name in _STOCK)
 
 
@@ -206,17 +206,17 @@ def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
 
 
 class CachePlace:
-    """One layer's place in a cache, as the layer sees it: whatever number it believes to have, it is this one's."""
+    """A cache as one layer sees it: the layer's number in the cache replaces the number that the layer has."""
 
     def __init__(self, cache: Cache, number: int) -> None:
         self._cache, self._number = cache, number
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """Add keys and values (B, h, T, d); returns all that there are, (B, h, M + T, d)."""
+        """Add keys and values (B, h, T, d); returns all, (B, h, M + T, d)."""
         return self._cache.update(keys, values, self._number, *args, **kwargs)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """M."""
+        """Return M."""
         return self._cache.get_seq_length(self._number)
 
     def __getattr__(self, name: str) -> Any:
@@ -231,19 +231,18 @@ class Looping:
         embedded: e, (B, T, D).
         state: s_n, (B, T, D).
         normed: The final norm of s_n, (B, T, D); None before the first loop.
-        positions: Of the new tokens, int64, (B, T).
-        masks: By the kinds of the layers, or one for all.
+        positions: Positions of the new tokens, int64, (B, T).
+        masks: Attention masks by the kinds of the layers, or one for all.
         rotation: Cosines and sines of the positions.
-        cache: Keys and values of earlier tokens; None: there are none, and none are kept.
+        cache: Keys and values of earlier tokens; None: there are none, and none are stored.
         loops: N of this call.
         done: n.
-        counts: After how many loops each row stops, int64 (B,), where rows train for numbers of their own; else None.
-        kinds: Of every layer, where their masks differ.
-        running: Who has not exited, boolean (B, T), where the cache's policy stops those that have; else None.
-        picked: Of them, who ran the last loop; None: everybody.
-        readings: What was last read of each token, (B, T, D), where there is `running`.
-        computed: Of every loop, of how many tokens it made queries and keys, and the pairs of both, where there is
-            `running`.
+        counts: Loops after which each row stops, int64 (B,), where rows train for different numbers; else None.
+        kinds: Kind of every layer's mask, where they differ.
+        running: Tokens that have not exited, boolean (B, T), where the cache's policy stops those that have; else None.
+        picked: Tokens that ran the last loop; None: all.
+        readings: Last reading of each token, (B, T, D), where there is `running`.
+        computed: Numbers of queries, keys and pairs of both of every loop, where there is `running`.
     """
 
     embedded: Tensor
@@ -258,23 +257,23 @@ class Looping:
     counts: Tensor | None = None
     kinds: list[str] | None = None
     running: Tensor | None = None
-    picked: Picked | None = None
+    picked: Selection | None = None
     readings: Tensor | None = None
     computed: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
-    """Layers, one after the other. Where activations are recomputed they are so together: each loop keeps its state."""
+    """A sequence of layers, whose activations are recomputed together: only the state before it is stored."""
 
-    def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, place: int) -> Tensor:
-        """(B, T, D) to (B, T, D).
+    def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int) -> Tensor:
+        """Map (B, T, D) to (B, T, D).
 
         Args:
-            states: What the first one gets.
-            queries: What attention's queries are made of, where that is something else.
+            states: Input of the first layer.
+            queries: Input of attention's queries; None: the states.
             run: The batch.
-            first: The number of the first of these layers among all.
-            place: Its place in the cache.
+            first: Number of the first of these layers among all.
+            cached: Number of the first of these layers in a cache of all loops.
         """
         more = {} if queries is None else {"queries": queries}
         for number, layer in enumerate(self):
@@ -283,27 +282,27 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
                 attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
                 position_embeddings=run.rotation,
                 position_ids=run.positions,
-                past_key_values=_place(run.cache, place + number, first + number),
+                past_key_values=_view_layer(run.cache, cached + number, first + number),
                 use_cache=run.cache is not None,
                 **more,
             )
         return states
 
 
-def _place(cache: Cache | None, place: int, layer: int) -> CachePlace | None:
-    """Where a layer's keys are: a cache with a policy has one for each layer, others one for each of its loops."""
+def _view_layer(cache: Cache | None, cached: int, layer: int) -> CachePlace | None:
+    """Return a layer's view of a cache: one with a policy has a layer for all loops, others one for each loop."""
     if cache is None:
         return None
-    return CachePlace(cache, layer if isinstance(cache, LoopedCache) else place)
+    return CachePlace(cache, layer if isinstance(cache, LoopedCache) else cached)
 
 
-def _part(layers: Sequence[nn.Module]) -> nn.ModuleList:
-    """Layers; an empty part has nothing that could be made again."""
+def _build_part(layers: Sequence[nn.Module]) -> nn.ModuleList:
+    """Return the layers of a part; an empty one has no activations to recompute."""
     return Layers(layers) if layers else nn.ModuleList()
 
 
 class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
-    """What the model and its heads have in common."""
+    """The base class of the model and its heads."""
 
     config: LoopedConfig
     config_class = LoopedConfig
@@ -317,7 +316,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Read a folder or hub id of Ouro's or Huginn's, of which no code is run; see `StrictLoading`."""
+        """Read a folder or hub id of Ouro or Huginn without running its code; see `StrictLoading`."""
         if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
             return None
         more = dict(options)
@@ -341,15 +340,14 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Pieces that it has embeddings for."""
+        """The number of pieces in the vocabulary."""
         return self.config.vocab_size
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        """Layers of other decoders, which would be made again one by one, leave that to `Layers`."""
+        """Let `Layers` alone recompute activations, and not the layers of another decoder, one by one."""
         super()._set_gradient_checkpointing(*args, **kwargs)
         parts = [part for part in self.modules() if isinstance(part, Layers)]
-        stock: list[Any] = [layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")]
-        for layer in stock:
+        for layer in (layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")):
             layer.gradient_checkpointing = False
 
     @torch.no_grad()
@@ -366,7 +364,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
 @dataclass
 class LoopedModelOutput(ModelOutput):
-    """What the model without a head gives.
+    """The output of the model without a head.
 
     Attributes:
         last_hidden_state: r_N, (B, T, D).
@@ -386,20 +384,20 @@ class LoopedModel(LoopedPreTrainedModel):
         super().__init__(config)
         if config.base_config is None:
             layers: Iterable[nn.Module] = (LoopedLayer(config, number) for number in range(config.layers))
-            self.embed_tokens, self.norm = nn.Embedding(config.vocab_size, config.hidden_size), _norm(config)
+            self.embed_tokens, self.norm = nn.Embedding(config.vocab_size, config.hidden_size), _build_norm(config)
         else:
             self.embed_tokens, layers, self.norm, self.rotary_emb = stock_parts(config)
-        every = list(layers)
-        self.prelude = _part(every[: config.prelude])
-        self.core = _part(every[config.prelude : config.prelude + config.core])
-        self.coda = _part(every[config.prelude + config.core :])
+        all_layers = list(layers)
+        self.prelude = _build_part(all_layers[: config.prelude])
+        self.core = _build_part(all_layers[config.prelude : config.prelude + config.core])
+        self.coda = _build_part(all_layers[config.prelude + config.core :])
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
             self.gate = LoopedHaltingUnit(config.hidden_size, 1)
-        for layer in every if config.base_config is None else ():
+        for layer in all_layers if config.base_config is None else ():
             layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
-            layer.mlp.up_proj.ends_branch = True  # Huginn's own
+            layer.mlp.up_proj.ends_branch = True  # as in Huginn's code
         self._drawn: dict[int, Tensor] = {}
         self.post_init()
 
@@ -416,7 +414,7 @@ class LoopedModel(LoopedPreTrainedModel):
         num_loops: int | None = None,
         initial_state: Tensor | None = None,
     ) -> LoopedModelOutput:
-        """Run all loops; for the arguments see `begin`."""
+        """Run all loops; see `begin` for the arguments."""
         run = self.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
         )
@@ -446,19 +444,19 @@ class LoopedModel(LoopedPreTrainedModel):
 
         Args:
             input_ids: (B, T).
-            attention_mask: 1 at real tokens, those in the cache included, (B, M + T); or what layers take as masks.
-            position_ids: (B, T) or (1, T); None: counted from the first real token, behind the cache.
-            past_key_values: Keys and values of earlier tokens, one place for every layer that a token passes.
+            attention_mask: 1 at real tokens, those in the cache included, (B, M + T); or masks as layers take them.
+            position_ids: (B, T) or (1, T); None: counted from the first real token, after the cache.
+            past_key_values: Keys and values of earlier tokens, an entry for every layer that a token passes.
             inputs_embeds: (B, T, D) instead of `input_ids`.
-            use_cache: Whether to keep keys and values; None: only in a cache that is given.
+            use_cache: Whether to store keys and values; None: only in a cache that the call passes.
             num_loops: N of this call; None: the configuration's.
             initial_state: s_0, (B, T, D); None: as the configuration's `start` says.
-            documents: Which document each token is of, (B, T), where several stand side by side, padding as one more:
-                a token sees its own alone, in which positions count from 0. Without a cache; `attention_mask` is then
-                no mask of attention, and neighbours have different numbers.
+            documents: Number of each token's document, (B, T), for rows of several documents, padding as one more.
+                A token sees its own document alone, in which positions count from 0. There must be no cache;
+                `attention_mask` is then no mask of attention, and neighbours have different numbers.
 
         Raises:
-            DataError: If there are not exactly one of ids and embeddings, or the initial state has another shape; or
+            DataError: If there is not exactly one of ids and embeddings, or the initial state has another shape; or
                 there are documents with a cache or positions.
             ConfigError: If `num_loops` is less than 1.
         """
@@ -477,11 +475,11 @@ class LoopedModel(LoopedPreTrainedModel):
         if use_cache and cache is None:
             cache = made_cache(self.config, self.config.cache_policy, loops)
         if self.training and self.core.gradient_checkpointing:
-            cache = None  # layers that are made again would write twice
+            cache = None  # recomputed layers would write twice
         if documents is not None:
             if cache is not None or position_ids is not None:
                 raise DataError("documents: not with a cache or position_ids")
-            position_ids, attention_mask = _positions_within(documents), None  # masks follow from where positions begin
+            position_ids, attention_mask = _count_in_documents(documents), None  # masks follow from positions of 0
         if isinstance(cache, LoopedCache) and self.training:
             raise ConfigError(f"cache_policy={cache.policy}: is for a model that is not in training; eval() ends that")
         running = None
@@ -489,12 +487,12 @@ class LoopedModel(LoopedPreTrainedModel):
             attention = self.config._attn_implementation
             running = begin_running(cache, embedded.shape[:2], loops, attention_mask, attention, embedded.device)
         if position_ids is None:
-            position_ids = _positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
+            position_ids = _count_positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
         position_ids = position_ids.expand(embedded.shape[:2])
         masks: Any = attention_mask
         if not isinstance(attention_mask, dict):
-            of: Any = self.config if self.config.base_config is None else self.config.base_config
-            masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
+            masked: Any = self.config if self.config.base_config is None else self.config.base_config
+            masks = create_masks_for_generate(masked, embedded, attention_mask, cache, position_ids)
         rotation = self.rotation(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops, running=running)
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
@@ -502,45 +500,44 @@ class LoopedModel(LoopedPreTrainedModel):
         run.state = self.first_state(run, initial_state)
         return run
 
-    def embed(self, input_ids: Tensor | None, given: Tensor | None = None) -> Tensor:
-        """What the first layer gets, (B, T, D), of ids (B, T) or of embeddings that are given."""
-        embedded: Tensor = self.embed_tokens(input_ids) if given is None else given
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None) -> Tensor:
+        """Return the input of the first layer, (B, T, D), from ids (B, T) or from embeddings (B, T, D)."""
+        embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         return embedded * math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else embedded
 
     def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
-        """What layers turn queries and keys by, of positions (B, T)."""
+        """Return what layers rotate queries and keys by, at positions (B, T)."""
         if self.config.base_config is None:
             return rotation_tables(self.config, positions, embedded.dtype)
         return self.rotary_emb(embedded, positions)
 
     def loop(self, run: Looping) -> Tensor:
-        """One more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
+        """Run one more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
 
-        In training the loops before a row's last `backprop_loops` have no gradients, and a row that has had its own
-        number of loops stays as it is. Where the cache's policy stops those that have exited, it is of the others.
+        In training the loops before a row's last `backprop_loops` have no gradients, and a row that has run its number
+        of loops stays as it is. Where the cache's policy stops exited tokens, only the others loop.
         """
         if run.running is not None:
             return loop_running(self, run)
-        kept = self.config.backprop_loops if self.training and torch.is_grad_enabled() else None
-        if kept is not None:
+        window = self.config.backprop_loops if self.training and torch.is_grad_enabled() else None
+        if window is not None:
             counts = torch.full((1,), run.loops) if run.counts is None else run.counts
-            if run.done < int(counts.min()) - kept:
+            if run.done < int(counts.min()) - window:
                 with torch.no_grad():
                     return self.loop_once(run)
-            begins = ((counts == run.done + kept) & (counts > kept)).view(-1, 1, 1).to(run.state.device)
+            begins = ((counts == run.done + window) & (counts > window)).view(-1, 1, 1).to(run.state.device)
             run.state = torch.where(begins, run.state.detach(), run.state)
             run.normed = None if run.normed is None else torch.where(begins, run.normed.detach(), run.normed)
         return self.loop_once(run)
 
     def loop_once(self, run: Looping) -> Tensor:
-        """One more loop of all tokens there are."""
+        """Run one more loop of all tokens of a batch."""
         config = self.config
         previous = run.normed if config.queries == "previous" else None
-
-        place = config.prelude + run.done * config.core
-        reached = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, place)
+        cached = config.prelude + run.done * config.core
+        updated = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, cached)
         damping = 1.0 / run.loops if config.damping is None else config.damping
-        state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
+        state = updated if damping == 1.0 else run.state + damping * (updated - run.state)
         normed: Tensor = self.norm(state)
         state = normed if config.state_norm == "fed" else state
         if run.counts is not None:
@@ -552,27 +549,27 @@ class LoopedModel(LoopedPreTrainedModel):
         return normed
 
     def read(self, run: Looping) -> Tensor:
-        """r_n, (B, T, D): what heads read after n loops. A coda runs for it."""
+        """Return r_n, (B, T, D), which heads read after n loops; a coda runs for it."""
         return self.read_once(run) if run.running is None else read_running(self, run)
 
     def finish(self, run: Looping) -> None:
-        """The loops are over."""
+        """End the loops."""
         if run.running is not None:
             close(self, run)
 
     def read_once(self, run: Looping) -> Tensor:
-        """Of all tokens there are."""
+        """Return r_n of all tokens of a batch, (B, T, D)."""
         assert run.normed is not None, "nothing was looped"
         if not self.coda:
             return run.normed
         config = self.config
-        place = config.prelude + run.loops * config.core + (run.loops - run.done) * config.coda
+        cached = config.prelude + run.loops * config.core + (run.loops - run.done) * config.coda
         state = run.state if config.state_norm == "none" else run.normed
-        after: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, place))
-        return after
+        read: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, cached))
+        return read
 
     def injected(self, state: Tensor, embedded: Tensor) -> Tensor:
-        """Z, (B, T, D): what a loop begins with."""
+        """Return z, the input of a loop, (B, T, D)."""
         match self.config.injection:
             case "add":
                 return state + embedded
@@ -583,47 +580,47 @@ class LoopedModel(LoopedPreTrainedModel):
                 return embedded
         return state
 
-    def first_state(self, run: Looping, given: Tensor | None = None) -> Tensor:
-        """s_0, (B, T, D)."""
-        if given is not None:
-            if given.shape != run.embedded.shape:
-                raise DataError(f"initial_state of shape {tuple(given.shape)}: needed is {tuple(run.embedded.shape)}")
-            return given.to(run.embedded)
+    def first_state(self, run: Looping, initial: Tensor | None = None) -> Tensor:
+        """Return s_0, (B, T, D)."""
+        if initial is not None:
+            if initial.shape != run.embedded.shape:
+                raise DataError(f"initial_state of shape {tuple(initial.shape)}: needed is {tuple(run.embedded.shape)}")
+            return initial.to(run.embedded)
         if self.config.start == "input":
             return run.embedded
         if self.config.start == "zeros":
             return torch.zeros_like(run.embedded)
         if self.training:
-            return _truncated(torch.empty_like(run.embedded), None)
-        return self._drawn_at(run.positions).to(run.embedded)
+            return _draw_truncated_normal(torch.empty_like(run.embedded), None)
+        return self._draw_states(run.positions).to(run.embedded)
 
-    def _drawn_at(self, positions: Tensor) -> Tensor:
-        """What `draw_seed` draws for every position, (B, T, D): a cache, padding or another row cannot change it."""
+    def _draw_states(self, positions: Tensor) -> Tensor:
+        """Draw a state for every position from `draw_seed`, (B, T, D), whatever its row, padding or cache."""
         last = int(positions.max()) // _BLOCK
         for block in range(len(self._drawn), last + 1):
             generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
-            self._drawn[block] = _truncated(torch.empty(_BLOCK, self.config.hidden_size), generator)
+            self._drawn[block] = _draw_truncated_normal(torch.empty(_BLOCK, self.config.hidden_size), generator)
         return torch.cat([self._drawn[block] for block in range(last + 1)])[positions.cpu()]
 
 
 _BLOCK = 256  # positions that are drawn at once
 
 
-def _truncated(empty: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw from a normal of standard deviation sqrt(2/5), that of Huginn's embeddings times sqrt(D), cut at three."""
+def _draw_truncated_normal(empty: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Fill a tensor from a normal of deviation sqrt(2/5), cut at three: Huginn's embeddings times sqrt(D)."""
     deviation = math.sqrt(2 / 5)
     return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
 
 
-def _positions_within(documents: Tensor) -> Tensor:
-    """Of every token in its document, int64 (B, T)."""
-    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    begins = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    return places - torch.where(begins, places, 0).cummax(dim=1).values
+def _count_in_documents(documents: Tensor) -> Tensor:
+    """Return the position of every token in its document, int64 (B, T)."""
+    columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    starts = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return columns - torch.where(starts, columns, 0).cummax(dim=1).values
 
 
-def _positions(embedded: Tensor, mask: Any, before: int) -> Tensor:
-    """Of the new tokens, (B, T) or (1, T): from 0 at the first real one."""
+def _count_positions(embedded: Tensor, mask: Any, before: int) -> Tensor:
+    """Return the positions of the new tokens, (B, T) or (1, T), counted from the first non-padding token."""
     length = embedded.shape[1]
     if isinstance(mask, Tensor) and mask.dim() == 2:
         return (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]

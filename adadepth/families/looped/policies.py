@@ -1,4 +1,4 @@
-"""Names of what a looped model's cache keeps of a token's loops; `adadepth.families.looped.cache` has the equations."""
+"""Cache policies of looped models by name; `adadepth.families.looped.cache` has their equations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ POLICIES = ("all", "frozen", "last", "mean", "first", "ring:K")
 
 @dataclass(frozen=True)
 class Policy:
-    """A cache policy, see the module.
+    """A cache policy.
 
     Attributes:
         name: `all`, `frozen`, `last`, `mean`, `first` or `ring`.
-        ring: K, places of a ring.
+        ring: K, entries of a ring.
     """
 
     name: str
     ring: int = 1
 
-    def places(self, loops: int) -> int:
-        """Places of a layer of the core, of N loops."""
+    def core_entries(self, loops: int) -> int:
+        """Return the entries of a token in a layer of the core, of N loops."""
         return {"all": loops, "frozen": loops, "ring": self.ring}.get(self.name, 1)
 
-    def coda_places(self, loops: int) -> int:
-        """Places of a layer of the coda that runs after every loop."""
+    def coda_entries(self, loops: int) -> int:
+        """Return the entries of a token in a layer of the coda, which runs after every loop."""
         return loops if self.name in ("all", "frozen") else 1
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Policy:
 
 
 def parse_policy(written: str) -> Policy:
-    """The policy of this name.
+    """Parse the name of a policy.
 
     Raises:
         ConfigError: If there is none.
@@ -43,6 +43,6 @@ def parse_policy(written: str) -> Policy:
     if name == "ring" and colon and number.isdecimal() and int(number) >= 1:
         return Policy("ring", int(number))
     if colon or name == "ring" or name not in POLICIES:
-        hint = "" if name == "ring" else nearest(name, [each.partition(":")[0] for each in POLICIES])
+        hint = "" if name == "ring" else nearest(name, [policy.partition(":")[0] for policy in POLICIES])
         raise ConfigError(f"cache_policy={written}: must be one of {', '.join(POLICIES)} with K at least 1{hint}")
     return Policy(name)

@@ -1,9 +1,9 @@
-"""Looped models of the layers of any decoder of transformers: some before the loop, some in it, some after it.
+"""Retrofit: looped models made of the layers of a pretrained decoder of transformers.
 
 Of L layers the first P are the prelude, the last Q the coda, and the C right before these the core; those between
 prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). Layers, norm, embedding and rotary positions are
-the library's own, which is why a layer between which a decoder computes something more cannot be taken: the result is
-compared with the decoder of the same layers before it is returned.
+modules of transformers. A decoder that computes something between its layers cannot be looped: the result is compared
+with the decoder of the same layers before it is returned.
 """
 
 from __future__ import annotations
@@ -26,72 +26,68 @@ from adadepth.settings.declaration import declared
 from adadepth.system.places import first_line
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole model in float32, in another order
-_PROBE = 8  # tokens of the comparison
+_COMPARED = 8  # tokens of the comparison
 
 
 def kept_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
-    """The numbers of the layers of a decoder that are kept.
+    """Return the numbers of the layers that a looped model takes from a decoder.
 
     Raises:
-        ConfigError: If it has fewer.
+        ConfigError: If the decoder has fewer.
     """
-    if (asked := prelude + core + coda) > layers:
-        raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {asked} layers, the decoder has {layers}")
+    if (needed := prelude + core + coda) > layers:
+        raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {needed} layers, the decoder has {layers}")
     return [*range(prelude), *range(layers - coda - core, layers)]
 
 
-def reduced_config(source: PreTrainedConfig, kept: list[int]) -> PreTrainedConfig:
-    """A decoder's configuration, of some of its layers."""
+def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedConfig:
+    """Return a decoder's configuration with some of its layers."""
     config = copy.deepcopy(source.get_text_config())
     kinds = getattr(config, "layer_types", None)
-    config.num_hidden_layers = len(kept)
+    config.num_hidden_layers = len(numbers)
     if kinds is not None:
-        config.layer_types = [kinds[number] for number in kept]
+        config.layer_types = [kinds[number] for number in numbers]
     return config
 
 
 def retrofit(
     source: str | PreTrainedModel, *, prelude: int, core: int, coda: int, model_class: Any = None, **fields: Any
 ) -> Any:
-    """A looped model with the weights of a pretrained decoder.
+    """Make a looped model with the weights of a pretrained decoder.
 
     Args:
-        source: A causal language model of transformers, or a folder or hub id of one. It is left as it is.
+        source: A causal language model of transformers, or a folder or hub id of one; it is not changed.
         prelude: P.
         core: C.
         coda: Q.
         model_class: `LoopedForCausalLM` if None; heads that the decoder does not have are new.
-        **fields: Of `LoopedConfig`: `num_loops`, `injection`, ...
+        **fields: Fields of `LoopedConfig`: `num_loops`, `injection`, ...
 
     Raises:
         ConfigError: If the decoder has fewer layers, or other parts.
         CheckpointError: If its layers, one after the other, are not all that it computes.
     """
-    decoder: Any = _decoder(source) if isinstance(source, str) else source
-    kept = kept_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
-    base = reduced_config(decoder.config, kept)
+    decoder: Any = _load_decoder(source) if isinstance(source, str) else source
+    numbers = kept_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
+    base = _reduce_config(decoder.config, numbers)
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = LoopedConfig(
         **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
     )
+    head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
     if is_weightless():
-        attention = decoder.config._attn_implementation
-        return (model_class or LoopedForCausalLM)._from_config(config, attn_implementation=attention)
-    weights = retrofitted_weights(decoder, kept, prelude, core)
+        return head._from_config(config, attn_implementation=attention)
+    weights = _rename_weights(decoder, numbers, prelude, core)
     with allow_new_weights():
-        looped = (model_class or LoopedForCausalLM).from_pretrained(
-            None,
-            config=config,
-            state_dict=weights,
-            dtype=decoder.dtype,
-            attn_implementation=decoder.config._attn_implementation,
+        looped = head.from_pretrained(
+            None, config=config, state_dict=weights, dtype=decoder.dtype, attn_implementation=attention
         )
     looped.train(decoder.training)
-    _compare(decoder, base, kept, looped)
+    _compare(decoder, base, numbers, looped)
     return looped
 
 
-def _decoder(source: str) -> Any:
+def _load_decoder(source: str) -> Any:
     if is_weightless():
         return AutoModelForCausalLM.from_config(read_config("model.pretrained", source))
     return AutoModelForCausalLM.from_pretrained(source)
@@ -104,43 +100,42 @@ def adopted(
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> PreTrainedModel:
-    """The looped model that settings make of `model.pretrained`, a decoder of transformers.
+    """Make a looped model of `model.pretrained`, a decoder of transformers, by the settings.
 
     Args:
         model_class: The head.
         settings: The `model` group.
         source: The decoder's configuration.
         vocab_size: Size of the tokenizer.
-        fields: What the data decide.
+        fields: Fields of the configuration that the data decide.
 
     Raises:
-        ConfigError: If a setting says otherwise than the decoder, or its layers leave a setting no place.
+        ConfigError: If a setting contradicts the decoder, or does not apply to its layers.
         CheckpointError: See `retrofit`.
     """
-    text, chosen = source.get_text_config(), {}
-    for name, value in _given(settings).items():
-        if name in _OF_THE_LAYERS:
+    text, changed = source.get_text_config(), _find_changed(settings)
+    for name, value in changed.items():
+        if name in _LAYER_SETTINGS:
             raise ConfigError(f"model.{name}={value}: the layers are those of model.pretrained={settings.pretrained}")
-        if name in _OF_THE_DECODER and getattr(text, name, None) != value:
+        if name in _DECODER_SIZES and getattr(text, name, None) != value:
             raise ConfigError(
                 f"model.pretrained={settings.pretrained}: model.{name}={value} but {getattr(text, name, None)} there"
             )
-        chosen[name] = value
     if vocab_size is not None and vocab_size > text.vocab_size:
         raise ConfigError(
             f"model.pretrained={settings.pretrained}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}"
         )
     parts = {name: getattr(settings, name) for name in ("prelude", "core", "coda")}
-    named = {name: value for name, value in chosen.items() if name not in _OF_THE_DECODER}
+    loop_fields = {name: value for name, value in changed.items() if name not in _DECODER_SIZES}
     looped: PreTrainedModel = retrofit(
-        str(settings.pretrained), model_class=model_class, **{**named, **parts, **fields}
+        str(settings.pretrained), model_class=model_class, **{**loop_fields, **parts, **fields}
     )
     if settings.attn_implementation is not None:
         looped.set_attn_implementation(str(settings.attn_implementation))
     return looped
 
 
-_OF_THE_DECODER = (
+_DECODER_SIZES = (
     "vocab_size",
     "hidden_size",
     "num_attention_heads",
@@ -148,7 +143,7 @@ _OF_THE_DECODER = (
     "head_dim",
     "intermediate_size",
 )
-_OF_THE_LAYERS = (
+_LAYER_SETTINGS = (
     "hidden_act",
     "norms",
     "queries",
@@ -161,43 +156,39 @@ _OF_THE_LAYERS = (
 )
 
 
-def _given(settings: LoopedSettings) -> dict[str, Any]:
-    """The settings of a model that are not at their default."""
+def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
+    """Return the settings of a model that are not at their default."""
     default = LoopedSettings()
-    values = {name: getattr(settings, name) for name, about in declared(type(settings)).items() if about.in_model}
+    values = {name: getattr(settings, name) for name, setting in declared(type(settings)).items() if setting.in_model}
     return {name: getattr(value, "value", value) for name, value in values.items() if value != getattr(default, name)}
 
 
-def retrofitted_weights(decoder: Any, kept: list[int], prelude: int, core: int) -> dict[str, Tensor]:
-    """A decoder's weights by the names of a looped model."""
-    ends = {"prelude": range(prelude), "core": range(prelude, prelude + core), "coda": range(prelude + core, len(kept))}
-    places = {
-        source: f"{part}.{number - numbers.start}"
-        for part, numbers in ends.items()
-        for number, source in enumerate(kept)
-        if number in numbers
-    }
-    prefix, found = f"{decoder.base_model_prefix}.", {}
+def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -> dict[str, Tensor]:
+    """Return a decoder's weights by the names of a looped model, without the layers that are dropped."""
+    names = [f"prelude.{number}" for number in range(prelude)] + [f"core.{number}" for number in range(core)]
+    names += [f"coda.{number}" for number in range(len(numbers) - len(names))]
+    layers = dict(zip(numbers, names, strict=True))
+    prefix, weights = f"{decoder.base_model_prefix}.", {}
     for name, weight in decoder.state_dict().items():
-        own = name.removeprefix(prefix)
-        head, _, rest = own.removeprefix("layers.").partition(".")
-        if own == name:
-            found[name] = weight
-        elif not own.startswith("layers."):
-            found[f"model.{own}"] = weight
-        elif int(head) in places:
-            found[f"model.{places[int(head)]}.{rest}"] = weight
-    return found
+        inner = name.removeprefix(prefix)
+        number, _, rest = inner.removeprefix("layers.").partition(".")
+        if inner == name:
+            weights[name] = weight
+        elif not inner.startswith("layers."):
+            weights[f"model.{inner}"] = weight
+        elif int(number) in layers:
+            weights[f"model.{layers[int(number)]}.{rest}"] = weight
+    return weights
 
 
 @torch.no_grad()
-def _compare(decoder: Any, base: PreTrainedConfig, kept: list[int], looped: Any) -> None:
-    """Refuse a decoder of which one loop through the kept layers is not what it computes with these layers alone."""
+def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: Any) -> None:
+    """Refuse a decoder that computes with some of its layers something else than one loop through them."""
     inner, model = decoder.base_model, looped.model
     layers, config = inner.layers, inner.config
-    ids = torch.arange(_PROBE, device=decoder.device).unsqueeze(0) % config.vocab_size
+    ids = torch.arange(_COMPARED, device=decoder.device).unsqueeze(0) % config.vocab_size
     try:
-        inner.layers, inner.config = nn.ModuleList(layers[number] for number in kept), base
+        inner.layers, inner.config = nn.ModuleList(layers[number] for number in numbers), base
         base._attn_implementation = config._attn_implementation
         expected = inner(input_ids=ids, use_cache=False).last_hidden_state.float()
     finally:
@@ -207,13 +198,13 @@ def _compare(decoder: Any, base: PreTrainedConfig, kept: list[int], looped: Any)
         states = model.core(run.embedded, None, run, len(model.prelude), 0)
         if len(model.coda):
             states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
-        found = model.norm(states).float()
+        result = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
             f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called by themselves "
             f"({first_line(error)})"
         ) from error
-    worst = float((found - expected).abs().max() / expected.abs().max())
+    worst = float((result - expected).abs().max() / expected.abs().max())
     if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
         raise CheckpointError(
             f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers one after the "

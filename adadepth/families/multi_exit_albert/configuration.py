@@ -10,8 +10,8 @@ from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 
 @strict
 class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSettings):
-    """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152)."""
+    """The configuration of ALBERT with a linear classifier after every step (PABEE, Zhou et al. 2020, arXiv 2006.04152)."""
 
-    # The settings of `MultiExitAlbertSettings`, which say what they mean; with what a file without them means.
+    # The settings of `MultiExitAlbertSettings`, which documents them, with the values of a file that lacks them.
     exit_weights: str = "linear"
     exit_rule: str = "patience"

@@ -1,4 +1,4 @@
-"""The multi-exit ALBERT."""
+"""Multi-exit ALBERT (PABEE): encoder and classifier."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from adadepth.halting.trace import DepthTrace, Work
 
 
 class MultiExitAlbertModel(SteppedAlbertModel):
-    """The encoder, without classifiers: all steps."""
+    """The encoder without classifiers, which runs all steps."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
 
 
 class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTrainedModel):
-    """One linear classifier per step on the pooled first token."""
+    """A classifier with one linear head per step on the pooled first token."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
@@ -69,7 +69,7 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
+        """Run steps until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
         Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
         see `combine_terms`.
@@ -78,15 +78,15 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         output, _ = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
         if labels is not None and output.step_logits is not None:
             losses, counted = step_losses(self.config, output.step_logits, labels)
-            output.loss, output.loss_parts = combine_terms({"task": self._task(losses, counted)}, num_targets)
+            output.loss, output.loss_parts = combine_terms({"task": self._weight_exits(losses, counted)}, num_targets)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict with the step's own classifier; see `adadepth.families.shared.albert.stepper.ReadStates`."""
+        """Predict with the classifier of the step; see `adadepth.families.shared.albert.stepper.ReadStates`."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
 
-    def _task(self, losses: Tensor, counted: Tensor) -> LossTerm:
-        """The weighted mean of the exits' losses, (B, N), over the sequences that have a target, (B,)."""
+    def _weight_exits(self, losses: Tensor, counted: Tensor) -> LossTerm:
+        """Return the weighted mean of the exits' losses, (B, N), over the sequences that have a target, (B,)."""
         weights = torch.ones(losses.shape[-1], device=losses.device)
         if self.config.exit_weights == "linear":
             weights = weights.cumsum(dim=0)
@@ -94,11 +94,11 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         return LossTerm((means * counted).sum(), counted.sum())
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch; see `price_sequences`."""
+        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
         return price_sequences(self.config, trace, each_step=self.head_work)
 
     @property

@@ -1,4 +1,4 @@
-"""The settings of stock classifiers."""
+"""The settings of unmodified classifiers of transformers, their checks, and the family's descriptor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from adadepth.settings.declaration import setting
 
 @dataclass
 class StockClassifierSettings(ModelConfig):
-    """A classifier of sequences or tokens as transformers has it, every block of it: the baseline.
+    """An unmodified classifier of transformers, of sequences or tokens, which runs all of its blocks: the baseline.
 
-    `pretrained` names what is trained; what is evaluated is named by `checkpoint`.
+    `pretrained` names the model to train, `checkpoint` the model to evaluate.
     """
 
     name: str = family_name("stock_classifier")
@@ -21,13 +21,13 @@ class StockClassifierSettings(ModelConfig):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Training starts from a model that somebody has pretrained."""
+    """Check that a training names its pretrained model."""
     if config.mode is Mode.train and config.model.pretrained is None:
         yield "model.pretrained: model=stock_classifier trains what it names, a folder or hub id of transformers"
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """The model's own tokenizer says how texts begin."""
+    """Return no [CLS] tokens: the tokenizer of the model adds them."""
     return {"cls_tokens": 0}
 
 

@@ -1,4 +1,7 @@
-"""A classifier of transformers: with its head, where its classes are the data's, matched by name, or with a new one."""
+"""Unmodified classifiers of transformers, with the members of `DepthModel`.
+
+A pretrained head stays if its classes, matched by name, are those of the data; else the model gets a new one.
+"""
 
 from __future__ import annotations
 
@@ -47,51 +50,44 @@ logger = logging.getLogger(__name__)
 
 
 def head_classes(config: PreTrainedConfig) -> list[str]:
-    """Names of the head's classes, in its order."""
+    """Return the names of the head's classes, in its order."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
 
 
-def class_order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """Where the head has each of the wanted classes.
+def class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[int] | None:
+    """Return the head's number for each class of the data; None if the two have different classes.
 
-    Names are compared as they are, then whatever their case; classes without names are in the data's order.
-
-    Args:
-        own: The head's classes.
-        wanted: The data's.
-
-    Returns:
-        A number of the head's for each wanted class; None where the two are not the same classes.
+    Names are compared with their case, then without; classes without names are in the data's order.
     """
-    matches = match_classes(wanted, own)
-    if None not in matches and len(matches) == len(own):
+    matches = match_classes(of_data, of_head)
+    if None not in matches and len(matches) == len(of_head):
         return cast(list[int], matches)
-    return list(range(len(own))) if are_numbered(own) and len(own) == len(wanted) else None
+    return list(range(len(of_head))) if are_numbered(of_head) and len(of_head) == len(of_data) else None
 
 
-def take_classes(model: PreTrainedModel, wanted: Sequence[str]) -> None:
-    """Put the rows of the head's last layer into the data's order, and give the classes the data's names.
+def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
+    """Reorder the rows of the head's last layer, and name its classes, as the data do.
 
     Raises:
         ConfigError: If the head has other classes.
     """
-    own = head_classes(model.config)
-    order = class_order(own, wanted)
+    classes = head_classes(model.config)
+    order = class_order(classes, names)
     if order is None:
-        raise ConfigError(f"its head has the classes {', '.join(own)}; the data have {', '.join(wanted)}")
-    if are_numbered(own) and not are_numbered(wanted):
-        logger.warning("%s: its classes have no names; taken to be %s", model.name_or_path, ", ".join(wanted))
-    last = _last_layer(model)
+        raise ConfigError(f"its head has the classes {', '.join(classes)}; the data have {', '.join(names)}")
+    if are_numbered(classes) and not are_numbered(names):
+        logger.warning("%s: its classes have no names; taken to be %s", model.name_or_path, ", ".join(names))
+    last = _get_last_layer(model)
     for parameter in (last.weight, last.bias):
         if parameter is not None:
             parameter.data = parameter.data[order].contiguous()
-    model.config.id2label = dict(enumerate(wanted))
-    model.config.label2id = {name: number for number, name in enumerate(wanted)}
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: number for number, name in enumerate(names)}
 
 
-def _last_layer(model: PreTrainedModel) -> nn.Linear:
-    """The linear map to the classes, which the classifiers of transformers make last."""
+def _get_last_layer(model: PreTrainedModel) -> nn.Linear:
+    """Return the linear map to the classes, the last layer that the classifiers of transformers create."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear or linear[-1].out_features != model.config.num_labels:
         raise ConfigError(f"{type(model).__name__} does not end in a linear layer of its classes")
@@ -111,11 +107,11 @@ class StockOutput(ModelOutput):
 
 
 class StockClassifier(DepthModel, WithStockConfig):
-    """What is added to a classifier of transformers; every unit gets all of its N blocks.
+    """The members of `DepthModel` that are added to a classifier of transformers; all of its N blocks run.
 
     Attributes:
         own_classes: Mapping of transformers from a type of configuration to its classifier.
-        from_type: That classifier, to which this class adds.
+        from_type: That classifier, which this class extends.
     """
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
@@ -125,26 +121,24 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @classmethod
     def for_type(cls, config: PreTrainedConfig) -> Any:
-        """The class of transformers for this configuration, with the members of this one.
+        """Return the class of transformers for a configuration, with the members of this one.
 
         Raises:
             CheckpointError: If transformers has none of one stack of blocks.
-            ConfigError: If the work of its blocks is unknown.
+            ConfigError: If the multiply-accumulates of its blocks are unknown.
         """
-        place = config.name_or_path
-        own = cls.own_classes.get(type(config), None)
-        if own is None or not own.__module__.startswith("transformers."):
-            raise CheckpointError(
-                f"{place}: transformers has no classifier of {cls.depth_unit}s of {config.model_type}"
-            )
+        path = config.name_or_path
+        extended = cls.own_classes.get(type(config), None)
+        if extended is None or not extended.__module__.startswith("transformers."):
+            raise CheckpointError(f"{path}: transformers has no classifier of {cls.depth_unit}s of {config.model_type}")
         if config.is_encoder_decoder:
-            raise CheckpointError(f"{place}: {own.__name__} has two stacks of blocks, a decoder's too")
-        block_work(config, torch.ones(1))  # refuses now what could not be priced after a training
-        return _with_members(cast(Any, cls), own)  # a class, for mypy, is not Hashable
+            raise CheckpointError(f"{path}: {extended.__name__} has two stacks of blocks, a decoder's too")
+        block_work(config, torch.ones(1))  # raises before a training what its report would raise
+        return _extend_class(cast(Any, cls), extended)  # a class, for mypy, is not Hashable
 
     @classmethod
     def has_head(cls, config: PreTrainedConfig) -> bool:
-        """Whether a checkpoint says that it holds a head of this kind."""
+        """Return whether a checkpoint says that it has a head of this kind."""
         kind = cls.__name__[cls.__name__.index("For") :]
         return any(name.endswith(kind) for name in config.architectures or ())
 
@@ -152,74 +146,74 @@ class StockClassifier(DepthModel, WithStockConfig):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: PreTrainedConfig | None = None, **kwargs: Any
     ) -> Any:
-        """A model with the head that it was trained with, in float32 unless another `dtype` is given.
+        """Load a model with the head that it was trained with, in float32 unless `dtype` names another type.
 
         Args:
             pretrained_model_name_or_path: A folder or hub id.
             *args: As in transformers.
-            config: Instead of the checkpoint's own.
+            config: Configuration that replaces the checkpoint's.
             **kwargs: As in transformers.
 
         Raises:
             CheckpointError: If there is no such head, or weights are missing.
         """
-        place = pretrained_model_name_or_path
-        if place is None:
+        path = pretrained_model_name_or_path
+        if path is None:
             return super().from_pretrained(None, *args, config=config, **kwargs)
         if config is None:
-            kind = read_stored_config(place, kwargs).get("model_type")
+            kind = read_stored_config(path, kwargs).get("model_type")
             if kind is not None and kind not in CONFIG_MAPPING:
                 raise CheckpointError(
-                    f"{describe_place(place)}: holds a model of type {kind}; {cls.__name__} reads the classifiers that "
+                    f"{describe_place(path)}: holds a model of type {kind}; {cls.__name__} reads the classifiers that "
                     f"transformers has{nearest(kind, CONFIG_MAPPING)}"
                 )
             config, kwargs = AutoConfig.from_pretrained(
-                place, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
+                path, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
             )
         precision = {} if "torch_dtype" in kwargs else {"dtype": torch.float32}
         model_class = cls.for_type(config)
         if config.architectures and not cls.has_head(config):
             raise CheckpointError(
-                f"{place}: holds a {config.architectures[0]} and no {model_class.__name__}; "
-                f"model.pretrained={place} trains one"
+                f"{path}: holds a {config.architectures[0]} and no {model_class.__name__}; "
+                f"model.pretrained={path} trains one"
             )
         return super(StockClassifier, model_class).from_pretrained(
-            place, *args, config=config, **{**precision, **kwargs}
+            path, *args, config=config, **{**precision, **kwargs}
         )
 
     @property
     def max_updates(self) -> int:
-        """The number of blocks, which is every unit's depth."""
+        """The number of blocks, the depth of every unit."""
         return int(self.config.num_hidden_layers)
 
     @property
     def one_depth(self) -> int:
-        """The updates of every unit, which nothing decides."""
+        """The updates of every unit, the number of blocks."""
         return self.max_updates
 
     @property
     def longest_sequence(self) -> int | None:
-        """The most tokens it has positions for; None where they are relative."""
+        """The most tokens that it has positions for; None if they are relative."""
         return longest_sequence(self)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Pieces that it has embeddings for; None where it has no table of them."""
+        """The number of pieces that it has embeddings for; None if it has no table of them."""
         return vocabulary_size(self)
 
     def take_classes(self, names: Sequence[str]) -> None:
-        """Predict the data's classes in their order; see `adadepth.families.stock_classifier.modeling`.
+        """Reorder and name the classes of the head as the data do.
 
         Raises:
             ConfigError: If the head has other classes.
         """
         try:
-            take_classes(self, names)
+            _reorder_classes(self, names)
         except ConfigError as error:
             raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
 
     def take_padding(self, token: int | None) -> None:
-        """Take the tokenizer's id of padding where the configuration has none; it is saved with the model."""
+        """Set the tokenizer's id of padding if the configuration has none; it is saved with the model."""
         if self.config.pad_token_id is None:
             self.config.pad_token_id = token
 
@@ -235,20 +229,20 @@ class StockClassifier(DepthModel, WithStockConfig):
         inputs_embeds: Tensor | None = None,
         **options: Any,
     ) -> StockOutput:
-        """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
+        """Classify ids (B, T) under a mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
-        given = {
-            "input_ids": self._pad_as_configured(input_ids, mask),
+        inputs = {
+            "input_ids": self._set_padding_id(input_ids, mask),
             "attention_mask": mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
             **options,
         }
-        seen = {f"output_{name}": choice for name, choice in asked_to_show(self.config, options).items()}
-        outputs = super().forward(**{**accepted_inputs(encoder, given), **seen})
+        shown = {f"output_{name}": choice for name, choice in asked_to_show(self.config, options).items()}
+        outputs = super().forward(**{**accepted_inputs(encoder, inputs), **shown})
         result = StockOutput(
             logits=outputs.logits,
             hidden_states=outputs.hidden_states,
@@ -260,11 +254,11 @@ class StockClassifier(DepthModel, WithStockConfig):
             result.loss, result.loss_parts = combine_terms(terms, num_targets)
         return result
 
-    def _pad_as_configured(self, input_ids: Tensor | None, mask: Tensor) -> Tensor | None:
-        """Give padding the id by which transformers finds the last token of a text, in classes that look for it.
+    def _set_padding_id(self, input_ids: Tensor | None, mask: Tensor) -> Tensor | None:
+        """Set the id at padding by which classes of transformers that read the last token of a text find it.
 
         Raises:
-            ConfigError: If they have none to look for, and there may be padding.
+            ConfigError: If the configuration has no such id, and there may be padding.
         """
         if input_ids is None or not reads_last_token(type(self).from_type):
             return input_ids
@@ -279,7 +273,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return input_ids
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         raise NotImplementedError
 
     def _trace(self, mask: Tensor) -> DepthTrace:
@@ -289,33 +283,33 @@ class StockClassifier(DepthModel, WithStockConfig):
         return DepthTrace(self.depth_unit, depth * valid.float(), valid, depth, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of a traced batch: matrices of blocks and head; look-ups, norms are not counted.
+        """Return the multiply-accumulates of a traced batch; look-ups and norms are not counted.
 
-        A block costs what `block_work` says, the head the weights of its linear layers.
+        A block takes what `block_work` returns, the head the weights of its linear layers.
         """
         ran = trace.executed
         assert ran.tokens is not None
         assert isinstance(ran.width, int)
         tokens = ran.tokens.double()
-        needed = self._work(tokens).sum()
-        executed = self._work(torch.full_like(tokens, ran.width)).sum()
+        needed = self._compute_macs(tokens).sum()
+        executed = self._compute_macs(torch.full_like(tokens, ran.width)).sum()
         return Work(executed, executed, needed, needed)
 
-    def _work(self, length: Tensor) -> Tensor:
-        """A sequence of this length."""
-        head = sum(layer.weight.numel() for layer in self._head_layers())
+    def _compute_macs(self, length: Tensor) -> Tensor:
+        """Return the multiply-accumulates of a sequence of this length."""
+        head = sum(layer.weight.numel() for layer in self._get_head_layers())
         blocks = self.max_updates * block_work(self.config, length)
         return length * (entry_work(self.config) + blocks) + head * (length if self.depth_unit == "token" else 1.0)
 
-    def _head_layers(self) -> list[nn.Linear]:
-        """The linear layers behind the blocks, the base's pooler included."""
+    def _get_head_layers(self) -> list[nn.Linear]:
+        """Return the linear layers after the blocks, the pooler of the base included."""
         pooler = getattr(self.base_model, "pooler", None)
         encoder = set(self.base_model.modules()) - set(() if pooler is None else pooler.modules())
         return [module for module in self.modules() if isinstance(module, nn.Linear) and module not in encoder]
 
 
 class StockForSequenceClassification(StockClassifier):
-    """Classes or values of sequences."""
+    """Classification or regression of sequences."""
 
     own_classes = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     depth_unit = "sequence"
@@ -325,12 +319,12 @@ class StockForSequenceClassification(StockClassifier):
         return sequence_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return how many sequences have a target."""
+        """Count the sequences with a target."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
 
 class StockForTokenClassification(StockClassifier):
-    """A class for every token."""
+    """Classification of tokens."""
 
     own_classes = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
     depth_unit = "token"
@@ -340,33 +334,33 @@ class StockForTokenClassification(StockClassifier):
         return class_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tokens with a target, or what their classes count."""
+        """Count the tokens with a target, or sum the weights of their classes."""
         return {"task": target_weights(self.config, batch["labels"]).sum()}
 
 
 @cache
 def reads_last_token(model_class: Any) -> bool:
-    """Whether a class of transformers reads the last token that is not `config.pad_token_id`."""
+    """Return whether a class of transformers reads the last token that is not `config.pad_token_id`."""
     return "pad_token_id" in inspect.getsource(model_class.forward)
 
 
 @cache
-def _with_members(added: Any, own: Any) -> Any:
-    """A class of transformers, by its own name, so that its checkpoints name that."""
-    members = {"config_class": own.config_class, "from_type": own, "__module__": own.__module__}
-    return type(own.__name__, (added, own), members)
+def _extend_class(added: Any, extended: Any) -> Any:
+    """Return a class of transformers with added members, under its name, so that its checkpoints have that name."""
+    members = {"config_class": extended.config_class, "from_type": extended, "__module__": extended.__module__}
+    return type(extended.__name__, (added, extended), members)
 
 
 def build_on_pretrained(
     head: type[StockClassifier], settings: StockClassifierSettings, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> StockClassifier:
-    """The model that `settings.pretrained` names.
+    """Build the model that `settings.pretrained` names.
 
     Args:
-        head: For sequences or for tokens.
+        head: Class for sequences or for tokens.
         settings: The `model` group.
-        vocab_size: Size of the tokenizer, which the model must be able to read.
-        fields: What the data decide: `id2label` and `label2id`, or `num_labels`, and `problem_type`.
+        vocab_size: Size of the tokenizer, at most that of the model's vocabulary.
+        fields: Fields of the configuration that the data decide: `id2label` and `label2id`, or `num_labels`, and `problem_type`.
 
     Raises:
         ConfigError: If the tokenizer is larger than the model's.
@@ -377,13 +371,13 @@ def build_on_pretrained(
     model_class = head.for_type(config)
     if vocab_size is not None and vocab_size > config.vocab_size:
         raise ConfigError(f"model.pretrained={place}: it has {config.vocab_size} pieces, the tokenizer {vocab_size}")
-    wanted = settings.attn_implementation
-    attention = {} if wanted is None else {"attn_implementation": str(wanted)}
+    implementation = settings.attn_implementation
+    attention = {} if implementation is None else {"attn_implementation": str(implementation)}
     if not head.has_head(config):
-        return _with_new_head(model_class, place, config, fields, attention)
-    if not _fits(config, fields):
+        return _build_new_head(model_class, place, config, fields, attention)
+    if not _has_same_classes(config, fields):
         logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(head_classes(config)))
-        return _with_new_head(model_class, place, config, fields, attention)
+        return _build_new_head(model_class, place, config, fields, attention)
     config.problem_type = fields["problem_type"]
     model: Any = loaded("model.pretrained", place, model_class, config, **attention)
     if "id2label" in fields:
@@ -391,33 +385,33 @@ def build_on_pretrained(
     return model
 
 
-def _fits(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bool:
-    """Whether a head has the data's classes, or one value."""
+def _has_same_classes(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bool:
+    """Return whether a head has the data's classes, or one value."""
     if "id2label" not in fields:
         return config.num_labels == fields["num_labels"]
     return class_order(head_classes(config), list(fields["id2label"].values())) is not None
 
 
-def _with_new_head(
+def _build_new_head(
     model_class: type[StockClassifier],
     place: str,
     config: PreTrainedConfig,
     fields: Mapping[str, Any],
     attention: Mapping[str, str],
 ) -> StockClassifier:
-    """The pretrained blocks under a head with random weights, whatever head lies beside them."""
+    """Load the pretrained blocks under a head with random weights, whatever head the checkpoint has."""
     config.update(dict(fields))
-    with quiet(), told("model.pretrained", place):  # the heads are left behind on purpose
+    with quiet(), told("model.pretrained", place):  # heads are dropped on purpose
         model: StockClassifier = model_class._from_config(config, **attention)
         if is_weightless():
             return model
-        own, report = model_class.from_type.from_pretrained(
+        pretrained, report = model_class.from_type.from_pretrained(
             place, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
     blocks = f"{model.base_model_prefix}."
-    in_blocks = [each for each in report["mismatched_keys"] if each[0].startswith(blocks)]
-    refuse_mismatched(f"model.pretrained={place}", {"mismatched_keys": in_blocks})
-    kept = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
-    refuse_missing(f"model.pretrained={place}", kept)
-    model.base_model.load_state_dict(own.base_model.state_dict())
+    mismatched = [key for key in report["mismatched_keys"] if key[0].startswith(blocks)]
+    refuse_mismatched(f"model.pretrained={place}", {"mismatched_keys": mismatched})
+    missing = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
+    refuse_missing(f"model.pretrained={place}", missing)
+    model.base_model.load_state_dict(pretrained.base_model.state_dict())
     return model

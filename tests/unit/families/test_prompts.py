@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.looped.speculation import self_speculation
-from tests.unit.families.looped.looped_support import IDS
 from tests.unit.families.looped.looped_support import small as small_looped
 from tests.unit.families.par_xl_support import small_network
 
@@ -30,15 +28,11 @@ PROMPTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_no_prompt_is_one_line(name: str, prompt: str) -> None:
     model, (ids, message) = MODELS[name]().eval(), PROMPTS[prompt]
-    options: list[dict[str, Any]] = [{}]
-    if name == "looped":
-        options.append({"custom_generate": self_speculation, "draft_tokens": 2})
-    for more in options:
-        with pytest.raises(DataError, match=message) as raised:
-            model.generate(ids, max_new_tokens=2, **more)
-        assert "\n" not in str(raised.value)
-        with pytest.raises(DataError, match=message):
-            model.generate(input_ids=ids, max_new_tokens=2, **more)
+    with pytest.raises(DataError, match=message) as raised:
+        model.generate(ids, max_new_tokens=2)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(DataError, match=message):
+        model.generate(input_ids=ids, max_new_tokens=2)
 
 
 @pytest.mark.parametrize("prompt", ["no token", "no row", "one dimension", "too high", "negative"])
@@ -62,11 +56,3 @@ def test_the_number_of_layers_of_a_looped_model_is_not_set() -> None:
     config = small_looped().config
     with pytest.raises(ConfigError, match="num_hidden_layers=2: a looped model's follow from prelude, core, coda"):
         config.num_hidden_layers = 2
-
-
-def test_what_is_advised_instead_runs_and_gives_what_full_depth_gives() -> None:
-    model = small_looped()
-    drafted = model.generate(
-        IDS[:1], custom_generate=self_speculation, draft_rule="fixed:1", max_new_tokens=4, do_sample=False
-    )
-    assert torch.equal(drafted, model.generate(IDS[:1], max_new_tokens=4, do_sample=False))

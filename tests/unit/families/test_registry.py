@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import adadepth
 from adadepth.cli.composition import known_keys, model_schemas
 from adadepth.errors import ConfigError
 from adadepth.families import registry
@@ -135,3 +137,12 @@ def test_finding_families_imports_no_torch() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
     )
     assert found.stdout.strip() == "False"
+
+
+def test_an_installed_package_adds_a_name_but_replaces_none(tmp_path: Path) -> None:
+    names = {"count_wheels": "math:floor", "LoopedConfig": "math:ceil"}
+    with package_on_path(tmp_path, "toy-names", {"adadepth.names": names}):
+        assert adadepth.count_wheels is math.floor
+        assert "count_wheels" in dir(adadepth)
+        assert adadepth.LoopedConfig is not math.ceil
+    assert not hasattr(adadepth, "count_wheels")

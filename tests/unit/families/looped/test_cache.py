@@ -37,7 +37,7 @@ def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tens
 
 
 def drawn(model: Any) -> Tensor | None:
-    return model.model._drawn_at(torch.arange(16)) if model.config.start == "drawn" else None
+    return model.model._draw_states(torch.arange(16)) if model.config.start == "drawn" else None
 
 
 def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: str, states: Tensor | None) -> Any:

@@ -103,12 +103,12 @@ def test_padding_changes_nothing(kind: str) -> None:
 
 def test_drawn_states_are_those_of_their_positions() -> None:
     model = small(LoopedModel, **HUGINN)
-    states = model._drawn_at(torch.tensor([[0, 5, 700], [700, 5, 0]]))
+    states = model._draw_states(torch.tensor([[0, 5, 700], [700, 5, 0]]))
     assert torch.equal(states[0], states[1].flip(0))
-    assert 0.55 < model._drawn_at(torch.arange(600).unsqueeze(0)).std() < 0.65  # sqrt(2/5), a little cut
+    assert 0.55 < model._draw_states(torch.arange(600).unsqueeze(0)).std() < 0.65  # sqrt(2/5), a little cut
     fresh = small(LoopedModel, **HUGINN)  # in another order
-    assert torch.equal(fresh._drawn_at(torch.tensor([[5]])), states[:1, 1:2])
-    assert not torch.equal(small(LoopedModel, **HUGINN, draw_seed=1)._drawn_at(torch.tensor([[5]])), states[:1, 1:2])
+    assert torch.equal(fresh._draw_states(torch.tensor([[5]])), states[:1, 1:2])
+    assert not torch.equal(small(LoopedModel, **HUGINN, draw_seed=1)._draw_states(torch.tensor([[5]])), states[:1, 1:2])
 
 
 def test_drawn_states_are_new_in_training() -> None:

@@ -9,11 +9,18 @@ import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig, LogitsProcessorList
 
-from adadepth.errors import ConfigError
-from adadepth.families.looped.speculation import SpeculativeOutput, _Committed, self_speculation
+import adadepth
+from adadepth.contrib.decoding.continuous_batching import decode_texts
+from adadepth.contrib.decoding.speculative_decoding import SpeculativeOutput, _AcceptedTokens, self_speculation
+from adadepth.errors import ConfigError, DataError
 from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
 
 NEW = 12
+
+
+def test_it_is_a_public_name() -> None:
+    assert adadepth.self_speculation is self_speculation
+    assert adadepth.decode_texts is decode_texts
 
 
 def prompt(padded: bool) -> dict[str, Any]:
@@ -107,7 +114,7 @@ def test_a_draft_does_not_change_what_is_drawn(likeness: float) -> None:
     other, wanted = torch.randn(2, 5)
     wanted = likeness * other + (1 - likeness) * wanted
     config = GenerationConfig(do_sample=True)
-    committed = _Committed(torch.zeros(1, 1, dtype=torch.long), LogitsProcessorList(), None, config, None)
+    committed = _AcceptedTokens(torch.zeros(1, 1, dtype=torch.long), LogitsProcessorList(), None, config, None)
     draws = 6_000
     found = [committed.choose(wanted[None], committed.draft(other[None], [])).item() for _ in range(draws)]
     expected = wanted.softmax(dim=0) * draws
@@ -154,3 +161,8 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
 def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         small(**OURO).generate(**{**prompt(padded=False), **options}, custom_generate=self_speculation)
+
+
+def test_a_prompt_without_tokens_is_one_line() -> None:
+    with pytest.raises(DataError, match=r"input_ids of shape \(1, 0\)"):
+        small(**OURO).generate(torch.zeros(1, 0, dtype=torch.long), custom_generate=self_speculation, max_new_tokens=2)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.errors import ConfigError
-from adadepth.families.looped.decoding import decode_texts
 from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
 from tests.unit.families.looped.plain_cache import plain_generation
 
@@ -29,7 +29,7 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 )
 def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: str) -> None:
     model = small(**KINDS[kind]).double()
-    drawn = model.model._drawn_at(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
+    drawn = model.model._draw_states(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
     found = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
     for prompt, tokens, steps in zip(PROMPTS, found.tokens, found.exit_steps, strict=True):
         expected = plain_generation(model.config, model.state_dict(), prompt, 6, rule, policy, drawn)

@@ -1,16 +1,16 @@
-"""Self-speculation: a looped model drafts tokens with few of its loops and verifies them with all, in one go.
+"""Self-speculative decoding: a looped model drafts tokens with few of its loops and verifies them with all, in one go.
 
-Loops 1..n of a token read loops 1..n of earlier tokens and nothing else. So what a draft has run is the beginning of
-what full depth runs: its states are kept, and a verification runs the loops that are missing, for all drafted tokens
-at once. With k tokens drafted by n of N loops a round is k n + (N - n) passes of the core instead of k N, and its
-result is what full depth would have said: the same tokens where the likeliest are taken, the same distribution where
-tokens are drawn (Leviathan et al. 2023, arXiv 2211.17192; drafts by first layers: LayerSkip, arXiv 2404.16710).
+Loops 1..n of a token read loops 1..n of earlier tokens and nothing else. So the loops of a draft are the first loops of
+full depth: its states are stored, and a verification runs the loops that are missing, for all drafted tokens at once.
+With k tokens drafted by n of N loops, a round takes k n + (N - n) passes of the core instead of k N. Its result is that
+of full depth: the same tokens in greedy decoding, the same distribution in sampling (Leviathan et al. 2023, arXiv
+2211.17192; drafts by first layers: LayerSkip, arXiv 2404.16710).
 
-A draft may leave by any exit rule. When a token goes on to a loop that drafts before it have not had, they have it in
-the same pass, so that no token ever misses an earlier one. A coda is read anew for every draft and has one place a
-layer: a draft's entry, made of few loops, gives way to that of all loops when the token is verified.
+A draft may exit by any exit rule. When a token goes on to a loop that earlier drafts have not run, they run it in the
+same pass, so that no token ever misses an earlier one. A coda runs again for every draft and has one entry a layer: a
+draft's entry, made of few loops, gives way to that of all loops when the token is verified.
 
-Shape legend: T tokens, D width, V pieces, N loops, P, C and Q layers of prelude, core and coda.
+Shape legend: T tokens, D width, V pieces, N loops.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed
 
 @dataclass
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """What `generate(return_dict_in_generate=True)` gives, and what it took behind the prompt.
+    """The output of `generate(return_dict_in_generate=True)`, with counts of the work after the prompt.
 
     Attributes:
-        drafted: Tokens that were drafted.
-        accepted: Those of them that full depth agreed to.
-        core_passes: How often the core ran, for one token or several at once.
-        token_loops: Loops of all tokens, those of drafts that were refused included.
+        drafted: Drafted tokens.
+        accepted: Drafted tokens that full depth agreed to.
+        core_passes: Passes of the core, for one token or several at once.
+        token_loops: Loops of all tokens, those of refused drafts included.
     """
 
     drafted: int | None = None
@@ -64,7 +64,7 @@ def self_speculation(
 ) -> SpeculativeOutput | Tensor:
     """Decode one text as `generate` does at full depth, in fewer passes of the core.
 
-    It is a way of decoding for `generate` of transformers, which prepares all arguments but the two of drafts:
+    It is a decoding method for `generate` of transformers, which prepares all arguments but the two of drafts:
 
         model.generate(input_ids, custom_generate=self_speculation, draft_rule="fixed:1", draft_tokens=4)
 
@@ -75,12 +75,12 @@ def self_speculation(
     Args:
         model: A looped language model.
         input_ids: The prompt, (1, T); padding on the left has attention_mask 0.
-        logits_processor: Of `generate`; drafts and verifications both pass it.
-        stopping_criteria: Of `generate`, asked after every token.
-        generation_config: Of `generate`.
+        logits_processor: Processor from `generate`; drafts and verifications both pass it.
+        stopping_criteria: Criteria from `generate`, evaluated after every token.
+        generation_config: Configuration from `generate`.
         synced_gpus: Must be False.
-        streamer: Gets every token that is kept, where it is handed over.
-        draft_rule: After which loop a drafted token is read. One that all N loops have run needs no verification.
+        streamer: Receiver of every accepted token; None: there is none.
+        draft_rule: Rule that says after which loop a drafted token is read; one read after all N needs no verification.
         draft_tokens: k, tokens that are drafted before a verification.
         **model_kwargs: attention_mask, past_key_values and num_loops.
 
@@ -97,30 +97,28 @@ def self_speculation(
         raise ConfigError(f"draft_rule={rule.label}: mixes all loops, so that a draft saves none")
     if STATES in rule.needs:
         raise ConfigError(f"draft_rule={rule.label}: reads how states move, which drafts do not keep")
-    text = _Text(model, model_kwargs["past_key_values"], model_kwargs.get("attention_mask"), loops)
-    committed = _Committed(input_ids, logits_processor, stopping_criteria, generation_config, streamer)
-    committed.take(committed.choose(text.read_prompt(input_ids)[:, -1]))
+    drafter = _Drafter(model, model_kwargs["past_key_values"], model_kwargs.get("attention_mask"), loops)
+    text = _AcceptedTokens(input_ids, logits_processor, stopping_criteria, generation_config, streamer)
+    text.append(text.choose(drafter.read_prompt(input_ids)[:, -1]))
     drafted = accepted = 0
-    while not committed.ended:
-        drafts = _drafts(text, committed, rule, min(draft_tokens, committed.room))
-        right = _verify(text, committed, drafts)
-        drafted, accepted = drafted + len(drafts), accepted + right
+    while not text.ended:
+        drafts = _draft_tokens(drafter, text, rule, min(draft_tokens, text.max_new))
+        drafted += len(drafts)
+        accepted += _verify_drafts(drafter, text, drafts)
     if streamer is not None:
         streamer.end()
     if not generation_config.return_dict_in_generate:
-        return committed.ids
-    ids, scores, logits = (
-        cast(Any, each) for each in (committed.ids, tuple(committed.scores), tuple(committed.logits))
-    )
+        return text.ids
+    ids, scores, logits = (cast(Any, values) for values in (text.ids, tuple(text.scores), tuple(text.logits)))
     return SpeculativeOutput(
         sequences=ids,
         scores=scores if generation_config.output_scores else None,
         logits=logits if generation_config.output_logits else None,
-        past_key_values=text.cache,
+        past_key_values=drafter.cache,
         drafted=drafted,
         accepted=accepted,
-        core_passes=text.core_passes,
-        token_loops=text.token_loops,
+        core_passes=drafter.core_passes,
+        token_loops=drafter.token_loops,
     )
 
 
@@ -130,10 +128,10 @@ def _check(
     config: GenerationConfig,
     synced_gpus: bool,
     draft_tokens: int,
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     for name in ("exit_rule", "initial_state", "inputs_embeds"):
-        if given.get(name) is not None:
+        if options.get(name) is not None:
             raise ConfigError(f"{name}: self-speculation verifies token ids with all loops, and takes none")
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name) and config.return_dict_in_generate:
@@ -145,8 +143,8 @@ def _check(
         )
     if draft_tokens < 1:
         raise ConfigError(f"draft_tokens={draft_tokens} must be at least 1")
-    cache = given.get("past_key_values")
-    if not isinstance(cache, DynamicCache) or not given.get("use_cache", True):
+    cache = options.get("past_key_values")
+    if not isinstance(cache, DynamicCache) or not options.get("use_cache", True):
         kind = type(cache).__name__ if cache is not None else "none"
         raise ConfigError(f"self-speculation takes back what was refused: it needs a DynamicCache, not {kind}")
     if synced_gpus or model.training:
@@ -158,99 +156,100 @@ def _check(
 
 @dataclass
 class _Draft:
-    """A drafted token, (1,), and the distribution that it was drawn from, (V,); None if it is the likeliest."""
+    """A drafted token, (1,), and the distribution that it was sampled from, (V,); None in greedy decoding."""
 
     token: Tensor
     distribution: Tensor | None
 
 
-class _Committed:
-    """The tokens that full depth has agreed to, and how tokens are chosen."""
+class _AcceptedTokens:
+    """The tokens that full depth has agreed to, and the choice of further ones."""
 
     def __init__(self, ids: Tensor, processor: Any, criteria: Any, config: GenerationConfig, streamer: Any) -> None:
         self.ids, self.ended = ids, False
         self.scores: list[Tensor] = []
         self.logits: list[Tensor] = []
         self._processor, self._criteria, self._streamer = processor, criteria, streamer
-        self._draws = bool(config.do_sample)
+        self._samples = bool(config.do_sample)
 
     @property
-    def room(self) -> int:
-        """How many tokens may follow at most."""
+    def max_new(self) -> int:
+        """The most tokens that may follow."""
         longest = getattr(self._criteria, "max_length", None)
         return 2**31 if longest is None else max(longest - self.ids.shape[1], 1)
 
-    def distribution(self, logits: Tensor, drafts: Iterable[_Draft] = ()) -> Tensor:
-        """Scores of the token behind these drafts, (1, V), of logits (1, V)."""
+    def process(self, logits: Tensor, drafts: Iterable[_Draft] = ()) -> Tensor:
+        """Return the scores of the token after these drafts, (1, V), of logits (1, V)."""
         ids = torch.cat([self.ids, *(draft.token.unsqueeze(0) for draft in drafts)], dim=1)
         scores: Tensor = self._processor(ids, logits.float())
         return scores
 
-    def draft(self, logits: Tensor, before: list[_Draft]) -> _Draft:
-        """Choose a draft from logits (1, V)."""
-        scores = self.distribution(logits, before)
-        if not self._draws:
+    def draft(self, logits: Tensor, drafts: list[_Draft]) -> _Draft:
+        """Choose the draft after these drafts from logits (1, V)."""
+        scores = self.process(logits, drafts)
+        if not self._samples:
             return _Draft(scores.argmax(dim=-1), None)
-        shares = scores.softmax(dim=-1)[0]
-        return _Draft(shares.multinomial(1), shares)
+        probabilities = scores.softmax(dim=-1)[0]
+        return _Draft(probabilities.multinomial(1), probabilities)
 
     def choose(self, logits: Tensor, draft: _Draft | None = None) -> Tensor:
-        """The token (1,) that full depth says, of logits (1, V); the draft's own token if it agrees to it."""
-        scores = self.distribution(logits)
+        """Choose the token (1,) of full depth from logits (1, V): the draft's own token if it is accepted."""
+        scores = self.process(logits)
         self.logits.append(logits.float())
         self.scores.append(scores)
-        if not self._draws:
+        if not self._samples:
             return scores.argmax(dim=-1)
-        shares = scores.softmax(dim=-1)[0]
+        probabilities = scores.softmax(dim=-1)[0]
         if draft is None:
-            return shares.multinomial(1)
+            return probabilities.multinomial(1)
         assert draft.distribution is not None
-        if torch.rand((), device=shares.device) * draft.distribution[draft.token] < shares[draft.token]:
+        uniform = torch.rand((), device=probabilities.device)
+        if uniform * draft.distribution[draft.token] < probabilities[draft.token]:
             return draft.token
-        left = (shares - draft.distribution).clamp(min=0)
-        return (left if left.any() else shares).multinomial(1)
+        residual = (probabilities - draft.distribution).clamp(min=0)
+        return (residual if residual.any() else probabilities).multinomial(1)
 
-    def take(self, token: Tensor) -> None:
-        """A text has one more token, (1,)."""
+    def append(self, token: Tensor) -> None:
+        """Append a token, (1,), and see whether the text has ended."""
         self.ids = torch.cat([self.ids, token.unsqueeze(0)], dim=1)
         if self._streamer is not None:
             self._streamer.put(token.cpu())
         self.ended = bool(self._criteria(self.ids, tuple(self.scores)).all())
 
 
-def _drafts(text: _Text, committed: _Committed, rule: ExitRule, count: int) -> list[_Draft]:
-    """Up to `count` tokens behind the last one, fewer if one has had all loops: there is nothing to draft behind it."""
+def _draft_tokens(drafter: _Drafter, text: _AcceptedTokens, rule: ExitRule, count: int) -> list[_Draft]:
+    """Draft up to `count` tokens; fewer if one has run all loops, since nothing can be drafted after it."""
     drafts: list[_Draft] = []
-    token = committed.ids[:, -1]
+    token = text.ids[:, -1]
     while len(drafts) < count:
-        logits = text.draft(token, rule)
+        logits = drafter.draft(token, rule)
         if logits is None:
             break
-        drafts.append(committed.draft(logits, drafts))
+        drafts.append(text.draft(logits, drafts))
         token = drafts[-1].token
     return drafts
 
 
-def _verify(text: _Text, committed: _Committed, drafts: list[_Draft]) -> int:
-    """Keep the drafts that full depth agrees to, and the token that it says in place of the next; returns how many."""
-    logits, taken, right = text.verify(), 0, 0
-    while taken < len(logits) and right == taken and not committed.ended:
+def _verify_drafts(drafter: _Drafter, text: _AcceptedTokens, drafts: list[_Draft]) -> int:
+    """Append the accepted drafts and full depth's choice for the next token; returns the number of accepted drafts."""
+    logits, taken, accepted = drafter.verify(), 0, 0
+    while taken < len(logits) and accepted == taken and not text.ended:
         draft = drafts[taken] if taken < len(drafts) else None
-        token = committed.choose(logits[taken : taken + 1], draft)
-        committed.take(token)
-        right += draft is not None and bool(token == draft.token)
+        token = text.choose(logits[taken : taken + 1], draft)
+        text.append(token)
+        accepted += draft is not None and bool(token == draft.token)
         taken += 1
-    text.keep(taken)
-    return right
+    drafter.keep(taken)
+    return accepted
 
 
 # ---- Loops
 
 
-class _Text:
-    """A text whose last tokens are in the middle of their loops.
+class _Drafter:
+    """A text whose last tokens are in the middle of their loops: they are pending.
 
-    Of the pending tokens, a later one never has had more loops than an earlier one.
+    Of the pending tokens, a later one never has run more loops than an earlier one.
     """
 
     def __init__(self, model: LoopedForCausalLM, cache: DynamicCache, mask: Tensor | None, loops: int) -> None:
@@ -263,9 +262,9 @@ class _Text:
         self._coda = range(first, first + config.coda)
 
     def read_prompt(self, ids: Tensor) -> Tensor:
-        """Logits of full depth behind the last token, (1, 1, V), of a prompt (1, T) that the cache may know in part."""
-        known = self.cache.get_seq_length()
-        run = self._inner.begin(ids[:, known:], self._mask, None, self.cache, num_loops=self._loops)
+        """Return full depth's logits after the last token of a prompt (1, T), cached in part: (1, 1, V)."""
+        cached = self.cache.get_seq_length()
+        run = self._inner.begin(ids[:, cached:], self._mask, None, self.cache, num_loops=self._loops)
         while run.done < self._loops:
             self._inner.loop(run)
         self._length = ids.shape[1]
@@ -273,60 +272,60 @@ class _Text:
         return logits
 
     def draft(self, token: Tensor, rule: ExitRule) -> Tensor | None:
-        """Logits (1, V) where a rule reads the next token, (1,); None if it has had all loops then."""
+        """Return logits (1, V) where a rule reads the next token, (1,); None if it has then run all loops."""
         if self._mask is not None:
             self._mask = torch.cat([self._mask, self._mask.new_ones(1, 1)], dim=1)
         run = self._inner.begin(token.unsqueeze(0), self._mask, None, self.cache, num_loops=self._loops)
         self._pending.append(run)
-        everybody = torch.ones(1, dtype=torch.bool, device=token.device)
-        reading = LoopReading(None, self._model.lm_head, rule, everybody)
+        running = torch.ones(1, dtype=torch.bool, device=token.device)
+        reading = LoopReading(None, self._model.lm_head, rule, running)
         reading.start(token.device)
-        reads = LOGITS in rule.needs and not isinstance(rule, Fixed)
+        reads_logits = LOGITS in rule.needs and not isinstance(rule, Fixed)
         while True:
             self._loop(run.done)
             if run.done == self._loops:
                 return None
-            read = self._read_draft(run) if reads else None
+            read = self._read_draft(run) if reads_logits else None
             halting = self._inner.gate(run.normed)[:, 0] if self._model.config.gate else None
-            if reading.exits(run.done, self._loops, everybody, read, halting):
+            if reading.exits(run.done, self._loops, running, read, halting):
                 break
         logits: Tensor = self._model.lm_head(self._read_draft(run) if read is None else read)
         return logits
 
     def verify(self) -> Tensor:
-        """Give the pending tokens all loops; logits of full depth behind each of them, (T, V)."""
+        """Run all loops of the pending tokens; returns full depth's logits after each of them, (T, V)."""
         for loop in range(self._pending[-1].done, self._loops):
             self._loop(loop)
         _crop(self.cache, self._coda, self._length)
-        logits: Tensor = self._model.lm_head(self._inner.read(self._joined(self._pending)))
+        logits: Tensor = self._model.lm_head(self._inner.read(self._join(self._pending)))
         return logits[0]
 
     def keep(self, count: int) -> None:
-        """Only the first pending tokens were right: take the others back."""
-        back = len(self._pending) - count
+        """Keep the first pending tokens and discard the rest."""
+        discarded = len(self._pending) - count
         self._length += count
         _crop(self.cache, range(len(self.cache.layers)), self._length)
-        self._mask = self._mask[:, : self._mask.shape[1] - back] if self._mask is not None else None
+        self._mask = self._mask[:, : self._mask.shape[1] - discarded] if self._mask is not None else None
         self._pending = []
 
     def _loop(self, done: int) -> None:
-        """One more loop of all pending tokens that have had so many, which are the last ones."""
+        """Run one more loop of the pending tokens that have run `done`, which are the last ones."""
         runs = [run for run in self._pending if run.done == done]
-        joined = self._joined(runs)
+        joined = self._join(runs)
         normed = self._inner.loop(joined)
         self.core_passes += 1
         self.token_loops += len(runs)
         for number, run in enumerate(runs):
-            here = slice(number, number + 1)
-            run.state, run.normed, run.done = joined.state[:, here], normed[:, here], joined.done
+            column = slice(number, number + 1)
+            run.state, run.normed, run.done = joined.state[:, column], normed[:, column], joined.done
 
     def _read_draft(self, run: Looping) -> Tensor:
-        """R of the last pending token, (1, D), by a coda that is at the place of full depth."""
+        """Return r of the last pending token, (1, D), with the coda's entries those of full depth."""
         _crop(self.cache, self._coda, self._length + len(self._pending) - 1)
         return self._inner.read(replace(run, done=run.loops))[:, -1]
 
-    def _joined(self, runs: list[Looping]) -> Looping:
-        """The last pending tokens as one batch of T tokens, all of which have had as many loops."""
+    def _join(self, runs: list[Looping]) -> Looping:
+        """Join the last pending tokens, all of which have run as many loops, into one batch of T tokens."""
         if len(runs) == 1:
             return replace(runs[0])
         first, config = runs[0], self._model.config
@@ -334,18 +333,18 @@ class _Text:
             torch.cat([getattr(run, name) for run in runs], dim=1) for name in ("embedded", "state", "positions")
         )
         normed = None if first.normed is None else torch.cat([cast(Tensor, run.normed) for run in runs], dim=1)
-        before = self._length + len(self._pending) - len(runs)
-        of: Any = config if config.base_config is None else config.base_config
-        waiting: Any = _Before(self.cache, before)
-        masks: Any = create_masks_for_generate(of, embedded, self._mask, waiting, positions)
-        rotation = tuple(torch.cat(each, dim=1) for each in zip(*(run.rotation for run in runs), strict=True))
+        length = self._length + len(self._pending) - len(runs)
+        masked: Any = config if config.base_config is None else config.base_config
+        view: Any = _TruncatedCacheView(self.cache, length)
+        masks: Any = create_masks_for_generate(masked, embedded, self._mask, view, positions)
+        rotation = tuple(torch.cat(tables, dim=1) for tables in zip(*(run.rotation for run in runs), strict=True))
         return replace(
             first, embedded=embedded, state=state, normed=normed, positions=positions, masks=masks, rotation=rotation
         )
 
 
-class _Before:
-    """A cache that has so many tokens: where some wait for their loops, layers do not have equally many."""
+class _TruncatedCacheView:
+    """A cache seen as one of `length` tokens: while tokens are pending, its layers differ in length."""
 
     def __init__(self, cache: DynamicCache, length: int) -> None:
         self._cache, self._length = cache, length
@@ -363,9 +362,9 @@ class _Before:
         return getattr(self._cache, name)
 
 
-def _crop(cache: DynamicCache, numbers: Iterable[int], length: int) -> None:
-    """Leave so many tokens in these layers of a cache, where they have more."""
-    for number in numbers:
+def _crop(cache: DynamicCache, layers: Iterable[int], length: int) -> None:
+    """Cut these layers of a cache to `length` tokens, where they have more."""
+    for number in layers:
         if number < len(cache.layers):
             layer = cache.layers[number]
             layer.crop(min(length - int(layer.get_seq_length()), 0))

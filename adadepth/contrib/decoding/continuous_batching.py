@@ -1,0 +1,463 @@
+"""Continuous batching of texts whose tokens exit at different loops.
+
+The core's weights are the same in every loop, so a batch need not be at the same loop. A batch has *slots*; each holds
+a text, whose newest token is at a loop of its own. A pass runs the core once for all slots. A text whose token has
+exited goes on with its next token in the next pass, and a slot whose text has ended takes the next prompt. So all slots
+are busy until the prompts are used up. Time follows the sum of all tokens' loops over the slots, not the largest loop
+of every step (depth-wise batching, Bae et al. 2024, arXiv 2410.20672; there it was simulated).
+
+The cache policy says what later tokens read of a token that exited at loop e:
+
+    all      its own loop n at every loop n: all tokens run N loops, an exit decides only which one is read
+    frozen   its own loop n <= e; beyond, the keys and values that each core layer makes of what a loop would begin with
+             at the state s_e. The loops n > e of that token are not run
+
+A coda runs after every loop, as in `LoopedForCausalLM` (after the last one only if the rule is `fixed`); after an exit
+its entries are repeated at later loops. The tokens of a text depend on that text alone.
+
+Shape legend: A busy slots, T tokens of a prompt, M tokens of a pass, D width, V pieces, N loops.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
+from adadepth.errors import ConfigError
+from adadepth.families.looped.compaction import keys_and_values
+from adadepth.families.looped.heads import LoopedForCausalLM
+from adadepth.families.looped.modeling import Looping
+from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, widened
+
+_POLICIES = ("all", "frozen")
+
+
+@dataclass
+class DecodingWork:
+    """Counts of what decoding ran.
+
+    Attributes:
+        passes: Passes of the core, for all slots at once.
+        loops: Loops of all new tokens, one by one.
+        heads: Predictions made for new tokens.
+        frozen: Exited tokens whose keys and values of later loops were made.
+        prompt_loops: Loops of all prompts' tokens.
+    """
+
+    passes: int = 0
+    loops: int = 0
+    heads: int = 0
+    frozen: int = 0
+    prompt_loops: int = 0
+
+
+@dataclass
+class DecodedTexts:
+    """The result of `decode_texts`.
+
+    Attributes:
+        tokens: New tokens of every text, int64 (n,) each; the last is the end-of-text token, if there is one.
+        exit_steps: Loop after which each of them was read, from 1, int64 (n,) each.
+        work: Counts of what was run.
+    """
+
+    tokens: list[Tensor]
+    exit_steps: list[Tensor]
+    work: DecodingWork
+
+
+@torch.no_grad()
+def decode_texts(
+    model: LoopedForCausalLM,
+    prompts: Sequence[Sequence[int] | Tensor],
+    generation_config: GenerationConfig | None = None,
+    *,
+    places: int = 8,
+    exit_rule: str | ExitRule | None = None,
+    num_loops: int | None = None,
+    cache_policy: str = "frozen",
+    seeds: Sequence[int] | None = None,
+) -> DecodedTexts:
+    """Continue texts of different lengths in slots, in which each token exits at its own loop.
+
+    Args:
+        model: A looped language model, not in training.
+        prompts: Token ids of each text, without padding.
+        generation_config: Settings as for `generate`: greedy or sampled tokens, processors, ends, max_new_tokens.
+        places: Number of slots: texts that are decoded at the same time.
+        exit_rule: Rule that says after which loop a token is read; None: the configuration's, else after the last.
+        num_loops: N; None: the model's.
+        cache_policy: `all` or `frozen`, see the module.
+        seeds: Seed of each text's samples; None: 0, 1, 2...
+
+    Raises:
+        ConfigError: If the model or the generation configuration asks for what is not served here.
+    """
+    generating: Any = model  # transformers types these methods for models of its own
+    config, _ = generating._prepare_generation_config(generation_config)
+    loops = model.config.loops(num_loops)
+    rule = model.rule(exit_rule, loops, model.config.vocab_size)
+    _check(model, config, rule, places, cache_policy, prompts, seeds)
+    texts = [
+        _Text([int(token) for token in prompt], torch.Generator().manual_seed(seed), _max_length(config, len(prompt)))
+        for prompt, seed in zip(prompts, seeds or range(len(prompts)), strict=True)
+    ]
+    with use_slot_attention(model):
+        slots = min(places, len(texts))
+        batcher = _ContinuousBatcher(model, texts, _TokenSampler(model, config), rule, slots, loops, cache_policy)
+        batcher.run()
+    return DecodedTexts(
+        [torch.tensor(text.ids[text.prompt_length :], dtype=torch.int64) for text in texts],
+        [torch.tensor(text.exit_steps, dtype=torch.int64) for text in texts],
+        batcher.work,
+    )
+
+
+_SERVED = "decode_texts"
+
+
+def _check(
+    model: LoopedForCausalLM,
+    config: GenerationConfig,
+    rule: ExitRule,
+    places: int,
+    policy: str,
+    prompts: Sequence[Any],
+    seeds: Sequence[int] | None,
+) -> None:
+    if policy not in _POLICIES:
+        raise ConfigError(f"cache_policy={policy}: must be one of {', '.join(_POLICIES)}")
+    if places < 1:
+        raise ConfigError(f"places={places} must be at least 1")
+    if seeds is not None and len(seeds) != len(prompts):
+        raise ConfigError(f"seeds: {len(seeds)} of them for {len(prompts)} prompts")
+    if not all(len(prompt) for prompt in prompts):
+        raise ConfigError("prompts: every text begins with at least one token")
+    if rule.mixes:
+        raise ConfigError(f"exit_rule={rule.label}: mixes all loops, so that no token exits")
+    if STATES in rule.needs:
+        raise ConfigError(f"exit_rule={rule.label}: reads how states move, which {_SERVED} does not keep")
+    if model.training:
+        raise ConfigError(f"{_SERVED}: the model is in training; model.eval() ends that")
+    if model.config.queries != "state":
+        raise ConfigError(f"queries={model.config.queries}: {_SERVED} serves models with queries=state")
+    kind = getattr(getattr(model.model, "rotary_emb", None), "rope_type", "default")
+    if kind in ("dynamic", "longrope"):
+        raise ConfigError(f"rope_type={kind}: {_SERVED} needs positions that do not depend on a text's length")
+    for name, served in (("num_beams", 1), ("num_return_sequences", 1), ("stop_strings", None), ("max_time", None)):
+        if getattr(config, name, served) not in (served, None):
+            raise ConfigError(f"{name}={getattr(config, name)}: {_SERVED} serves {served} only")
+
+
+def _max_length(config: GenerationConfig, prompt: int) -> int:
+    """Return the most tokens that a text may have, its prompt included."""
+    return int(config.max_length or 20) if config.max_new_tokens is None else prompt + int(config.max_new_tokens)
+
+
+# ---- Texts and the choice of their tokens
+
+
+@dataclass
+class _Text:
+    """A text and the state of its newest tokens: those of the prompt at first, then one.
+
+    Attributes:
+        ids: Token ids of the prompt and of what follows.
+        generator: Generator of its samples.
+        max_length: The most tokens that it may have.
+        prompt_length: Tokens of the prompt.
+        exit_steps: Loop after which each new token was read.
+        slot: Slot that holds it.
+        running: Positions of the newest tokens that still loop.
+        done: Loops that these have run.
+        undecided: Whether each of these has not exited.
+        exit_step: Loop after which the last token was read; 0: it has not exited.
+        readout: r (1, D) of the last token at its exit, or its prediction (1, V) where the rule reads that.
+    """
+
+    ids: list[int]
+    generator: torch.Generator
+    max_length: int
+    prompt_length: int = field(init=False)
+    exit_steps: list[int] = field(default_factory=list)
+    slot: int = -1
+    running: list[int] = field(default_factory=list)
+    done: int = 0
+    undecided: list[bool] = field(default_factory=list)
+    exit_step: int = 0
+    readout: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.ids)
+
+    def start(self) -> None:
+        """Put the newest tokens before their first loop."""
+        first = len(self.ids) - 1 if self.exit_steps else 0
+        self.running, self.done, self.exit_step = list(range(first, len(self.ids))), 0, 0
+        self.undecided = [True] * len(self.running)
+
+
+_IGNORING_IDS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
+
+
+class _TokenSampler:
+    """The choice of tokens from predictions, by a generation configuration."""
+
+    def __init__(self, model: Any, config: GenerationConfig) -> None:
+        self._model, self._config = model, config
+        ends = config.eos_token_id
+        self.ends = set(() if ends is None else [ends] if isinstance(ends, int) else ends)
+        self._processors: dict[int, Any] = {}
+        model._prepare_special_tokens(config, device=model.device)
+
+    def sample(self, texts: Sequence[_Text], logits: Tensor) -> list[int]:
+        """Choose a token for every text from logits (A, V)."""
+        scores = self._process(texts, logits.float())
+        if not self._config.do_sample:
+            likeliest: list[int] = scores.argmax(dim=-1).tolist()
+            return likeliest
+        cumulative = scores.softmax(dim=-1).cumsum(dim=-1)
+        uniform = torch.cat([torch.rand(1, 1, generator=text.generator) for text in texts]).to(cumulative)
+        # The first token whose sum is above the number: one of probability 0 never is.
+        threshold = uniform * cumulative[:, -1:]
+        sampled: list[int] = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).tolist()
+        return sampled
+
+    def _process(self, texts: Sequence[_Text], logits: Tensor) -> Tensor:
+        processors = [self._get_processor(text) for text in texts]
+        if not any(processors):
+            return logits
+        if all(isinstance(step, _IGNORING_IDS) for step in processors[0]):
+            ids = torch.zeros(len(texts), 1, dtype=torch.int64, device=logits.device)
+            scores: Tensor = processors[0](ids, logits)
+            return scores
+        ids_of_texts = [torch.tensor([text.ids], device=logits.device) for text in texts]
+        rows = zip(processors, ids_of_texts, logits.split(1), strict=True)
+        return torch.cat([processor(ids, row) for processor, ids, row in rows])
+
+    def _get_processor(self, text: _Text) -> Any:
+        if text.prompt_length not in self._processors:
+            ids = torch.tensor([text.ids[: text.prompt_length]])
+            self._processors[text.prompt_length] = self._model._get_logits_processor(
+                self._config, text.prompt_length, ids, device=self._model.device, model_kwargs={}
+            )
+        return self._processors[text.prompt_length]
+
+
+# ---- Passes
+
+
+class _ContinuousBatcher:
+    """Continuous batching: decodes many texts in a fixed number of slots; each pass runs one loop for M tokens.
+
+    The M tokens of a pass are a batch of M rows of one token each.
+    """
+
+    def __init__(
+        self,
+        model: LoopedForCausalLM,
+        texts: Sequence[_Text],
+        sampler: _TokenSampler,
+        rule: ExitRule,
+        slots: int,
+        loops: int,
+        policy: str,
+    ) -> None:
+        self.work = DecodingWork()
+        self._model, self._inner, self._sampler, self._rule = model, model.model, sampler, rule
+        self._waiting, self._free, self._loops = deque(texts), list(range(slots)), loops
+        self._freezes = policy == "frozen"
+        self._fixed = rule.k if isinstance(rule, Fixed) else None  # the one loop that is read
+        self._reads_logits = LOGITS in rule.needs and self._fixed is None
+        self._reads_gate = HALTING_SIGNAL in rule.needs
+        capacity = max((text.max_length for text in texts), default=1)
+        self._cache: Any = SlotCache(self._inner, slots, loops, capacity)
+        positions = torch.arange(capacity).unsqueeze(0)
+        self._rotation = self._inner.rotation(self._inner.embed_tokens.weight[:1, None], positions)
+        self._busy: list[_Text] = []
+        self._state = self._embedded = self._memory = torch.zeros(0)
+
+    def run(self) -> None:
+        """Decode all texts."""
+        while self._waiting or self._busy:
+            starting = []
+            while self._free and self._waiting:
+                text = self._waiting.popleft()
+                if len(text.ids) < text.max_length:
+                    text.slot = self._free.pop()
+                    starting.append(text)
+            if starting:
+                self._update_batch(list(range(len(self._state))), self._busy, starting)
+            if self._busy:
+                self._run_pass()
+
+    def _update_batch(self, rows: list[int], staying: list[_Text], starting: Sequence[_Text]) -> None:
+        """Keep the rows of the texts that stay, and add the newest tokens of those that start behind them."""
+        if len(rows) < len(self._state):
+            index = torch.tensor(rows, dtype=torch.int64)
+            self._state, self._embedded, self._memory = (
+                values[index] if len(values) else values for values in (self._state, self._embedded, self._memory)
+            )
+        self._busy = staying + list(starting)
+        if not starting:
+            return
+        run, memory = self._start(starting)
+        columns = max(self._memory.shape[-1] if rows else 0, memory.shape[1])
+        self._memory, memory = widened(self._memory, columns) if rows else self._memory, widened(memory, columns)
+        # Where nothing is injected, the embeddings are not read again.
+        added = (run.state, run.embedded if self._model.config.injection != "none" else self._embedded[:0], memory)
+        self._state, self._embedded, self._memory = (
+            torch.cat([old, new]) if rows and len(new) else new
+            for old, new in zip((self._state, self._embedded, self._memory), added, strict=True)
+        )
+
+    def _start(self, texts: Sequence[_Text]) -> tuple[Looping, Tensor]:
+        """Return the newest tokens of texts before their first loop, and the memory of the rule for them."""
+        for text in texts:
+            text.start()
+        ids = [[text.ids[position]] for text in texts for position in text.running]
+        embedded = self._inner.embed(torch.tensor(ids))
+        run = self._build_batch(embedded, embedded, texts)
+        if len(self._inner.prelude):
+            self._cache.set_groups([SlotTokens(text.slot, None, text.running) for text in texts])
+            run.embedded = self._inner.prelude(embedded, None, run, 0, 0)
+        run.state = self._inner.first_state(run)
+        if self._fixed is not None:
+            return run, torch.zeros(len(ids), 0)
+        return run, torch.cat([self._rule.start(len(t.running), embedded.device, t.generator) for t in texts])
+
+    def _build_batch(self, embedded: Tensor, state: Tensor, texts: Sequence[_Text]) -> Looping:
+        """Return the running tokens of texts, (M, 1, D), as a batch."""
+        positions = torch.tensor([position for text in texts for position in text.running])
+        rotation = tuple(table[0, positions].unsqueeze(1) for table in self._rotation)
+        return Looping(embedded, state, None, positions.unsqueeze(1), None, rotation, self._cache, self._loops)
+
+    # ---- A pass
+
+    def _run_pass(self) -> None:
+        """Run one more loop of all tokens."""
+        texts = self._busy
+        self._cache.set_groups([SlotTokens(text.slot, text.done, text.running) for text in texts])
+        run = self._build_batch(self._embedded if len(self._embedded) else self._state, self._state, texts)
+        normed = self._inner.loop(run)
+        self._state = run.state
+        self._count_pass(texts)
+        for text in texts:
+            text.done += 1
+        read = self._read(run)
+        exits, logits = self._decide_exits(texts, read, normed)
+        self._remove_exited(texts, exits, run, read if logits is None else logits)
+
+    def _count_pass(self, texts: Sequence[_Text]) -> None:
+        self.work.passes += 1
+        for text in texts:
+            if text.exit_steps:
+                self.work.loops += 1
+            else:
+                self.work.prompt_loops += len(text.running)
+
+    def _read(self, run: Looping) -> Tensor:
+        """Return r of all tokens, (M, D); with a coda and a fixed rule, the state where no token is read."""
+        if self._inner.coda and self._fixed is not None and all(text.done != self._fixed for text in self._busy):
+            return run.state[:, 0]
+        run.done = run.loops  # the coda's number in the cache; the cache knows which loop a token has run
+        return self._inner.read(run)[:, 0]
+
+    def _decide_exits(self, texts: Sequence[_Text], read: Tensor, normed: Tensor) -> tuple[list[bool], Tensor | None]:
+        """Return which tokens exit now, (M,), and their predictions (M, V), if the rule reads them."""
+        steps = [text.done for text in texts for _ in text.running]
+        if self._fixed is not None:
+            return [step == self._fixed for step in steps], None
+        logits = self._model.lm_head(read).float() if self._reads_logits else None
+        halting = self._inner.gate(normed)[:, 0] if self._reads_gate else None
+        if logits is not None:
+            self.work.heads += sum(len(text.running) for text in texts if text.exit_steps)
+        distinct = sorted(set(steps)) if self._rule.counts_steps else [min(steps)]
+        exits = [step == self._loops for step in steps]
+        for step in distinct:
+            decisions, memory = self._rule.decide(StepView(step, self._loops, logits, halting), self._memory)
+            if len(distinct) == 1:
+                self._memory = memory
+                rows = list(range(len(steps)))
+            else:
+                rows = [row for row, row_step in enumerate(steps) if row_step == step]
+                self._memory = widened(self._memory, memory.shape[1]).index_copy(0, torch.tensor(rows), memory[rows])
+            decided = decisions.tolist()
+            for row in rows:
+                exits[row] = exits[row] or decided[row]
+        return exits, logits
+
+    def _remove_exited(self, texts: Sequence[_Text], exits: list[bool], run: Looping, readouts: Tensor) -> None:
+        """Remove the tokens that are done; their texts go on with their next tokens, or give up their slots."""
+        row, rows, frozen_rows = 0, list[int](), list[int]()
+        staying, finished, frozen = list[_Text](), list[_Text](), list[SlotTokens]()
+        for text in texts:
+            first, row = row, row + len(text.running)
+            if text.undecided[-1] and exits[row - 1] and text.running[-1] == len(text.ids) - 1:
+                text.exit_step, text.readout = text.done, readouts[row - 1 : row]
+            ends = exits[first:row]
+            if not self._freezes:
+                text.undecided = [before and not now for before, now in zip(text.undecided, ends, strict=True)]
+                ends = [text.done == self._loops] * len(ends)
+            elif any(ends) and self._fixed is None and text.done < self._loops:
+                positions = [at for at, end in zip(text.running, ends, strict=True) if end]
+                frozen.append(SlotTokens(text.slot, text.done - 1, positions))
+                frozen_rows += [number for number, end in enumerate(ends, first) if end]
+            if all(ends):
+                finished.append(text)
+                continue
+            if any(ends):
+                text.running = [at for at, end in zip(text.running, ends, strict=True) if not end]
+                text.undecided = [True] * len(text.running)
+            rows += [number for number, end in enumerate(ends, first) if not end]
+            staying.append(text)
+        if frozen:
+            self._write_frozen(run, frozen, frozen_rows)
+        if finished or len(rows) < row:
+            self._update_batch(rows, staying, self._append_tokens(finished))
+
+    def _append_tokens(self, texts: list[_Text]) -> list[_Text]:
+        """Choose the next tokens of texts; returns the texts that go on."""
+        if not texts:
+            return []
+        readouts = torch.cat([text.readout for text in texts if text.readout is not None])
+        logits = readouts if self._reads_logits else self._model.lm_head(readouts)
+        if not self._reads_logits:
+            self.work.heads += sum(bool(text.exit_steps) for text in texts)
+        continuing = []
+        for text, token in zip(texts, self._sampler.sample(texts, logits), strict=True):
+            text.ids.append(token)
+            text.exit_steps.append(text.exit_step)
+            if token in self._sampler.ends or len(text.ids) == text.max_length:
+                self._free.append(text.slot)
+            else:
+                continuing.append(text)
+        return continuing
+
+    def _write_frozen(self, run: Looping, groups: list[SlotTokens], rows: list[int]) -> None:
+        """Write the keys and values of the loops that tokens, which are rows of the batch, will not run."""
+        index = torch.tensor(rows)
+        rotation = tuple(table[index] for table in run.rotation)
+        start = self._inner.injected(run.state[index], run.embedded[index])
+        tokens, later = self._cache.find_later_rows(groups)
+        first = self._model.config.prelude
+        both = keys_and_values(self._inner.core, start, rotation, run.positions[index])
+        for layer, (keys, values) in enumerate(both, start=first):
+            self._cache.write(layer, later, *(new.reshape(len(rows), -1)[tokens] for new in (keys, values)))
+        first += self._loops * self._model.config.core
+        for layer in range(first, first + self._model.config.coda):
+            self._cache.copy_to_later_loops(layer, groups)
+        self.work.frozen += len(rows)
