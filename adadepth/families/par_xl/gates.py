@@ -1,4 +1,4 @@
-"""Gates: which operation a block of a supernet runs, from unconstrained logits; all float32.
+"""Supernet gates: the weights of the operations of a block, from unconstrained logits; all float32.
 
     w = softmax((a + g) / tau),    g = -log(-log U)
 
@@ -21,17 +21,17 @@ _SMALLEST, _LARGEST = 1e-10, 1.0 - 1e-7  # of U: both logarithms stay finite in 
 
 
 def gate_temperature(step: int, steps: int, start: float, end: float, schedule: str) -> float:
-    """The temperature of an update: exactly `start` at the first, exactly `end` at the last and after.
+    """Return the temperature of an optimiser step: exactly `start` at the first, exactly `end` at the last and after.
 
-    With f the share of the updates that lies behind: start^(1-f) end^f, or the mean of start and end with weight 1 - f
+    With f the share of completed steps it is start^(1-f) end^f, or the mean of start and end with weight 1 - f
     (linear) or (1 + cos(pi f)) / 2 (cosine) on the start.
 
     Args:
-        step: The update, from 0.
-        steps: How many there will be.
+        step: Number of the optimiser step, from 0.
+        steps: Number of all optimiser steps.
         start: First temperature.
-        end: Last one.
-        schedule: One of `SCHEDULES`.
+        end: Last temperature.
+        schedule: Name of the schedule, one of `SCHEDULES`.
 
     Raises:
         ConfigError: If a temperature is not positive, or there is no such schedule.
@@ -46,12 +46,12 @@ def gate_temperature(step: int, steps: int, start: float, end: float, schedule: 
         raise ConfigError(
             f"tau_schedule={schedule!r} must be one of {', '.join(SCHEDULES)}{nearest(schedule, SCHEDULES)}"
         )
-    left = 1.0 - done if schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2.0
-    return left * start + (1.0 - left) * end
+    weight = 1.0 - done if schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2.0
+    return weight * start + (1.0 - weight) * end
 
 
 def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Standard Gumbel noise -log(-log U) of this shape on the generator's device, float32."""
+    """Return standard Gumbel noise -log(-log U) on the device of the generator, float32."""
     uniform = torch.rand(tuple(shape), generator=generator, device=generator.device, dtype=torch.float32)
     return -(-uniform.clamp(_SMALLEST, _LARGEST).log()).log()
 
@@ -59,13 +59,13 @@ def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 def gate_weights(
     logits: Tensor, temperature: float = 1.0, noise: Tensor | None = None, straight_through: bool = False
 ) -> Tensor:
-    """The weight of every operation, float32, (N, K); each row sums to one.
+    """Return the weight of every operation, float32, (N, K); each row sums to one.
 
     Args:
-        logits: a, (N, K), any floating point type.
-        temperature: tau > 0.
-        noise: g, (N, K); None for none.
-        straight_through: One-hot values at the largest weight, with the gradient of the weights.
+        logits: Logits a, (N, K), any floating point type.
+        temperature: Temperature tau > 0.
+        noise: Gumbel noise g, (N, K); None for none.
+        straight_through: Whether values are one-hot at the largest weight, with the gradient of the weights.
     """
     assert temperature > 0.0
     scores = logits.float() if noise is None else logits.float() + noise
@@ -76,6 +76,6 @@ def gate_weights(
 
 
 def sample_path(logits: Tensor, generator: torch.Generator) -> list[int]:
-    """One operation a block, drawn from softmax(a): the largest of a + g (the Gumbel-max trick)."""
-    drawn: list[int] = (logits.detach().float() + gumbel_noise(logits.shape, generator)).argmax(dim=-1).tolist()
-    return drawn
+    """Sample one operation per block from softmax(a): the largest of a + g (the Gumbel-max trick)."""
+    path: list[int] = (logits.detach().float() + gumbel_noise(logits.shape, generator)).argmax(dim=-1).tolist()
+    return path
