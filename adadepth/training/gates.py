@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.errors import CheckpointError
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
@@ -130,14 +128,3 @@ class StopUnchanged(Extension, TrainerCallback):
     ) -> None:
         """Train no further where the search had ended before the checkpoint that it was loaded from."""
         control.should_training_stop |= self._has_ended
-
-
-def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
-    """When the gates learn, and from which share of the text (FBNet, Wu et al. 2019, section 3.3, as PAR uses it).
-
-    Args:
-        search: The settings of the search.
-        updates: All updates of the search.
-    """
-    first = search.weights_only if search.weights_only >= 1 else search.weights_only * updates
-    return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
