@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,7 +47,7 @@ from adadepth.settings.interpolations import holds_environment
 from adadepth.system.console import say
 from adadepth.system.places import quiet
 from adadepth.training.extension import Extension
-from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, sum_over_update
+from adadepth.training.joint_batches import in_step, is_read, shared_loader, sum_over_update
 from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
@@ -142,7 +143,7 @@ class DepthTrainer(Trainer):
             args=args,
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
-            data_collator=first_item if self._has_whole_batches else data.collate,
+            data_collator=itemgetter(0) if self._has_whole_batches else data.collate,
             processing_class=fit_tokenizer(model, data.tokenizer),
             callbacks=[ResumeCallback(self), *(callbacks or [])],
         )
