@@ -166,7 +166,7 @@ def _is_epoch_end(state: TrainerState) -> bool:
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
-    """Early stopping of transformers whose count a resumed run continues; its stored state has the name of the class."""
+    """Early stopping of transformers whose count a resumed run continues, stored under this class name."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -218,7 +218,7 @@ class TrackingCallback(TrainerCallback):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Write the files of an evaluation within the context, but track nothing: it repeats that of an earlier step."""
+        """Track nothing within the context, but write files: the evaluation repeats that of an earlier step."""
         self._is_muted = True
         try:
             yield
