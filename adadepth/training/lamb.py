@@ -1,7 +1,7 @@
 """LAMB (You et al. 2020, arXiv 1904.00962) of `pytorch_optimizer`, on whole or sharded parameters.
 
-The trust ratio is a quotient of norms of whole matrices. torch represents the norm of a sharded tensor as a pending sum,
-which the library would change in place; so norms are reduced before the library uses them.
+The trust ratio is a quotient of norms of whole matrices. torch represents the norm of a sharded tensor as a pending
+sum, which the library would change in place; so norms are reduced before the library uses them.
 """
 
 from __future__ import annotations
