@@ -1,7 +1,7 @@
 """Running loss sums, throughput, and detection of divergence: losses or weights that are not finite, or explode.
 
-A loss has exploded when it was above `FACTOR` times that of the first optimiser step of the run for `UPDATES` steps in a
-row, or above `FACTOR` nats where the first loss was below 1. An untrained model stays near its first loss, and peaks of
+A loss has exploded when it was above `FACTOR` times that of the first optimiser step for `UPDATES` steps in a row, or
+above `FACTOR` nats where the first loss was below 1. An untrained model stays near its first loss, and peaks of
 a warm-up are short. Only the loss of the model counts: the penalty of a budget may grow without a limit.
 """
 
