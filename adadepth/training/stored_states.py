@@ -187,7 +187,8 @@ def _differences(stored: Any, live: Any, name: str) -> Iterator[str]:
             yield f"{where} must be a tensor of shape {tuple(live.shape)} and {live.dtype}, not {_abbreviate(stored)}"
     elif isinstance(live, bool | str):
         if type(stored) is not type(live):
-            yield f"{where} must be {'true or false' if isinstance(live, bool) else 'a text'}, not {_abbreviate(stored)}"
+            kind = "true or false" if isinstance(live, bool) else "a text"
+            yield f"{where} must be {kind}, not {_abbreviate(stored)}"
     elif isinstance(live, int | float):
         may_be = (int,) if isinstance(live, int) else (int, float)
         is_number = isinstance(stored, may_be) and not isinstance(stored, bool)
