@@ -130,8 +130,8 @@ def _is_nested(value: Any) -> bool:
 class _FanOut:
     """Dispatcher of every call of a `Tracker` to all sinks.
 
-    A tracker that fails within a run, e.g. without its server or with a full disk, is removed after one warning: the run
-    is worth more, and `metrics.jsonl` is complete.
+    A tracker that fails within a run, e.g. without its server or with a full disk, is removed after one warning: the
+    run is worth more, and `metrics.jsonl` is complete.
     """
 
     def __init__(self, sinks: Sequence[Tracker]) -> None:
