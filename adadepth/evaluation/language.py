@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.scorer import EvaluationReport, Scorer
-from adadepth.halting.gates import sample_path
 from adadepth.system.processes import add_over_processes
 
 _PATH_SEED = 0x9A7  # seed of the sampled paths, so that equal gates give equal paths in every evaluation
@@ -73,7 +72,7 @@ class LanguageScorer(Scorer):
             self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
             if self.gates == "sampled":
                 generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
-                self._path = sample_path(self.model.gates.detach().float().cpu(), generator)
+                self._path = self.model.sample_path(generator)
         if self.gates == "noisy":
             self._draws += 1
             self.model.draw_noise(self._draws, _BATCH_KEY)

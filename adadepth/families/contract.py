@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.errors import ConfigError
@@ -361,6 +361,11 @@ class LearnsGates(DepthModel):
     @required
     def architecture(self) -> str:
         """The most probable operation of every block."""
+        raise NotImplementedError
+
+    @required
+    def sample_path(self, generator: Generator) -> list[int]:
+        """Sample the number of one operation per block by the probabilities of the gates, with a CPU generator."""
         raise NotImplementedError
 
     @required

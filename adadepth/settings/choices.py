@@ -12,5 +12,5 @@ Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
 # What the halting distribution is drawn to; `adadepth.halting.distribution`.
 Prior = StrEnum("Prior", ["geometric", "uniform"])
-# How the temperature of gates falls; `adadepth.halting.gates`.
+# How the temperature of supernet gates falls; `adadepth.families.par_xl.gates`.
 TauSchedule = StrEnum("TauSchedule", ["exponential", "linear", "cosine"])

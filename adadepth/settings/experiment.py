@@ -233,7 +233,9 @@ class GateConfig:
     tau_start: float = setting(1.0, "temperature of the gates in the first update", POSITIVE)
     tau_end: float = setting(0.1, "temperature of the gates in the last update", POSITIVE)
     tau_schedule: TauSchedule = setting(
-        TauSchedule.exponential, "how the temperature falls", more="See `adadepth.halting.gates.gate_temperature`."
+        TauSchedule.exponential,
+        "how the temperature falls",
+        more="See `gate_temperature` in `families/par_xl/gates.py`.",
     )
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
+from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.data.streams.load import LanguageData
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family, load, met
-from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings import ExperimentConfig, Mode, SearchConfig, TokenizerConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import GateConfig, SearchMethod
 from adadepth.settings.kinds import called, kind_of, loaded_data
@@ -27,7 +29,6 @@ from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Session
 from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
 from adadepth.training.arguments import training_arguments
-from adadepth.training.gates import two_phase
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
@@ -83,10 +84,19 @@ def load_data(
         evaluation_rows=args.per_device_eval_batch_size,
         process=args.process_index,
         processes=args.world_size,
-        two_phase=two_phase(config.search, config.trainer.max_steps) if in_turns else None,
+        two_phase=_plan_two_phases(config.search, config.trainer.max_steps) if in_turns else None,
     )
     data: LanguageData = main_first(args, load)
     return data
+
+
+def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
+    """Return when the gates learn, and from which share of the text.
+
+    Source: FBNet, Wu et al. 2019, section 3.3, as PAR uses it.
+    """
+    first = search.weights_only if search.weights_only >= 1 else search.weights_only * steps
+    return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
 
 
 def settled(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:

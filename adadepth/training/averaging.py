@@ -1,6 +1,6 @@
-"""An exponential moving average of the weights, which is what is evaluated and kept.
+"""Exponential moving average (EMA) of the weights, which is evaluated and saved in their place.
 
-average <- d average + (1 - d) weights        after every update, from the weights at the beginning
+average <- d average + (1 - d) weights        after every optimiser step, from the initial weights
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _WEIGHTS = "weights_in_training.safetensors"
 
 
 class WeightAverage(Extension, TrainerCallback):
-    """Keeps the average beside the weights in training.
+    """Average beside the weights in training.
 
-    In a checkpoint the model's file holds the average, so that whoever loads it gets what was evaluated; the weights
-    in training, from which a resumed run goes on, lie beside it.
+    In a checkpoint the file of the model holds the average, which was evaluated. The weights in training, from which
+    a resumed run continues, are in a file beside it.
 
     Args:
-        model: The model that is trained.
-        decay: d.
+        model: Model in training.
+        decay: Decay d.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -47,26 +47,26 @@ class WeightAverage(Extension, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin with the weights, unless a checkpoint had an average."""
+        """Start from the weights, unless a checkpoint had an average."""
         if self._average is None:
             self._average = [weight.clone() for weight in self._weights.values()]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take in the weights of an update."""
+        """Update the average."""
         assert self._average is not None
         self._update(self._average, list(self._weights.values()), None)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the model with the average, unless the best one was loaded, which is one."""
+        """Put the average into the model, unless the best checkpoint was loaded, which holds an average."""
         if not (args.load_best_model_at_end and state.best_model_checkpoint):
             self._exchange()
         self._average = None
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Let the model have the average for a while."""
+        """Use the average within the context."""
         if self._average is None:
             yield
             return
@@ -79,18 +79,18 @@ class WeightAverage(Extension, TrainerCallback):
     def _exchange(self) -> None:
         assert self._average is not None
         for weight, average in zip(self._weights.values(), self._average, strict=True):
-            kept = weight.clone()
+            previous = weight.clone()
             weight.copy_(average)
-            average.copy_(kept)
+            average.copy_(previous)
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the weights in training; the main process does, of sharded ones with the parts of all processes."""
+        """Write the weights in training, gathered over processes; the main process writes."""
         weights = {name: whole(weight).contiguous() for name, weight in self._weights.items()}
         if process == 0:
             save_file(weights, checkpoint / _WEIGHTS)
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Take the average from the model, and go on with the weights in training."""
+        """Take the average from the model, and read the weights in training."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
         stored = load_file(checkpoint / _WEIGHTS)

@@ -1,4 +1,4 @@
-"""Training on states of a frozen base that are computed once, or found in the cache."""
+"""Training on states of a frozen base that are computed once and cached."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from adadepth.training.extension import Extension
 def cached_states(
     config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData
 ) -> Extension | None:
-    """What computes and reads the states; None where no base is frozen, or they are not to be kept."""
+    """Build the cache of the states; None where no base is frozen, or `features.cache` is off."""
     if config.mode is not Mode.train or not config.features.cache or not isinstance(model, ReadsCachedStates):
         return None
     return CachedStates(config, args, model, data)
 
 
 class CachedStates(Extension):
-    """Computes the base's states of every example, and adds to a batch those that its forward pass will read.
+    """Cache of the states of a frozen base, which adds to a batch those that its forward pass reads.
 
-    They are read here, and not by the loader, because which of them have weight is known only when a step begins.
+    The loader does not read them: which states have weight is decided when a step begins.
     """
 
     def __init__(self, config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData) -> None:
@@ -41,16 +41,16 @@ class CachedStates(Extension):
         self._reader = FeatureReader(self._stores)
 
     def examples(self, examples: Any) -> Any:
-        """Examples that say where their states lie."""
+        """Compute the states of examples, and add their row numbers."""
         first = sum(map(len, self._stores))
-        self._stores.append(self._store(examples))
+        self._stores.append(self._open_store(examples))
         return RowNumbers(examples, first)
 
     def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """The batch with its states."""
+        """Add the states to a batch."""
         return self._reader(batch, model.states_to_read())
 
-    def _store(self, examples: Any) -> FeatureStore:
+    def _open_store(self, examples: Any) -> FeatureStore:
         args, model, settings = self._args, self._model, self._config.features
         precision = choose_precision(self._config.trainer)
 
@@ -58,8 +58,8 @@ class CachedStates(Extension):
             inputs = {name: value.to(args.device) for name, value in batch.items()}
             low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
             with torch.autocast(args.device.type, dtype=low, enabled=low is not None):
-                found: dict[int, Tensor] = model.to(args.device).base_states(states, **inputs)
-                return found
+                by_number: dict[int, Tensor] = model.to(args.device).base_states(states, **inputs)
+                return by_number
 
         return cached_features(
             cache_root(self._config.dataset.cache_dir), examples,

@@ -1,4 +1,4 @@
-"""What happens around training steps: epochs reach the sampler, runs stop when asked, results are written."""
+"""Callbacks of training: epochs of the sampler, clean stops, early stopping, and writing of results."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
-# Of transformers' own log entries these are not measurements of this run's progress.
+# Log entries of transformers that do not measure the progress of a run.
 UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
 Logs = Mapping[str, float] | None  # what transformers tells a callback
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the sampler, or the stream, which epoch begins.
+    """Callback that sets the epoch of the sampler or of the stream.
 
-    The loop's own attempt does not always arrive: after a resume accelerate's wrappers hide the sampler, and a stream's
-    loader is not accelerate's.
+    transformers does not always reach them: after a resume the wrappers of accelerate hide the sampler, and a stream
+    has a loader of its own.
     """
 
     def __init__(self) -> None:
@@ -52,34 +52,36 @@ class EpochCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start from the epoch that a resumed run had reached."""
+        """Start from the epoch of a resumed run."""
         self.epoch = int(state.epoch or 0) - 1
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Tell the sampler or the data set which epoch begins."""
+        """Set the epoch of the sampler or of the data set."""
         assert self.trainer is not None
         self.epoch += 1
         (self.trainer.train_sampler or self.trainer.train_dataset).set_epoch(self.epoch)
 
 
 class StepCallback(TrainerCallback):
-    """Tells the model how many steps were made, should it follow a schedule of its own; a resumed run continues it."""
+    """Callback that tells the model the number of the optimiser step, for schedules of the model."""
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Tell the model which step of the optimiser begins."""
+        """Set the number of the step that begins."""
         kwargs["model"].set_step(state.global_step, state.max_steps)
 
 
 class StopCallback(TrainerCallback):
-    """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, a terminal that closes, or when its time is spent.
+    """Clean stop with a checkpoint: on Ctrl-C, SIGTERM, a closed terminal, or a spent time budget.
 
-    Also on SIGUSR1 and SIGUSR2, by which schedulers tell that a job's time is nearly over.
+    Schedulers send SIGUSR1 or SIGUSR2 when the time of a job is nearly over; both stop the run, too. Several processes
+    must stop at the same step: they agree on it when they log, where they wait for each other anyway.
 
-    Several processes must stop at the same step; they agree on it when they log, where they wait for each other anyway.
+    Args:
+        time_budget_minutes: Time budget of the training; None: unlimited.
     """
 
     def __init__(self, time_budget_minutes: float | None = None) -> None:
@@ -87,12 +89,12 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
         self.signal: int | None = None
         self.reason: str | None = None
-        self._is_put_off = False
-        self._was_asked = False  # this process itself; another one's signal may come to be known first
+        self._has_deferred_save = False
+        self._has_own_signal = False  # another process may have reported its signal first
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over the signals that end a run; a second one ends the program at once."""
+        """Handle the signals that end a run within the context; a second one ends the program at once."""
         previous = {number: signal.signal(number, self._remember) for number in stopping()}
         try:
             yield
@@ -101,16 +103,16 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self._was_asked and not is_repeated(number):
+        if self._has_own_signal and not is_repeated(number):
             raise SystemExit(128 + number)
         if number == HANGUP:
             leave_terminal()
         self.signal = number
-        self._was_asked |= not is_repeated(number)
+        self._has_own_signal |= not is_repeated(number)
 
     def why(self) -> str | None:
-        """Why the run stops; also after a signal that came when there was no update left to stop at."""
-        return self.reason or (None if self.signal is None else _interruption(self.signal))
+        """Return why the run stops, also after a signal at its last step; None: it does not stop early."""
+        return self.reason or (None if self.signal is None else _describe_interruption(self.signal))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -119,12 +121,12 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop, saving first, if somebody asked for it. A save at the end of an epoch waits for what belongs to it."""
-        self._stop_if_asked(args, state, control)
-        if control.should_save and (control.should_training_stop or _is_whole(state)):
-            control.should_save, self._is_put_off = False, True
+        """Stop with a checkpoint after a signal or a spent time budget; defer a save at the end of an epoch."""
+        self._check_stop(args, state, control)
+        if control.should_save and (control.should_training_stop or _is_epoch_end(state)):
+            control.should_save, self._has_deferred_save = False, True
 
-    def _stop_if_asked(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+    def _check_stop(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         spent = self.time_budget is not None and time.monotonic() - self.started >= self.time_budget
         stop, interrupted = spent, self.signal or 0
         if args.world_size > 1:
@@ -134,7 +136,7 @@ class StopCallback(TrainerCallback):
             dist.all_reduce(votes, op=dist.ReduceOp.MAX)
             stop, interrupted = bool(votes[0]), int(votes[1])
         if interrupted:
-            self.signal, self.reason = interrupted, _interruption(interrupted)
+            self.signal, self.reason = interrupted, _describe_interruption(interrupted)
         elif stop:
             self.reason = "time budget spent"
             control.should_evaluate = True
@@ -145,41 +147,41 @@ class StopCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Save what was put off: a run resumed from that checkpoint does not come to this epoch's end again.
+        """Make the deferred save: a run resumed from that checkpoint does not repeat the end of the epoch.
 
-        Where the run stops in the middle of an epoch, nothing is to be logged or evaluated.
+        Where the run stops in the middle of an epoch, nothing is logged or evaluated.
         """
-        if self.reason and state.global_step < state.max_steps and not _is_whole(state):
+        if self.reason and state.global_step < state.max_steps and not _is_epoch_end(state):
             control.should_log = control.should_evaluate = False
-        control.should_save, self._is_put_off = control.should_save or self._is_put_off, False
+        control.should_save, self._has_deferred_save = control.should_save or self._has_deferred_save, False
 
 
-def _interruption(number: int) -> str:
+def _describe_interruption(number: int) -> str:
     return f"interrupted by {signal.Signals(number).name}"
 
 
-def _is_whole(state: TrainerState) -> bool:
-    """Whether an epoch has just come to its end."""
+def _is_epoch_end(state: TrainerState) -> bool:
+    """Return whether an epoch has just ended."""
     return float(state.epoch or 0).is_integer()
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
-    """Early stopping of transformers that goes on counting where a resumed run was; its state has the class's name."""
+    """Early stopping of transformers whose count a resumed run continues, stored under this class name."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the evaluations in a row that were no better, after which the run may have been at its end.
+        """Restore the number of evaluations without improvement, and stop if it has reached the patience.
 
         Raises:
-            CheckpointError: If what is stored is not built like the live state.
+            CheckpointError: If the stored state has another structure than the live one.
         """
         super().on_train_begin(args, state, control, **kwargs)
         states: dict[str, Any] = cast(dict[str, Any], state.stateful_callbacks)
-        kept = states.setdefault(type(self).__name__, self.state())
-        if problem := difference(kept, self.state(), type(self).__name__):
+        stored = states.setdefault(type(self).__name__, self.state())
+        if problem := difference(stored, self.state(), type(self).__name__):
             raise CheckpointError(f"the trainer's state of the checkpoint: {problem}")
-        self.early_stopping_patience_counter = kept["attributes"]["early_stopping_patience_counter"]
+        self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
 
@@ -197,12 +199,12 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
 
 
 class TrackingCallback(TrainerCallback):
-    """Writes what is logged: scalars to the tracker, halting statistics to files and tracker.
+    """Callback that writes results: scalars to the tracker, halting statistics to files and tracker.
 
     Args:
-        tracker: The run's.
-        directory: Of the run.
-        has_target: Whether a budget sets the depth, which is then no advice.
+        tracker: Tracker of the run.
+        directory: Folder of the run.
+        has_target: Whether a budget sets the depth, so that advice about budgets is left out.
     """
 
     def __init__(self, tracker: Tracker, directory: Path, *, has_target: bool = False) -> None:
@@ -216,7 +218,7 @@ class TrackingCallback(TrainerCallback):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Keep metrics and files of an evaluation, but track none: it repeats an earlier step's."""
+        """Track nothing within the context, but write files: the evaluation repeats that of an earlier step."""
         self._is_muted = True
         try:
             yield
@@ -224,7 +226,7 @@ class TrackingCallback(TrainerCallback):
             self._is_muted = False
 
     def needs_final_evaluation(self, state: TrainerState) -> bool:
-        """Whether the model at the end of training is not the one of the last evaluation."""
+        """Return whether the last evaluation was of another model than that at the end of training."""
         return self.evaluated_step != (state.best_global_step or state.global_step)
 
     def on_log(
@@ -237,9 +239,9 @@ class TrackingCallback(TrainerCallback):
             self.tracker.log(metrics, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write and track the statistics of the evaluation that just ended.
+        """Write and track the statistics of the evaluation that has just ended.
 
-        Depth by class is written for the set that selects the model; what exits are worth, for every set.
+        Depth by class is written for the set that selects the model; exits are written for every set.
         """
         self.evaluated_step = state.global_step
         reports = {} if self.trainer is None else self.trainer.last_reports
@@ -249,9 +251,9 @@ class TrackingCallback(TrainerCallback):
             self._track_report(report, f"{name}/" if number else "", state)
         if not reports or not state.is_world_process_zero:
             return
-        (name, first), *others = reports.items()
-        further = {other: report.statistics for other, report in others}
-        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step, name, further)
+        (name, first), *rest = reports.items()
+        statistics = {other: report.statistics for other, report in rest}
+        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step, name, statistics)
         if grids := {name: report.grids for name, report in reports.items() if report.grids}:
             write_grids(self.directory, grids, first.statistics["max_depth"], state.global_step)
         if first.statistics.get("architecture", {}).get("temperature") is not None:
@@ -265,26 +267,27 @@ class TrackingCallback(TrainerCallback):
             write_exits(self.directory, exits, state.global_step)
 
     def _has_one_depth(self) -> bool:
-        """Whether nobody may halt: where depth is fixed, or still grows."""
+        """Return whether halting is disabled: depth is fixed, or still grows."""
         model = None if self.trainer is None else self.trainer.model
         return model is not None and model.one_depth is not None
 
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
-        """A picture of the gates now; the dashboards show those of all evaluations as a film."""
+        """Draw the supernet gates as a picture; dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
         export.save_panel(frame_panel(step, described), path)
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
-        """Track one set's figures; `owner` is its name and a slash, empty for the first set."""
+        """Track the figures of a set; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
-        told = report.statistics.get("adaptation", {})
-        if told and self._has_one_depth():
-            told["is_set"] = True
-            told.pop("warning", None)
-        if self._has_target and "advice" in told:
-            told["advice"] = "; ".join(one for one in told["advice"].split("; ") if not one.startswith("budget."))
+        adaptation = report.statistics.get("adaptation", {})
+        if adaptation and self._has_one_depth():
+            adaptation["is_set"] = True
+            adaptation.pop("warning", None)
+        if self._has_target and "advice" in adaptation:
+            advice = adaptation["advice"].split("; ")
+            adaptation["advice"] = "; ".join(line for line in advice if not line.startswith("budget."))
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)
@@ -308,9 +311,9 @@ class TrackingCallback(TrainerCallback):
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Flat names of transformers under this project's, safe ones: `eval_x` to `eval/x`, everything else to `train/x`.
+    """Rename the metrics of transformers: `eval_x` to `eval/x`, everything else to `train/x`.
 
-    Those of an extension say where they belong: what stands before their slash.
+    Names of an extension that contain a slash stay as they are.
     """
     renamed = {}
     for name, value in logs.items():

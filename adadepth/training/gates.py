@@ -1,9 +1,8 @@
-"""How the gates of a supernet learn: with the weights, or in turns with them from text of their own."""
+"""Training of supernet gates: jointly with the weights, or in two phases on separate text; and early stopping."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.errors import CheckpointError
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
@@ -28,30 +26,34 @@ STOP = "search_stop.json"
 
 
 def gate_learning(config: ExperimentConfig, model: Any) -> Extension | None:
-    """How gates learn; None of a network whose architecture is fixed."""
+    """Build the training of supernet gates; None for a network whose architecture is fixed."""
     return GateLearning(config.search) if family(config.model.name).searches(model.config) else None
 
 
 def stop_unchanged(config: ExperimentConfig, model: Any) -> Extension | None:
-    """What ends a search that has settled; None where nothing is searched, or it is not to end before its time."""
+    """Build the early stopping of a search; None without a search, or without `search.stop_unchanged`."""
     share = config.search.stop_unchanged
     return None if share is None or not family(config.model.name).searches(model.config) else StopUnchanged(share)
 
 
 class GateLearning(Extension):
-    """Gives gates a rate of their own, and in a search in two phases lets one kind of parameter learn at a time."""
+    """Separate learning rate of the gates, and alternation of gates and weights in a search in two phases.
+
+    Args:
+        search: Settings of the search.
+    """
 
     def __init__(self, search: SearchConfig) -> None:
         self._search = search
 
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
-        """The gates: with a rate of their own that is constant, or with the weights' where they have none."""
+        """Return the group of the gates, whose learning rate is constant where `search.gate_learning_rate` sets it."""
         gates = [parameter for name, parameter in model.named_parameters() if name == GATES]
-        own_rate = self._search.gate_learning_rate
+        rate = self._search.gate_learning_rate
         group = {
             "params": gates,
-            "lr": settings.learning_rate if own_rate is None else own_rate,
-            "constant": own_rate is not None,
+            "lr": settings.learning_rate if rate is None else rate,
+            "constant": rate is not None,
             "weight_decay": self._search.gate_weight_decay,
             "betas": (self._search.gate_beta1, settings.adam_beta2),
             "decays": False,
@@ -59,11 +61,11 @@ class GateLearning(Extension):
         return [group] if gates else []
 
     def teaches_depth(self, batch: Batch) -> bool:
-        """Whether the gates learn from this batch."""
+        """Return whether the gates learn from this batch."""
         return self._search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
-        """In two phases, drop what the other phase learns: an optimiser passes over parameters without a gradient."""
+        """Drop the gradients of the other phase: an optimiser skips parameters without a gradient."""
         if self._search.method is not SearchMethod.two_phase:
             return
         for name, parameter in model.named_parameters():
@@ -73,19 +75,19 @@ class GateLearning(Extension):
 
 
 class _StopState(TypedDict):
-    """The architecture of the last evaluation, and whether the search ended with it."""
+    """Architecture of the last evaluation, and whether the search ended with it."""
 
     architecture: str | None
     ended: NotRequired[bool]
 
 
 class StopUnchanged(Extension, TrainerCallback):
-    """Ends a search in which enough blocks kept their most probable operation from one evaluation to the next.
+    """Early stopping of a search once enough blocks keep their most probable operation between two evaluations.
 
-    Gates that have not learned yet, all of them zero, are not compared.
+    Untrained gates, all of them zero, are not compared.
 
     Args:
-        share: Of the blocks (PAR: 0.75).
+        share: Share of the blocks that must be unchanged (PAR: 0.75).
     """
 
     def __init__(self, share: float) -> None:
@@ -94,7 +96,7 @@ class StopUnchanged(Extension, TrainerCallback):
         self._has_ended = False
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Compare with the evaluation before."""
+        """Compare the architecture with that of the previous evaluation."""
         if not kwargs["model"].get_parameter(GATES).any():
             return
         model = kwargs["model"]
@@ -115,29 +117,18 @@ class StopUnchanged(Extension, TrainerCallback):
             )
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the architecture of the last evaluation, which is the same in all processes, and whether it was it."""
+        """Write the architecture of the last evaluation, and whether the search has ended; the main process writes."""
         if process == 0:
             state = {"architecture": self._architecture, "ended": self._has_ended}
             write_atomic(checkpoint / STOP, json.dumps(state))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Take from a checkpoint which architecture was seen last, and whether the search has ended."""
+        """Read the architecture of the last evaluation, and whether the search has ended."""
         state = read_json(checkpoint / STOP, _StopState)
         self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Train no further where the search had ended before the checkpoint that it was loaded from."""
+        """Stop at once if the search had ended before the checkpoint was written."""
         control.should_training_stop |= self._has_ended
-
-
-def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
-    """When the gates learn, and from which share of the text (FBNet, Wu et al. 2019, section 3.3, as PAR uses it).
-
-    Args:
-        search: The settings of the search.
-        updates: All updates of the search.
-    """
-    first = search.weights_only if search.weights_only >= 1 else search.weights_only * updates
-    return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)

@@ -1,6 +1,7 @@
-"""What a budget can be about: a hard depth that is measured, and the smooth one beside it that is paid for.
+"""Depth budgets in training: units of measured depth, and the extension that holds the mean depth at a target.
 
-A reading is a sum and a count, so that it adds up over micro-batches and processes; their quotient is the mean depth.
+The measured depth is hard; its smooth counterpart carries the gradient. A reading is a sum and a count, so that it adds
+up over micro-batches and processes. The quotient is the mean depth.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from adadepth.training.extension import Batch, Extension
 
 
 class DepthReading(NamedTuple):
-    """Depths of a batch: their sum, and the units (or the work) it is divided by; float64 scalars."""
+    """Sum of the depths of a batch, and the number of units (or the full compute) that divides it; float64 scalars."""
 
     total: Tensor
     units: Tensor
 
 
 def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
-    """Updates, of all units; of a task that mixes layers, the deepest state with weight."""
+    """Read the updates of all units; of a task that mixes layers, the deepest state with weight."""
     return DepthReading(trace.updates.double().sum(), trace.valid.double().sum())
 
 
 def read_macs(model: DepthModel, trace: DepthTrace) -> DepthReading:
-    """Multiply-accumulates that the traced depths need, over those of full depth."""
+    """Read the multiply-accumulates of the traced depths, over those of full depth."""
     work = model.price(trace)
     return DepthReading(work.adaptive.double(), work.full.double())
 
 
 def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
-    """sum_n w_n n, the mean depth of the mixed states, once for every sequence."""
+    """Read sum_n w_n n, the mean depth of the mixed states, once per sequence."""
     assert trace.layer_weights is not None
     states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
     units = trace.valid.double().sum()
@@ -54,25 +55,25 @@ def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
 
 
 def read_milliseconds(model: Any, trace: DepthTrace) -> DepthReading:
-    """What the most probable operation of every block takes, of the one architecture."""
-    found: Tensor = model.latency()
-    return DepthReading(found.double(), torch.ones_like(found, dtype=torch.float64))
+    """Read the milliseconds of the most probable operations of all blocks, once per batch."""
+    latency: Tensor = model.latency()
+    return DepthReading(latency.double(), torch.ones_like(latency, dtype=torch.float64))
 
 
 _SAMPLED, _EXACT = Response(), Response(smoothing=0.0)
-# The most probable operations change long after the price does: its sign has to turn before gates cross again.
+# The most probable operations respond late: the multiplier changes its sign before gates cross again.
 _GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A unit of budgets.
+    """Unit of a depth budget.
 
     Attributes:
-        read: The hard depth of a batch, from model and trace.
-        smooth: What the price is paid on, a `LossTerm`, from model and outputs.
-        response: How the controller answers it. A batch is a sample of its units, and its mean is noisy; what is
-            read off the model itself is not.
+        read: Function from model and trace to the hard depth of a batch.
+        smooth: Function from model and outputs to the smooth depth, a `LossTerm`.
+        response: Response of the controller. The mean over the units of a batch is noisy; a depth that is read from
+            the model itself is exact.
     """
 
     read: Callable[[Any, DepthTrace], DepthReading]
@@ -80,7 +81,7 @@ class Measure:
     response: Response = _SAMPLED
 
 
-def _expected(model: Any, outputs: Any) -> Any:
+def _compute_expected_depth(model: Any, outputs: Any) -> Any:
     return model.expected_depth(outputs)
 
 
@@ -88,38 +89,39 @@ MEASURES: dict[str, Measure] = {
     "updates": Measure(read_updates),
     "macs": Measure(read_macs),
     "deepest_layer": Measure(read_updates, response=_EXACT),
-    "expected_layer": Measure(read_expected_layer, smooth=_expected, response=_EXACT),
-    "milliseconds": Measure(read_milliseconds, smooth=_expected, response=_GATES),
+    "expected_layer": Measure(read_expected_layer, smooth=_compute_expected_depth, response=_EXACT),
+    "milliseconds": Measure(read_milliseconds, smooth=_compute_expected_depth, response=_GATES),
 }
 
 
 def full_depth(unit: str, model: Any) -> float:
-    """Full depth of a model in the unit of a budget."""
-    found = full_in(unit, model.max_updates)
-    return float(model.config.full_latency if found is None else found)
+    """Return the full depth of a model in the unit of a budget."""
+    depth = full_in(unit, model.max_updates)
+    return float(model.config.full_latency if depth is None else depth)
 
 
 STATE = "budget.json"
-BUDGET_PREFIX = "budget/"  # how the names of what is logged begin
+BUDGET_PREFIX = "budget/"  # of the names in the log
 
 
 class _ControllerState(TypedDict):
-    """The multiplier, the smoothed and the last measured depth, and whether one was measured."""
+    """Multiplier, smoothed and last measured depth, and whether a depth was measured."""
 
     state: tuple[float, float, float]
     begun: bool
 
 
 class TrainingBudget(Extension, TrainerCallback):
-    """Holds the mean depth of training at what the user set.
+    """Controller of the mean depth in training.
 
-    One price a whole update, a function of earlier updates only: neither micro-batches nor processes can change it.
+    The multiplier is constant within an optimiser step and a function of earlier steps only, so that micro-batches and
+    processes cannot change it.
 
     Args:
-        settings: With a `target`.
-        model: A model that counts its depth, with the smooth one that the unit of the budget asks for.
-        device: Of training.
-        teaches_depth: Whether anything that a batch teaches can change the depth.
+        settings: Settings of the budget, with a `target`.
+        model: Model with the hard and the smooth depth of the unit.
+        device: Device of training.
+        teaches_depth: Predicate of a batch: whether training on it can change the depth.
     """
 
     def __init__(
@@ -130,7 +132,6 @@ class TrainingBudget(Extension, TrainerCallback):
         teaches_depth: Callable[[Batch], bool],
     ) -> None:
         assert settings.target is not None
-        max_updates = model.max_updates
         self._teaches_depth = teaches_depth
         self.model = model
         self.unit = settings.unit.value
@@ -138,7 +139,7 @@ class TrainingBudget(Extension, TrainerCallback):
         schedule = BudgetSchedule(
             settings.target,
             full_depth(self.unit, model),
-            max_updates,
+            model.max_updates,
             settings.grow,
             settings.hold,
             settings.ramp,
@@ -149,29 +150,26 @@ class TrainingBudget(Extension, TrainerCallback):
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Units of a micro-batch; what cannot be changed is not counted."""
+        """Count the units of a micro-batch; 0 where training on it cannot change the depth."""
         units = self.model.count_units(batch)
         return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the place of an update in the schedule; a growing model grows with it, a ceiling comes at its end."""
+        """Advance the schedule; force the depth while it grows, and limit it once the target is reached."""
         self.progress = state.global_step / max(state.max_steps, 1)
         if self.controller.schedule.grow > 0:
-            self._force_depth(self.controller.schedule.forced_at(self.progress))
-        if self._is_barred:
+            self.model.force_depth(self.controller.schedule.forced_at(self.progress))
+        if self._has_ceiling:
             self.model.limit_depth(int(self.controller.schedule.target))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the model as it will be loaded: tokens halt, should training have ended before they did."""
+        """Stop forcing a depth, also where training ends before the growth does."""
         if self.controller.schedule.grow > 0:
-            self._force_depth(None)
-
-    def _force_depth(self, depth: int | None) -> None:
-        self.model.force_depth(depth)
+            self.model.force_depth(None)
 
     @property
     def is_growing(self) -> bool:
@@ -179,21 +177,21 @@ class TrainingBudget(Extension, TrainerCallback):
         return self.controller.schedule.forced_at(self.progress) is not None
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Price times smooth depth, averaged over the units of the update."""
-        return {"budget": self._term(outputs, counts["budget"])}
+        """Compute multiplier times smooth depth, averaged over the units of the optimiser step."""
+        return {"budget": self._compute_penalty(outputs, counts["budget"])}
 
-    def _term(self, outputs: Any, units: Tensor) -> Tensor:
+    def _compute_penalty(self, outputs: Any, units: Tensor) -> Tensor:
         measured = self.measure.read(self.model, outputs.trace)
         is_counted = (units > 0).to(self._depths.device)
         self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths) * is_counted
         if self.is_growing:
             return torch.zeros((), device=self._depths.device)
         depth, _ = combine_terms({"budget": self.measure.smooth(self.model, outputs)}, {"budget": units})
-        price = self.controller.reward(self.progress) if self._is_barred else self.controller.price(self.progress)
-        return price.to(depth.device) * depth
+        weigh = self.controller.reward if self._has_ceiling else self.controller.price
+        return weigh(self.progress).to(depth.device) * depth
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Tell the controller how deep the units of an update were, over all micro-batches and processes."""
+        """Pass the measured depth of an optimiser step, over all micro-batches and processes, to the controller."""
         add_over_processes([self._depths])
         total, count = self._depths.unbind()
         self.controller.advance(total, count, self.progress)
@@ -201,41 +199,40 @@ class TrainingBudget(Extension, TrainerCallback):
 
     @property
     def _has_arrived(self) -> bool:
-        """Whether the schedule has come to the target."""
+        """Whether the schedule has reached the target."""
         return self.controller.schedule.target_at(self.progress) == self.controller.schedule.target
 
     @property
-    def _is_barred(self) -> bool:
-        """Whether nothing can be too deep any more: then only being shallower than the target is answered."""
+    def _has_ceiling(self) -> bool:
+        """Whether the depth is limited to the target: only units that are too shallow are corrected then."""
         return self.unit in CEILINGS and self._has_arrived
 
     def allows_best(self) -> bool:
-        """Only a model that holds the budget: an earlier, deeper one would win by its depth."""
+        """Allow only models that hold the budget: an earlier, deeper one would win by its depth."""
         return self.is_held
 
     @property
     def is_held(self) -> bool:
-        """Whether the schedule has come to the target, and the measured depth with it."""
+        """Whether the schedule has reached the target, and the measured depth holds it."""
         if not self._has_arrived:
             return False
-        target = self.controller.schedule.target
         measured = self.controller.figures(self.progress)["measured"]
-        return is_held(measured, target, self.unit)
+        return is_held(measured, self.controller.schedule.target, self.unit)
 
     def logs(self) -> dict[str, float]:
-        """Target, measured depth and multiplier, under the names of the log."""
+        """Return target, measured depth and multiplier by their names in the log."""
         return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
     def words(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """The depth, and what it is to be."""
+        """Yield the measured depth and its target."""
         if f"{BUDGET_PREFIX}measured" in logs:
             yield f"depth {logs[f'{BUDGET_PREFIX}measured']:.2f} of {logs[f'{BUDGET_PREFIX}target']:.2f}"
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the controller's state, which is the same in all processes."""
+        """Write the state of the controller, which is the same in all processes."""
         if process == 0:
             write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Take the controller's state from a checkpoint."""
+        """Read the state of the controller."""
         self.controller.load_state_dict(read_json(checkpoint / STATE, _ControllerState))

@@ -1,6 +1,6 @@
-"""Batches of several processes, each of which has to take part in every step of the others.
+"""Batches of distributed runs, in which every process takes part in every step.
 
-Where a process has no examples left, it goes on with ones that nobody counts.
+A process that has no examples left continues with examples that are not counted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from transformers import TrainingArguments
 
 from adadepth.data.batches import EpochSampler, ProcessBatches
 
-STAND_IN = "stand_in"  # in a batch: its examples do not count
+STAND_IN = "stand_in"  # key of a batch whose examples are not counted
 
 
 def shared_loader(
     train: Any, collate: Callable[[list[Any]], dict[str, Any]], sampler: EpochSampler, args: TrainingArguments
 ) -> DataLoader:
-    """Return the loader of this process's micro-batches of an epoch; one without examples is a `stand_in`."""
+    """Return the loader of the micro-batches of this process in an epoch; one without examples is a `stand_in`."""
     shares = ProcessBatches(
         sampler, args.train_batch_size, args.process_index, args.world_size, drop_last=args.dataloader_drop_last
     )
@@ -39,23 +39,28 @@ def shared_loader(
 
 
 def stand_in(collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]) -> dict[str, Any]:
-    """The batch of some examples; of none, the one of an example that is not read.
+    """Collate examples, or, where there are none, a single example whose batch is marked as `STAND_IN`.
 
-    At the end of an epoch a process may have no examples left, but has to take part in the update of the others.
+    At the end of an epoch a process may have no examples left, but takes part in the optimiser step of the others.
     """
     return collate(examples) if examples else {**collate([example]), STAND_IN: True}
 
 
 def is_read(batch: Mapping[str, Any]) -> bool:
-    """Whether a batch's examples count."""
+    """Return whether the examples of a batch are counted."""
     return STAND_IN not in batch
 
 
 def in_step(batches: Iterable[Any], count: int, spare: Callable[[], Any]) -> Iterator[tuple[Any, bool]]:
-    """As many batches as the process with the most has, and whether each is this process's own.
+    """Yield as many batches as every other process does, and whether each is counted.
 
-    Processes may have one batch more or less than others, yet sharded models need all of them in every forward pass: a
-    process that has run out repeats its last batch, or where it never had one takes the spare one; nobody counts it.
+    Processes may differ by one batch, yet sharded models need all of them in every forward pass. A process that has run
+    out repeats its last batch, or uses the spare one if it had none; these are not counted.
+
+    Args:
+        batches: Batches of this process.
+        count: Number of batches of the process with the most.
+        spare: Function that makes a batch for a process without any.
     """
     remaining, batch = iter(batches), None
     for _ in range(count):
@@ -66,21 +71,16 @@ def in_step(batches: Iterable[Any], count: int, spare: Callable[[], Any]) -> Ite
         yield batch, following is not None
 
 
-def first_item(items: list[Any]) -> Any:
-    """The batch of a data set whose items are whole batches."""
-    return items[0]
-
-
 def sum_over_update(
     counts: list[dict[str, Tensor]], tokens: Tensor, device: torch.device, world_size: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return what normalises each loss part over an update, and the tokens that all processes read in it.
+    """Return the divisor of each loss part in an optimiser step, and the tokens that all processes read in it.
 
     Args:
-        counts: Targets of each loss part, a mapping a micro-batch of this process.
-        tokens: How many tokens this process reads in the update.
-        device: Of the results.
-        world_size: Processes; the counts are over all of them, divided by their number because gradients are averaged.
+        counts: Targets of each loss part, one mapping per micro-batch of this process.
+        tokens: Tokens that this process reads in the step.
+        device: Device of the results.
+        world_size: Number of processes; divides the summed counts, because gradients are averaged over processes.
     """
     sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
     totals = torch.stack([*sums, tokens]).float().to(device)

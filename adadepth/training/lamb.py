@@ -1,7 +1,7 @@
 """LAMB (You et al. 2020, arXiv 1904.00962) of `pytorch_optimizer`, on whole or sharded parameters.
 
-Its trust ratio is a quotient of norms of whole matrices. torch has the norm of a shared-out tensor as a sum that is not
-made yet, which the library then changes in place; so norms are made before the library sees them.
+The trust ratio is a quotient of norms of whole matrices. torch represents the norm of a sharded tensor as a pending
+sum, which the library would change in place; so norms are reduced before the library uses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NORMS = (torch.linalg.norm, torch._foreach_norm)
 
 
 class WholeNorms(TorchFunctionMode):
-    """Within, norms of shared-out tensors are plain numbers, over the parts of all processes."""
+    """Mode in which norms of sharded tensors are reduced over all processes."""
 
     def __torch_function__(
         self,
@@ -28,19 +28,19 @@ class WholeNorms(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function, and make what is a norm whole."""
-        found = function(*args, **(kwargs or {}))
-        return tree_map(_whole, found) if function in _NORMS else found
+        """Call the function, and reduce its result if it is a norm."""
+        result = function(*args, **(kwargs or {}))
+        return tree_map(_reduce, result) if function in _NORMS else result
 
 
-def _whole(value: Any) -> Any:
+def _reduce(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 class ShardableLamb(Lamb):
-    """The library's, whose norms are of whole parameters wherever their parts lie."""
+    """LAMB of the library, with norms of whole parameters also where these are sharded."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make an update; `closure` computes the loss anew, which is returned."""
+        """Make an optimiser step; `closure` recomputes the loss, which is returned."""
         with WholeNorms():
             return super().step(closure)

@@ -1,4 +1,4 @@
-"""The tokenizer that is saved with a model: it fits what the model reads."""
+"""The tokenizer that is saved with a model, adapted to the inputs of the model."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from adadepth.runs.data_identity import DataIdentity
 
 
 def fit_tokenizer(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTrainedTokenizerFast | None:
-    """Return a tokenizer that tells segments where the model reads them, and knows how long a text may be.
+    """Return a tokenizer with the segment ids and the length limit of a model.
 
     Args:
         model: Any `DepthModel`.
         tokenizer: The tokenizer of the data; None where there is no text.
     """
-    return None if tokenizer is None else for_model(tokenizer, _longest_text(model), reads_types=_reads_types(model))
+    return None if tokenizer is None else for_model(tokenizer, _limit_length(model), reads_types=_reads_types(model))
 
 
-def _longest_text(model: Any) -> int | None:
-    """Return the most tokens that a text is cut to: as many as in training, or as the model has positions for.
+def _limit_length(model: Any) -> int | None:
+    """Return the length to which texts are cut: that of training, or the number of positions of the model.
 
-    A language model that writes is not cut: its prompts may be longer than its training sequences.
+    Prompts of a generating language model are not cut to the length of its training sequences.
     """
     identity = DataIdentity.from_config("model", str(model.name_or_path), model.config)
     trained = None if identity is None or model.can_generate() else identity.sequence_length
@@ -32,9 +32,9 @@ def _longest_text(model: Any) -> int | None:
 
 
 def _reads_types(model: Any) -> bool:
-    """Tell whether the model takes segments.
+    """Return whether the model takes segment ids.
 
-    A model of transformers is saved as that, without what this package adds to it.
+    A model of transformers is saved as such, without the additions of this package, so its own forward decides.
     """
     base = model.base_model
     is_foreign = type(base).__module__.partition(".")[0] == "transformers"

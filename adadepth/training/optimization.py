@@ -1,11 +1,13 @@
-"""AdamATan2, with which the published code of HRM and TRM trains, and the sign descent of its vectors of puzzles.
+"""Optimizers (AdamW, Adam, AdamATan2, LAMB), parameter groups and learning-rate schedules.
+
+The published code of HRM and TRM trains with AdamATan2:
 
     m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
     w <- (1 - lr wd) w - lr / (1 - b1^t) atan2(m, sqrt(v / (1 - b2^t)))
 
-atan2 in place of a quotient (Everett et al. 2024, arXiv 2407.05872) is bounded, blind to the scale of gradients, and
-needs no epsilon. The first moment is corrected outside of it (imoneoi/adam-atan2, which needs CUDA); libraries that
-correct it inside take other first steps. Groups `by_sign` have no moments:
+atan2 in place of a quotient (Everett et al. 2024, arXiv 2407.05872) is bounded, invariant to the scale of gradients,
+and needs no epsilon. The first moment is corrected outside of it (imoneoi/adam-atan2, which needs CUDA); libraries that
+correct it inside make other first steps. Groups `by_sign`, such as the puzzle embeddings of TRM, have no moments:
 
     w <- (1 - lr wd) w - lr sign(g)
 """
@@ -27,13 +29,13 @@ from adadepth.settings.experiment import Optimizer, Schedule
 
 
 class AdamAtan2(torch.optim.Optimizer):
-    """See the module.
+    """AdamATan2, and sign descent for groups `by_sign`; see the module for the equations.
 
     Args:
-        groups: Of parameters; each may have its own `lr`, `weight_decay` and `by_sign`.
+        groups: Groups of parameters, optionally with `lr`, `weight_decay` and `by_sign`.
         lr: Learning rate.
-        betas: b1 and b2.
-        weight_decay: wd.
+        betas: Decay rates b1 and b2 of the moments.
+        weight_decay: Weight decay wd.
     """
 
     def __init__(
@@ -43,19 +45,19 @@ class AdamAtan2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make an update; `closure` computes the loss anew, which is returned."""
+        """Make an optimiser step; `closure` recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
             for weight in (weight for weight in group["params"] if weight.grad is not None):
-                direction = weight.grad.sign() if group["by_sign"] else self._direction(weight, group["betas"])
+                direction = weight.grad.sign() if group["by_sign"] else self._update_moments(weight, group["betas"])
                 weight.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(direction, alpha=group["lr"])
         return loss
 
-    def _direction(self, weight: Tensor, betas: tuple[float, float]) -> Tensor:
-        """What the moments of a parameter say after they have taken in its gradient."""
+    def _update_moments(self, weight: Tensor, betas: tuple[float, float]) -> Tensor:
+        """Update the moments of a parameter with its gradient, and return the direction of its step."""
         state, gradient = self.state[weight], weight.grad
         assert gradient is not None
         if not state:
@@ -67,20 +69,27 @@ class AdamAtan2(torch.optim.Optimizer):
         return state["exp_avg"].atan2((state["exp_avg_sq"] / second).sqrt()) / first
 
 
-def parameter_groups(model: Any, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Matrices, which decay, and vectors (biases, norms), which do so only with `decay_vectors`; by learning rate.
+def parameter_groups(
+    model: Any, trainer: TrainerConfig, extra_groups: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Group parameters by decay, sign descent and learning rate.
 
-    What the model spares never decays. Parameters of the groups in `own` are left to these, which come last.
+    Matrices decay; vectors (biases, norms) decay only with `decay_vectors`; `model.no_weight_decay()` never decays.
+
+    Args:
+        model: A `DepthModel`.
+        trainer: Settings of the trainer.
+        extra_groups: Groups that are appended as they are; their parameters are in no other group.
     """
-    taken = {id(parameter) for group in own for parameter in group["params"]}
-    spared, multipliers = model.no_weight_decay(), model.learning_rate_multipliers()
+    excluded = {id(parameter) for group in extra_groups for parameter in group["params"]}
+    without_decay, multipliers = model.no_weight_decay(), model.learning_rate_multipliers()
     signed = model.descending_by_sign() if trainer.optimizer is Optimizer.adam_atan2 else set()
     groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in taken:
-            decays = name not in spared and (parameter.ndim >= 2 or trainer.decay_vectors)
+        if parameter.requires_grad and id(parameter) not in excluded:
+            decays = name not in without_decay and (parameter.ndim >= 2 or trainer.decay_vectors)
             groups.setdefault((decays, name in signed, multipliers.get(name, 1.0)), []).append(parameter)
-    found = [
+    default_groups = [
         {
             "params": groups[decays, by_sign, multiplier],
             "by_sign": by_sign,
@@ -90,18 +99,21 @@ def parameter_groups(model: Any, trainer: TrainerConfig, own: Sequence[dict[str,
         }
         for decays, by_sign, multiplier in sorted(groups, key=lambda kind: (not kind[0], *kind[1:]))
     ]
-    return [*found, *own]
+    return [*default_groups, *extra_groups]
 
 
-def build_optimizer(model: Any, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()) -> torch.optim.Optimizer:
-    """AdamW, Adam, AdamATan2, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
+def build_optimizer(
+    model: Any, trainer: TrainerConfig, extra_groups: Sequence[dict[str, Any]] = ()
+) -> torch.optim.Optimizer:
+    """Build AdamW, Adam, AdamATan2, or LAMB as it trains ALBERT (You et al. 2020, arXiv 1904.00962, version 3).
 
-    Adam (Kingma & Ba 2015) adds the decay to the gradient, so that its moments see it, as recipes older than AdamW did.
+    Adam (Kingma & Ba 2015) adds the decay to the gradient, and so to its moments, as recipes older than AdamW did.
 
-    The published recipe, which `lamb` follows: decay enters the update before the trust ratio; vectors get neither
-    decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
+    `lamb` follows the published recipe: decay enters the update before the trust ratio; vectors get neither decay nor
+    layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp. Arguments are those of
+    `parameter_groups`.
     """
-    groups = parameter_groups(model, trainer, own)
+    groups = parameter_groups(model, trainer, extra_groups)
     betas = trainer.adam_beta1, trainer.adam_beta2
     if trainer.optimizer is Optimizer.adam_atan2:
         return AdamAtan2(groups, trainer.learning_rate, betas)
@@ -122,7 +134,7 @@ def build_optimizer(model: Any, trainer: TrainerConfig, own: Sequence[dict[str, 
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, total_steps: int) -> LRScheduler:
-    """The rate as a fraction of its peak, over `total_steps` updates, or halved when the metric stands still."""
+    """Build the learning-rate schedule over `total_steps` optimiser steps; `plateau` halves the rate instead."""
     if trainer.schedule is Schedule.plateau:
         assert trainer.plateau_patience is not None, "validated"
         return ReduceLROnPlateau(
@@ -134,12 +146,12 @@ def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, tot
         )
     warmup = trainer.warmup_steps if trainer.warmup_steps >= 1 else trainer.warmup_steps * total_steps
     factor = partial(_FACTORS[trainer.schedule], warmup=math.ceil(warmup), total=max(total_steps, 1))
-    scheduled = partial(_with_warmup, factor=factor, warmup=math.ceil(warmup))
+    scheduled = partial(_apply_warmup, factor=factor, warmup=math.ceil(warmup))
     constant = partial(_constant, warmup=0, total=0)
     return LambdaLR(optimizer, [constant if group.get("constant") else scheduled for group in optimizer.param_groups])
 
 
-def _with_warmup(step: int, factor: Callable[[int], float], warmup: int) -> float:
+def _apply_warmup(step: int, factor: Callable[[int], float], warmup: int) -> float:
     return step / warmup if step < warmup else factor(step)
 
 
@@ -148,7 +160,7 @@ def _linear(step: int, warmup: int, total: int) -> float:
 
 
 def _reference_linear(step: int, warmup: int, total: int) -> float:
-    """Decay counted from step 0, hence a small fall at the end of the warm-up (the code of Simoulin & Crabbé)."""
+    """Return a decay counted from step 0, hence a small drop at the end of the warm-up (Simoulin & Crabbé's code)."""
     return max(0.0, 1.0 - step / total)
 
 

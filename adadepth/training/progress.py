@@ -1,8 +1,8 @@
-"""Training that has left every good range: losses or weights that are no numbers, and losses that explode.
+"""Running loss sums, throughput, and detection of divergence: losses or weights that are not finite, or explode.
 
-A loss has exploded when `UPDATES` updates in a row had one above `FACTOR` times that of the run's first update, which
-the untrained model made, or above `FACTOR` nats where that was below 1. A model that knows nothing stays near its first
-loss, and a warm-up's peaks pass. Only the model's own loss counts: the price of a budget may grow as it likes.
+A loss has exploded when it was above `FACTOR` times that of the first optimiser step for `UPDATES` steps in a row, or
+above `FACTOR` nats where the first loss was below 1. An untrained model stays near its first loss, and peaks of
+a warm-up are short. Only the loss of the model counts: the penalty of a budget may grow without a limit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FACTOR, UPDATES = 10.0, 10
 
 
 class DivergedError(UserError):
-    """Training, or what came of it, is not finite or has exploded."""
+    """Training whose losses or weights are not finite or have exploded."""
 
 
 class Explosion:
-    """Counts, on the device, for how many updates in a row the loss has been far above the first one."""
+    """Counter, on the device, of successive optimiser steps whose loss is far above the first one."""
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
@@ -37,12 +37,12 @@ class Explosion:
         self._update: Tensor | None = None
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a micro-batch, which is its share of the update's."""
+        """Add the loss of a micro-batch, its share of that of the optimiser step."""
         loss = loss.detach().float()
         self._update = loss if self._update is None else self._update + loss
 
     def end_step(self) -> None:
-        """Judge the update whose micro-batches were added; nothing where there were none."""
+        """Evaluate the optimiser step whose micro-batches were added; nothing where there were none."""
         if self._update is None:
             return
         loss, self._update = self._update, None
@@ -52,7 +52,7 @@ class Explosion:
         self._above = torch.where(loss > limit, self._above + 1, torch.zeros_like(loss))
 
     def updates(self, world_size: int = 1) -> int:
-        """How many updates in a row, up to the last one, were far above the first, on any process."""
+        """Count the successive steps, up to the last one, whose loss was far above the first, on any process."""
         self.end_step()
         if self._above is None:
             return 0
@@ -61,20 +61,20 @@ class Explosion:
         return int(self._above)
 
     def state(self) -> list[float] | None:
-        """The first loss and the count, for a checkpoint."""
+        """Return first loss and count for a checkpoint."""
         return None if self._first is None or self._above is None else [float(self._first), float(self._above)]
 
     def load(self, state: list[float] | None, device: torch.device) -> None:
-        """Go on from a checkpoint."""
+        """Restore first loss and count from a checkpoint."""
         if state is not None:
             self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
 
 
 def refuse(problem: str | None, checkpoints: Path) -> None:
-    """Stop where there is a problem.
+    """Stop the training if there is a problem.
 
     Raises:
-        DivergedError: Naming it, and the last good one of the checkpoints.
+        DivergedError: Naming the problem and the last good checkpoint.
     """
     if problem is not None:
         raise DivergedError(
@@ -84,18 +84,18 @@ def refuse(problem: str | None, checkpoints: Path) -> None:
 
 
 def infinite_loss(losses: Mapping[str, float]) -> str | None:
-    """Which of an evaluation's losses is no number, and what it is, for a sentence; None: all are."""
+    """Describe the first loss of an evaluation that is not finite; None if all are finite."""
     return next((f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)), None)
 
 
 def first_not_finite(model: nn.Module, world_size: int = 1) -> str | None:
-    """The name of a parameter that holds an infinite number or NaN, on any process; None: there is none."""
+    """Return the name of the first parameter with an infinite number or NaN, on any process; None if there is none."""
     names, flags = [], []
     for name, parameter in model.named_parameters():
-        own: Any = parameter.detach()
-        own = own.to_local() if hasattr(own, "to_local") else own  # a shard, which may be empty
+        local: Any = parameter.detach()
+        local = local.to_local() if hasattr(local, "to_local") else local  # a shard, which may be empty
         names.append(name)
-        flags.append(own.isfinite().all())
+        flags.append(local.isfinite().all())
     if not flags:
         return None
     finite = torch.stack([flag.to(flags[0].device) for flag in flags]).float()
@@ -105,7 +105,7 @@ def first_not_finite(model: nn.Module, world_size: int = 1) -> str | None:
 
 
 class TrainingProgress:
-    """Sums on the device, which nobody waits for until they are logged."""
+    """Sums on the device since the last line of the log; they are synchronised only for the log."""
 
     def __init__(self, args: TrainingArguments) -> None:
         self._args = args
@@ -115,47 +115,47 @@ class TrainingProgress:
         self.begin()
 
     def begin(self) -> None:
-        """Start the clock, and count updates and tokens from nothing."""
+        """Start the clock, and reset the counts of optimiser steps and tokens."""
         self._clock = time.perf_counter()
         self._updates = 0
         self._tokens: Tensor | int = 0
 
     def pause(self, seconds: float) -> None:
-        """Do not count time that was spent on something else."""
+        """Exclude seconds that were not spent on training."""
         self._clock += seconds
 
     def begin_step(self, tokens: Tensor) -> None:
-        """Count an update, and the tokens that all processes read in it."""
+        """Count an optimiser step, and the tokens that all processes read in it."""
         self._explosion.end_step()
         self._updates += 1
         self._tokens += tokens
 
     def record_loss(self, loss: Tensor) -> None:
-        """Add the model's own loss of a micro-batch, without what extensions add to it."""
+        """Add the loss of the model on a micro-batch, without parts of extensions."""
         self._explosion.add(loss)
 
     def record(self, name: str, part: Tensor, step: int) -> None:
-        """Add a loss part of a micro-batch, and remember the first step at which it was not finite."""
+        """Add a loss part of a micro-batch, and store the first step at which it was not finite."""
         zero, never = torch.zeros_like(part), torch.full_like(part, math.inf)
         self._parts[name] = self._parts.get(name, zero) + part
         bad_step = torch.where(part.isfinite(), never, float(step))
         self._first_bad_step[name] = torch.minimum(self._first_bad_step.get(name, never), bad_step)
 
     def problem(self) -> str | None:
-        """What is wrong with the losses since the last call, on any process; None: nothing."""
-        return self._not_finite() or self._exploded()
+        """Describe what is wrong with the losses since the last call, on any process; None if nothing is."""
+        return self._describe_nonfinite() or self._describe_explosion()
 
     def is_exploding(self) -> bool:
-        """Whether the loss of the last update was far above the first: it may pass, but is no state to keep."""
+        """Return whether the last loss was far above the first: a checkpoint of it would not be worth keeping."""
         return self._explosion.updates(self._args.world_size) > 0
 
-    def _exploded(self) -> str | None:
+    def _describe_explosion(self) -> str | None:
         updates = self._explosion.updates(self._args.world_size)
         if updates < UPDATES:
             return None
         return f"the loss has been more than ten times the first one for {updates} updates"
 
-    def _not_finite(self) -> str | None:
+    def _describe_nonfinite(self) -> str | None:
         if not self._first_bad_step:
             return None
         steps = torch.stack(list(self._first_bad_step.values()))
@@ -172,7 +172,7 @@ class TrainingProgress:
         )
 
     def drain(self) -> dict[str, float]:
-        """Means of the loss parts over updates, and the speed, since the last log; then all begins anew."""
+        """Return means of the loss parts over optimiser steps, and the speed, since the last log; then reset both."""
         seconds = time.perf_counter() - self._clock
         totals = torch.stack(list(self._parts.values()))
         if self._args.world_size > 1:
@@ -187,7 +187,7 @@ class TrainingProgress:
         return logs
 
     def state(self) -> dict[str, Any]:
-        """The sums since the last log as plain values, for a checkpoint; a float's text is exact."""
+        """Return the sums since the last log as plain values for a checkpoint; the text of a float is exact."""
         return {
             "updates": self._updates,
             "tokens": float(self._tokens),
@@ -199,7 +199,7 @@ class TrainingProgress:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on with the sums of a checkpoint."""
+        """Restore the sums of a checkpoint."""
         device = self._args.device
         self._updates = state["updates"]
         self._tokens = torch.tensor(state["tokens"], device=device)

@@ -1,6 +1,6 @@
-"""What a resumed run reads of a checkpoint beside weights and optimizer: counts, random numbers, the best checkpoint.
+"""State of a checkpoint beside weights and optimizer: progress counters, random numbers, the best checkpoint.
 
-Libraries raise errors of many kinds over files that are not what they should be; `reading` makes one line of them.
+Libraries raise errors of many kinds over damaged files; `reading` converts them to an error of one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 
 
 class _Progress(TypedDict):
-    """What a process has counted since the last line of the log."""
+    """Counts of a process since the last line of the log."""
 
     updates: Count
     tokens: float
@@ -39,20 +39,20 @@ class _Progress(TypedDict):
 
 
 def save_progress(checkpoint: Path, process: int, progress: Mapping[str, Any]) -> None:
-    """Write what a process has counted."""
+    """Write the counts of a process."""
     write_atomic(checkpoint / _PROGRESS.format(process), json.dumps(progress))
 
 
 def written_world_size(checkpoint: Path) -> int:
-    """Return by how many processes a checkpoint was written."""
+    """Return the number of processes that wrote a checkpoint."""
     return max(1, *(len(list(checkpoint.glob(name))) for name in (_PROGRESS.format("*"), "rng_state_*.pth")))
 
 
 def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, Any] | None:
-    """Read what a process had counted; None: an older version wrote the checkpoint.
+    """Read the counts of a process; None: an older version wrote the checkpoint.
 
-    Of another world size than now each process has the mean of what all had counted, since losses are logged as means
-    over processes.
+    If the world size has changed, each process gets the mean over the written processes, since losses are logged as
+    means over processes.
     """
     written = written_world_size(checkpoint)
     paths = [checkpoint / _PROGRESS.format(number) for number in range(written)]
@@ -63,7 +63,7 @@ def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, 
 
 
 def read_stateless(checkpoint: Path) -> list[int] | None:
-    """Read which parameters had no state of the optimizer yet; None: an older version wrote the checkpoint."""
+    """Read the numbers of parameters without an optimizer state; None: an older version wrote the checkpoint."""
     path = checkpoint / _PROGRESS.format(0)
     numbers: list[int] | None = read_json(path, _Progress).get("stateless") if path.is_file() else None
     return numbers
@@ -83,23 +83,24 @@ def _average_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reseed_for_world_size(seed: int, step: int, process: int) -> None:
-    """Set the random numbers of a run that is resumed by another number of processes, from its seed and step."""
+    """Reseed a run that is resumed with another world size, from its seed and step."""
     set_seed(int(random_generator(seed, Purpose.RESUMING, step, process).integers(2**31)))
 
 
 def moved_best(checkpoint: Path, folder: Path) -> Path | None:
-    """Find the best checkpoint so far in this folder: the run may lie elsewhere now."""
+    """Return the best checkpoint so far in this folder, where a moved run has it; None if it is not there."""
     best = read_trainer_state(checkpoint)["best_model_checkpoint"]
-    moved = None if best is None else folder / Path(best).name
-    return moved if moved is not None and moved.is_dir() else None
+    if best is None or not (moved := folder / Path(best).name).is_dir():
+        return None
+    return moved
 
 
 def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
-    """Refuse whole weights that are not all there; tied ones are saved once, and a frozen base may lie elsewhere.
+    """Check that whole weights are complete; tied ones are saved once, and a frozen base may be stored elsewhere.
 
     Args:
-        model: What is loaded.
-        checkpoint: A folder; one without `model.safetensors` is not looked at.
+        model: Model whose weights are loaded.
+        checkpoint: Folder of the checkpoint; one without `model.safetensors` is not checked.
 
     Raises:
         KeyError: Naming the first weight that is missing.
@@ -108,14 +109,14 @@ def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
     if not path.is_file():
         return
     with safe_open(path, framework="pt") as stored:
-        known = {*stored.keys(), *model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
-    if missing := [name for name in model.state_dict() if name not in known]:
+        present = {*stored.keys(), *model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
+    if missing := [name for name in model.state_dict() if name not in present]:
         raise KeyError(f"{missing[0]} is missing")
 
 
 @contextmanager
 def reading(checkpoint: Path, part: str) -> Iterator[None]:
-    """Say in one line that a part of a checkpoint does not fit, in the first words of whoever noticed it."""
+    """Convert errors over a part of a checkpoint to a `CheckpointError` of one line, within the context."""
     try:
         yield
     except CheckpointError:

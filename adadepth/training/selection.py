@@ -1,4 +1,4 @@
-"""What an evaluation says of the metric that selects the best model, where it could not measure it."""
+"""The metric that selects the best model, where an evaluation could not measure it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _PREFIX = "eval_"
 
 
 def fill_undefined(metrics: Mapping[str, float], selecting: str | None) -> dict[str, float]:
-    """Return the metrics of an evaluation with NaN for the one that selects the model, where it was left out.
+    """Return the metrics of an evaluation with NaN for a missing metric that selects the model.
 
     A correlation of constant predictions is undefined, which is no reason to stop: NaN is better than no earlier value,
     so that the evaluation counts as one without improvement.
 
     Args:
-        metrics: Of an evaluation, under the names of transformers.
+        metrics: Metrics of an evaluation under the names of transformers.
         selecting: `metric_for_best_model`, with or without its prefix; None: nothing selects.
     """
     if selecting is None:

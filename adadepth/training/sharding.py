@@ -1,7 +1,7 @@
-"""Parameters, gradients and the optimizer's state shared out over processes: torch's FSDP2, as accelerate applies it.
+"""Sharding of parameters, gradients and optimizer state over processes: torch's FSDP2, as accelerate applies it.
 
-accelerate shards where there is an accelerator and runs DDP where there is none, without a word. The same code shards
-on CPUs, too, once its state says so, which is what `share_out` does: what a GPU will run is what tests run.
+accelerate shards where there is an accelerator, and silently runs DDP where there is none. Its code shards on CPUs,
+too, once its state says so. `share_out` sets that state, so that tests on CPUs run the code of a GPU.
 See docs/decisions/0044.
 """
 
@@ -18,15 +18,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
 def share_out(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
-    """Let an accelerator that was made for plain data parallelism shard a model that it prepares, on any device.
+    """Configure an accelerator of data parallelism to shard the model that it prepares, on any device.
 
-    Weights stay in float32, and autocast alone lowers the precision of products, as without sharding: the policy that
-    accelerate would set rounds every tensor that a model is given, among them the counts that losses are divided by.
+    Weights stay in float32, and only autocast lowers the precision of products, as without sharding. The policy of
+    accelerate would round every input of a model, among them the counts that divide losses.
 
     Args:
-        accelerator: That of several processes.
-        model: The model that it will prepare.
-        settings: Those of the plugin, as transformers derives them from `trainer.fsdp_config`.
+        accelerator: Accelerator of a distributed run.
+        model: Model that it will prepare.
+        settings: Settings of the plugin, as transformers derives them from `trainer.fsdp_config`.
     """
     state: Any = accelerator.state
     if getattr(state, "fsdp_plugin", None) is None:
@@ -36,19 +36,19 @@ def share_out(accelerator: Accelerator, model: Any, settings: dict[str, Any]) ->
     prepare = accelerator.prepare
 
     def prepare_by_blocks(*parts: Any, **options: Any) -> Any:
-        with _by_blocks(model):
+        with _group_by_blocks(model):
             return prepare(*parts, **options)
 
     accelerator.prepare = prepare_by_blocks
 
 
 @contextmanager
-def _by_blocks(model: Any) -> Iterator[None]:
-    """While accelerate shards a model, its groups are the blocks that the model names, and one of all that is left.
+def _group_by_blocks(model: Any) -> Iterator[None]:
+    """Let accelerate shard a model by the blocks that it names, with one group of everything else, within the context.
 
-    What is frozen is a group of its own: a base whose states are kept is then never gathered.
-    accelerate would make groups of the embeddings and the output layer, too. A parameter must not be in two groups, and
-    heads tie biases as well as matrices, or read the embeddings' matrix without calling them.
+    Frozen parts are separate groups: a base with cached states is then never gathered. accelerate would also make
+    groups of the embeddings and of the output layer. But a parameter must not be in two groups, and heads tie biases
+    and matrices, or read the matrix of the embeddings without calling them.
     """
     for part in model.children():
         if (parameters := list(part.parameters())) and not any(parameter.requires_grad for parameter in parameters):
@@ -64,7 +64,7 @@ def _by_blocks(model: Any) -> Iterator[None]:
 
 
 def let_go(model: nn.Module) -> None:
-    """Free the whole parameters that a forward pass without a backward pass has left, so that shards are seen again."""
+    """Reshard the parameters after a forward pass without a backward pass."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,8 +1,8 @@
-"""Weights and optimizer of a checkpoint in shards, a file a process, by torch's distributed checkpointing (DCP).
+"""Sharded checkpoints of weights and optimizer, a file per process, by torch's distributed checkpointing (DCP).
 
-The files are safetensors with the place of every piece in its whole tensor, so that any number of processes can read
-what another number has written, sharded or not, and nothing is unpickled. What is no tensor of at least one dimension
-lies beside them, see `_SETTINGS`.
+The files are safetensors with the position of every piece in its whole tensor. Any number of processes can read the
+files of any other number, sharded or not, and nothing is unpickled. `_SETTINGS` holds scalars and
+options of the optimizer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from adadepth.training.stored_states import check_completeness, check_optimizer_
 
 SHARDS = "shards"  # the folder of a checkpoint
 _SETTINGS = "optimizer_settings.pt"  # groups, counters: the same on all processes
-_WEIGHTS, _STATE = "model.", "optimizer."  # how the names of tensors begin
+_WEIGHTS, _STATE = "model.", "optimizer."  # prefixes of the names of tensors
 
 
 def is_sharded(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint's weights and optimizer are in shards."""
+    """Return whether weights and optimizer of a checkpoint are in shards."""
     return (checkpoint / SHARDS).is_dir()
 
 
@@ -37,16 +37,16 @@ def is_sharded(checkpoint: Path) -> bool:
 
 
 def _name_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a checkpoint keeps of a model: parameters, once each, and buffers; no base that lies elsewhere."""
-    left_out: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    """Return the stored tensors of a model: parameters, once each, and buffers; no base that is stored elsewhere."""
+    ignored: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     stored = model.state_dict()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in stored}
     tensors = {**dict(model.named_parameters()), **buffers}
-    return {_WEIGHTS + name: value.detach() for name, value in tensors.items() if name not in left_out}
+    return {_WEIGHTS + name: value.detach() for name, value in tensors.items() if name not in ignored}
 
 
 def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
-    """Copy a whole tensor into a weight, which may be sharded; torch by itself would repeat a smaller one.
+    """Copy a whole tensor into a weight, which may be sharded, without broadcasting.
 
     Raises:
         ValueError: Naming the weight, if the shapes differ.
@@ -57,7 +57,7 @@ def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
 
 
 def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor where a weight of its shape is sharded; else the whole."""
+    """Return the part of this process of a whole tensor if the weight of its shape is sharded; else the whole."""
     if not isinstance(weight, DTensor) or value.shape != weight.shape:
         return value
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
@@ -66,7 +66,7 @@ def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
 def gather_weights(model: Any) -> dict[str, Tensor]:
     """Return the whole weights as `save_pretrained` takes them, on the CPU of the main process; every process calls it.
 
-    Tied ones are there once.
+    Tied weights occur once.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -84,7 +84,7 @@ def _is_sharded_state(value: Any) -> bool:
 
 
 def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    """Write what of an optimizer is the same on all processes; the main one does it."""
+    """Write the part of an optimizer that is the same on all processes; the main process calls it."""
     state = optimizer.state_dict()
     small = {
         number: {name: value for name, value in values.items() if not _is_sharded_state(value)}
@@ -94,24 +94,24 @@ def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
 
 
 @cache
-def _writing_group() -> Any:
-    """Return the processes once more, for what a thread says beside the training's own messages."""
+def _make_writing_group() -> Any:
+    """Make a second group of all processes, for messages of the writing thread beside those of training."""
     return dist.new_group(backend="gloo")
 
 
 def begin_writing(
     model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path, finish: Callable[[Path], None]
 ) -> Future[Any]:
-    """Copy this process's shards, and write them while the training goes on; every process calls it.
+    """Copy the shards of this process, and write them while training continues; every process calls it.
 
     Args:
-        model: Its weights are written.
-        optimizer: Its moments are written.
-        checkpoint: The folder.
-        finish: Called by the main process with the folder, when the shards of all are on the disk.
+        model: Model whose weights are written.
+        optimizer: Optimizer whose moments are written.
+        checkpoint: Folder of the checkpoint.
+        finish: Function of the folder that the main process calls once all shards are on the disk.
 
     Returns:
-        Done when `finish` is, or says why not.
+        Future that is done when `finish` is, or holds the error.
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -129,7 +129,7 @@ def begin_writing(
     }
     writer = Writer(str(checkpoint / SHARDS), save_distributed=True)
     written: Any = dcp.async_save(
-        {**_name_weights(model), **moments}, storage_writer=writer, process_group=_writing_group()
+        {**_name_weights(model), **moments}, storage_writer=writer, process_group=_make_writing_group()
     )
     return written
 
@@ -137,24 +137,24 @@ def begin_writing(
 # ---- reading
 
 
-def _read(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
+def _fill_tensors(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
     """Fill tensors, or this process's parts of them, from the shards of any number of processes."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # a process reads by itself
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # every process reads independently
         dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(checkpoint / SHARDS)), no_dist=True)
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
-    """Load a model's weights from a checkpoint, whichever of the two is sharded.
+    """Load the weights of a model; both model and checkpoint may be sharded.
 
     Raises:
         RuntimeError: If a weight has another shape.
     """
     if is_sharded(checkpoint):
-        _read(checkpoint, _name_weights(model))
+        _fill_tensors(checkpoint, _name_weights(model))
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
@@ -166,13 +166,13 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
 def load_optimizer(
     optimizer: torch.optim.Optimizer, checkpoint: Path, names: Sequence[str], stateless: Sequence[int] | None
 ) -> None:
-    """Load an optimizer's state, of the same groups of parameters, whichever of the two is sharded.
+    """Load the state of an optimizer with the same groups; both optimizer and checkpoint may be sharded.
 
     Args:
-        optimizer: The live one.
-        checkpoint: The folder.
+        optimizer: Optimizer to fill.
+        checkpoint: Folder of the checkpoint.
         names: Names of the parameters, in the order of the groups.
-        stateless: Numbers of those that had no state when it was written; None: nobody knows which had.
+        stateless: Numbers of the parameters that had no state when the checkpoint was written; None: unknown.
 
     Raises:
         ValueError: Naming the parameter whose state does not fit it or is missing.
@@ -194,16 +194,16 @@ def load_optimizer(
 
 
 def _read_moments(checkpoint: Path, weights: Sequence[Tensor]) -> Iterator[tuple[int, str, Tensor]]:
-    """Read the optimizer's tensors, each with the number of its parameter and its name."""
+    """Yield number of the parameter, name and value of each tensor of the optimizer."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     metadata: Any = HuggingFaceStorageReader(str(checkpoint / SHARDS)).read_metadata().state_dict_metadata
     tensors: dict[str, Tensor] = {}
-    for key, about in metadata.items():
+    for key, description in metadata.items():
         if key.startswith(_STATE):
-            empty = torch.zeros(about.size, dtype=about.properties.dtype)
+            empty = torch.zeros(description.size, dtype=description.properties.dtype)
             tensors[key] = _shard_like(weights[int(key.split(".")[1])].detach(), empty)
-    _read(checkpoint, tensors)
+    _fill_tensors(checkpoint, tensors)
     for key, value in tensors.items():
         _, number, name = key.split(".", 2)
         yield int(number), name, value

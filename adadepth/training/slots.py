@@ -1,4 +1,4 @@
-"""Training in slots: an example stays in one over several updates, until its model halts."""
+"""Training in slots: an example stays in its slot over several optimiser steps, until the model halts on it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from adadepth.data.randomness import Purpose, random_generator
 from adadepth.system.processes import add_over_processes
 from adadepth.training.extension import Batch, Extension, own_rows, read_pieces
 
-_SUMS = "sums"  # how the sums for the log are called in a checkpoint
+_SUMS = "sums"  # name in a checkpoint of the sums for the log
 
 
 class TrainingSlots(Extension, TrainerCallback):
-    """What the slots of every micro-batch of an update hold, on this process; see `DepthModel.trains_in_slots`.
+    """Slots of all micro-batches of an optimiser step on this process; see `DepthModel.trains_in_slots`.
 
-    Row b of a batch goes into slot b where that is free, and is left out where it is not. What is drawn is a function
-    of seed, update and slot, whatever number of processes shares the slots.
+    Row b of a batch goes into slot b if that is free, and is left out otherwise. Random numbers are a function of seed,
+    step and slot, for any number of processes.
 
     Args:
-        seed: Of what is drawn.
-        args: Say how many processes and micro-batches share the slots of a step.
+        seed: Seed of the random numbers.
+        args: Number of processes and micro-batches that share the slots of a step.
     """
 
     tells = ("halted", "exact_accuracy", "halting_steps")
@@ -36,17 +36,17 @@ class TrainingSlots(Extension, TrainerCallback):
         self._carries: dict[int, dict[str, Tensor]] = {}
         self._update = self._micro = self._process = 0
         self._processes = 1
-        self._sums = torch.zeros(3, dtype=torch.float64)  # halted, right of these, their steps
+        self._sums = torch.zeros(3, dtype=torch.float64)  # halted examples, correct ones among them, their steps
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the number of an update."""
+        """Store the number of the optimiser step."""
         self._update, self._micro = state.global_step, 0
         self._process, self._processes = args.process_index, args.world_size
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """What the slots of a micro-batch hold, and two uniform numbers for each."""
+        """Return the carry of the slots of a micro-batch, and two uniform numbers per slot."""
         rows = len(batch["input_ids"])
         generator = random_generator(self._seed, Purpose.EXPLORATION, self._update, self._micro)
         draws = generator.random((self._processes * rows, 2), dtype="float32")[self._process * rows :][:rows]
@@ -54,16 +54,16 @@ class TrainingSlots(Extension, TrainerCallback):
         return {"carry": carry, "draws": torch.from_numpy(draws).to(batch["input_ids"].device)}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Keep the slots for the next update, and count what has halted."""
+        """Store the carry for the next optimiser step, and count halted examples."""
         self._carries[self._micro] = carry = outputs.carry
         self._micro += 1
         right = ((outputs.logits.detach().argmax(dim=-1) == carry["labels"]) | (carry["labels"] < 0)).all(dim=1)
         halted = carry["halted"]
-        found = torch.stack([halted.sum(), (halted & right).sum(), (halted * carry["steps"]).sum()])
-        self._sums = self._sums.to(found.device) + found
+        sums = torch.stack([halted.sum(), (halted & right).sum(), (halted * carry["steps"]).sum()])
+        self._sums = self._sums.to(sums.device) + sums
 
     def logs(self) -> dict[str, float]:
-        """Of the examples that have halted since the last line: how many, how many of them right, in how many steps."""
+        """Return number, accuracy and mean steps of the examples that have halted since the last line of the log."""
         add_over_processes([self._sums])
         halted, right, steps = self._sums.tolist()
         self._sums = torch.zeros_like(self._sums)
@@ -71,23 +71,23 @@ class TrainingSlots(Extension, TrainerCallback):
         return dict(zip(self.tells, (halted, *means), strict=False))
 
     def words(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """The same."""
+        """Describe the halted examples of a line of the log."""
         count, *means = self.tells
         if count in logs:
-            told = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
-            yield f"{logs[count]:,.0f} examples halted" + (f" ({told})" if told else "")
+            details = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
+            yield f"{logs[count]:,.0f} examples halted" + (f" ({details})" if details else "")
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write this process's slots."""
-        held = {
+        """Write the slots of this process."""
+        tensors = {
             f"{micro}/{name}": values.contiguous()
             for micro, carry in self._carries.items()
             for name, values in carry.items()
         }
-        save_file({**held, _SUMS: self._sums}, checkpoint / _slots_file(process))
+        save_file({**tensors, _SUMS: self._sums}, checkpoint / _slots_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read back the slots of this process's rows, whoever had these rows."""
+        """Read the slots of the rows of this process from a checkpoint of any number of processes."""
         by_name: dict[str, dict[tuple[int, int], Tensor]] = {}
         sums = []
         for (key, owner), values in read_pieces(checkpoint, _slots_file).items():

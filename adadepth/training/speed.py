@@ -1,4 +1,4 @@
-"""`trainer.profiler=true`: where the time of a few updates goes, as a trace that ui.perfetto.dev opens."""
+"""Profiling (`trainer.profiler`), throughput of evaluations, and timing of dense against ragged execution."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from adadepth.system.console import say
 from adadepth.system.processes import add_over_processes
 from adadepth.system.timing import time_interleaved, wait_for
 
-TRACE = "trace.json.gz"  # in a run's folder
-_UNTRACED, _TRACED = 2, 3  # the first updates allocate memory and choose kernels; a trace of few is large already
+TRACE = "trace.json.gz"  # in the folder of a run, for ui.perfetto.dev
+_UNTRACED, _TRACED = 2, 3  # the first steps allocate memory and choose kernels; a trace of a few steps is large
 
 
 @contextmanager
 def profiled(trainer: Trainer, directory: Path) -> Iterator[None]:
-    """Trace the third to fifth update that this process makes, on the CPU and on its accelerator.
+    """Trace the third to fifth optimiser step within the context, on the CPU and on the accelerator.
 
     Args:
-        trainer: What is trained within.
-        directory: Where the trace is written.
+        trainer: Trainer that runs within the context.
+        directory: Folder of the trace.
     """
     path = directory / TRACE
-    path.unlink(missing_ok=True)  # of an earlier part of the run
+    path.unlink(missing_ok=True)  # from an earlier part of the run
     when = schedule(wait=_UNTRACED - 1, warmup=1, active=_TRACED, repeat=1)
     with profile(schedule=when, on_trace_ready=lambda done: done.export_chrome_trace(str(path))) as tracing:
-        steps = _Steps(tracing)
+        steps = _ProfilerStepCallback(tracing)
         trainer.add_callback(steps)
         try:
             yield
         finally:
             trainer.remove_callback(steps)
-    told = f"{path} (ui.perfetto.dev opens it)" if path.is_file() else f"none, it begins after {_UNTRACED} updates"
-    say(f"trace: {told}")
+    result = f"{path} (ui.perfetto.dev opens it)" if path.is_file() else f"none, it begins after {_UNTRACED} updates"
+    say(f"trace: {result}")
 
 
-class _Steps(TrainerCallback):
-    """Tells the profiler that an update is done."""
+class _ProfilerStepCallback(TrainerCallback):
+    """Callback that advances the profiler."""
 
     def __init__(self, tracing: profile) -> None:
         self._tracing = tracing
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Tell the profiler that a step has ended."""
+        """Advance the profiler by a step."""
         self._tracing.step()
 
 
@@ -62,17 +62,17 @@ ForwardPass = tuple[dict[str, Tensor], Any]
 
 
 def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
-    """Real tokens of a batch, int64, (); of vectors, their values."""
+    """Count the real tokens of a batch, or the values of its vectors; int64, ()."""
     if "targets" in batch:
         return (batch["targets"] >= 0).sum()
     return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 
 class Stopwatch:
-    """Real tokens of an evaluation, and the seconds spent on loading them and on the forward passes.
+    """Stopwatch of an evaluation: real tokens, and seconds of loading and of forward passes.
 
     Args:
-        device: Where the model runs; an accelerator is waited for whenever the watch is read.
+        device: Device of the model; reading the watch synchronises an accelerator.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -81,33 +81,33 @@ class Stopwatch:
         self._sums[2] = 1
 
     def time(self, passes: Iterable[ForwardPass]) -> Iterator[ForwardPass]:
-        """The passes as they are; what the caller does with each of them is not timed."""
-        begun = self._now()
+        """Yield the passes unchanged, and time them without the work of the caller on each."""
+        begun = self._read_clock()
         for batch, outputs in passes:
-            self._sums[1] += self._now() - begun
+            self._sums[1] += self._read_clock() - begun
             self._sums[0] += count_tokens(batch)
             yield batch, outputs
-            begun = self._now()
-        self._sums[1] += self._now() - begun
+            begun = self._read_clock()
+        self._sums[1] += self._read_clock() - begun
 
-    def _now(self) -> float:
+    def _read_clock(self) -> float:
         wait_for(self.device)
         return time.perf_counter()
 
     def tokens_per_second(self) -> float:
-        """Tokens of all processes over the mean of their seconds; every process calls it once."""
+        """Return the tokens of all processes over the mean of their seconds; every process calls it once."""
         add_over_processes([self._sums])
         tokens, seconds, processes = self._sums.tolist()
         return tokens * processes / seconds
 
 
 class ExecutionSpeed(NamedTuple):
-    """How ragged execution compares with dense execution.
+    """Speed-up of ragged over dense execution.
 
     Attributes:
-        speedup: How many times as fast it is, measured.
-        allowed: How many times as fast it would be if time were multiply-accumulates.
-        sequences: The most of a batch.
+        speedup: Measured speed-up.
+        allowed: Speed-up if time were proportional to multiply-accumulates.
+        sequences: Number of sequences of the largest batch.
     """
 
     speedup: float
@@ -116,17 +116,17 @@ class ExecutionSpeed(NamedTuple):
 
 
 def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> ExecutionSpeed | None:
-    """Time both executions of the trainer's model: medians over rounds in which they take turns.
+    """Time both executions of a model: medians over alternating rounds.
 
-    As many of the first batches are read as the seconds allow, and one at the least.
+    The number of batches follows from the seconds, and is at least one.
 
     Args:
-        trainer: With a model that is left as it was; its gradients are dropped.
-        seconds: How long all of the timing may take.
-        training: Whether it is forward and backward passes of training data, and not passes of evaluation data.
+        trainer: Trainer of the model, which stays as it is but for dropped gradients.
+        seconds: Limit of the whole timing in seconds.
+        training: Whether to time forward and backward passes on training data instead of evaluation passes.
 
     Returns:
-        The comparison; None for a model that has one execution only.
+        Comparison; None for a model with one execution only.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     executions = model.executions
@@ -134,7 +134,7 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
         return None
     loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()
     batches = [trainer.model_inputs(trainer.prepare_batch(batch)) for batch in islice(loader, _MOST_BATCHES)]
-    chosen, was_training = model.config.execution, model.training
+    execution_before, was_training = model.config.execution, model.training
     traces: dict[str, list[Any]] = {}
 
     def run(execution: str, count: int) -> None:
@@ -155,7 +155,7 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
         calls = {execution: partial(run, execution, count) for execution in executions}
         timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
     finally:
-        model.config.execution = chosen
+        model.config.execution = execution_before
         model.train(was_training)
     prices = [model.price(trace) for trace in traces["ragged"]]
     return ExecutionSpeed(

@@ -1,8 +1,8 @@
-"""What a checkpoint holds of an optimizer, a schedule or random numbers, compared with what it will replace.
+"""Checks of the stored states of optimizer, schedule and random numbers before they replace the live ones.
 
-PyTorch puts a stored state in the place of the live one as it is. Moments of another shape then lead fused kernels
-beyond the end of their memory, and a state that is missing begins anew without a word. So a state is loaded only where
-it is built like the live one.
+PyTorch replaces a live state by a stored one without checks. Moments of another shape then lead fused kernels beyond
+the end of their memory, and a missing state silently starts from zero. So a state is loaded only if it has the
+structure of the live one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
-# Options of a group of parameters that a schedule sets, and those that only say how an update is computed.
+# Options of a group of parameters that a schedule sets, and options of the implementation of a step.
 _SCHEDULED = ("lr",)
 _EXECUTION = ("fused", "foreach", "capturable", "differentiable")
 _POSITIONS = 624  # numbers of a Mersenne twister's state
@@ -30,9 +30,9 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
     """Check that a stored state belongs to an optimizer, before it is loaded.
 
     Args:
-        optimizer: It, with the groups of parameters of now.
-        stored: As its `state_dict` writes it.
-        names: Of the parameters, in the order of the groups.
+        optimizer: Live optimizer with its groups of parameters.
+        stored: Stored state, as `state_dict` returns it.
+        names: Names of the parameters, in the order of the groups.
 
     Raises:
         ValueError: Naming the parameter or the option.
@@ -43,10 +43,10 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
     parameters = [(group, weight) for group in optimizer.param_groups for weight in group["params"]]
     if unknown := [key for key in stored["state"] if type(key) is not int or not 0 <= key < len(parameters)]:
         raise ValueError(f"it has a state for a parameter {unknown[0]!r}, and there are {len(parameters)}")
-    kept = {id(group): _state_after_update(optimizer, group) for group in optimizer.param_groups}
+    examples = {id(group): _make_example_state(optimizer, group) for group in optimizer.param_groups}
     for number, state in stored["state"].items():
         group, weight = parameters[number]
-        if problem := _problem_of_state(state, kept[id(group)], weight):
+        if problem := _check_state(state, examples[id(group)], weight):
             raise ValueError(f"its state of {names[number]!r} {problem}")
 
 
@@ -54,13 +54,13 @@ _PARTS = {"state": Mapping, "param_groups": list}
 
 
 def stateless_parameters(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Return the numbers of the parameters that an optimizer has no state of, as they had no gradient so far."""
+    """Return the numbers of the parameters without a state of the optimizer, which had no gradient so far."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [number for number, weight in enumerate(weights) if not optimizer.state.get(weight)]
 
 
 def check_completeness(stored: Mapping[str, Any], stateless: Sequence[int], names: Sequence[str]) -> None:
-    """Check that a stored optimizer has a state of every parameter, but for those that had none when it was written.
+    """Check that a stored optimizer has a state of every parameter that had one when it was written.
 
     Raises:
         ValueError: Naming a parameter whose state is missing.
@@ -87,61 +87,61 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], stored: Sequence[Any]) ->
             raise ValueError(f"its group {number} must have the parameters {first} to {first + size - 1}")
         first += size
         for key, value in other.items():
-            if problem := _problem_of_option(key, value, group):
+            if problem := _check_option(key, value, group):
                 raise ValueError(f"its group {number}: {key} {problem}")
 
 
-def _problem_of_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
-    """Say what is wrong with an option of a group: those that no schedule moves are settings of the run."""
+def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
+    """Describe what is wrong with an option of a group; options that no schedule changes are settings of the run."""
     if key == "step":  # LAMB counts its updates in the group
         is_count = type(value) is int and value >= 0
-        return None if is_count else f"must be a whole number of at least 0, not {_shown(value)}"
+        return None if is_count else f"must be a whole number of at least 0, not {_abbreviate(value)}"
     if key in ("params", *_EXECUTION) or key not in group:
         return None
     if key in _SCHEDULED:
         if isinstance(value, Tensor) and value.ndim == 0:
             value = value.item()
         is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-        return None if is_rate else f"must be a number of at least 0, not {_shown(value)}"
+        return None if is_rate else f"must be a number of at least 0, not {_abbreviate(value)}"
     expected = list(group[key]) if isinstance(group[key], tuple) else group[key]
     value = list(value) if isinstance(value, tuple) else value
     is_equal = type(value) is type(expected) and value == expected
     is_number = isinstance(expected, int | float) and isinstance(value, int | float) and value == expected
-    return None if is_equal or is_number else f"is {_shown(value)}, by the settings it is {_shown(expected)}"
+    return None if is_equal or is_number else f"is {_abbreviate(value)}, by the settings it is {_abbreviate(expected)}"
 
 
-def _state_after_update(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state that an optimizer keeps of a matrix, by letting one like it make an update of four zeros."""
+def _make_example_state(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a 2 x 2 matrix of zeros after one step of a copy of the optimizer."""
     weight = nn.Parameter(torch.zeros(2, 2))
     weight.grad = torch.zeros_like(weight)
-    like: Any = copy.copy(optimizer)
-    like.__dict__ |= {key: value for key, value in vars(optimizer).items() if key not in ("step", "state")}
+    twin: Any = copy.copy(optimizer)
+    twin.__dict__ |= {key: value for key, value in vars(optimizer).items() if key not in ("step", "state")}
     options = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-    like.param_groups, like.state = [{**options, "params": [weight]}], defaultdict(dict)
-    type(optimizer).step(like)
-    state: Mapping[str, Any] = like.state[weight]
+    twin.param_groups, twin.state = [{**options, "params": [weight]}], defaultdict(dict)
+    type(optimizer).step(twin)
+    state: Mapping[str, Any] = twin.state[weight]
     return state
 
 
-def _problem_of_state(state: Any, kept: Mapping[str, Any], weight: Tensor) -> str | None:
-    if not isinstance(state, Mapping) or state.keys() != kept.keys():
-        has = ", ".join(map(str, state)) if isinstance(state, Mapping) else _shown(state)
-        return f"has {has or 'nothing'}; needed is {', '.join(kept) or 'nothing'}"
-    for name, example in kept.items():
-        problem = _problem_of_part(state[name], example, weight)
+def _check_state(state: Any, examples: Mapping[str, Any], weight: Tensor) -> str | None:
+    if not isinstance(state, Mapping) or state.keys() != examples.keys():
+        has = ", ".join(map(str, state)) if isinstance(state, Mapping) else _abbreviate(state)
+        return f"has {has or 'nothing'}; needed is {', '.join(examples) or 'nothing'}"
+    for name, example in examples.items():
+        problem = _check_state_part(state[name], example, weight)
         if problem:
             return f"has {problem} as {name}"
     return None
 
 
-def _problem_of_part(value: Any, example: Any, weight: Tensor) -> str | None:
-    """Say what is wrong with a counter or a moment of a parameter."""
+def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
+    """Describe what is wrong with a counter or a moment of a parameter."""
     if not isinstance(example, Tensor):
         is_count = type(value) is type(example) and math.isfinite(value) and value >= 0
-        return None if is_count else _shown(value)
+        return None if is_count else _abbreviate(value)
     shape = weight.shape if example.ndim else example.shape
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
-        return f"{_shown(value)} where a tensor is needed"
+        return f"{_abbreviate(value)} where a tensor is needed"
     if value.shape != shape:
         return f"a tensor of shape {tuple(value.shape)} where {tuple(shape)} is needed"
     if value.dtype.is_floating_point != example.dtype.is_floating_point or value.dtype.is_complex:
@@ -153,14 +153,14 @@ def _problem_of_part(value: Any, example: Any, weight: Tensor) -> str | None:
 
 
 def difference(stored: Any, live: Any, name: str = "") -> str | None:
-    """Say where a stored state is built otherwise than the live one that it replaces; None: nowhere.
+    """Describe the first structural difference of a stored state from the live one; None if there is none.
 
     Mappings may lack keys that older versions did not write. Numbers are finite, unless the live one is infinite, too.
 
     Args:
-        stored: Of dictionaries, lists, tuples, tensors, numbers, texts and None.
-        live: The state that it replaces; where it is None, it says nothing of what may be there.
-        name: Of the part that is compared, for the sentence.
+        stored: Stored state of dictionaries, lists, tuples, tensors, numbers, texts and None.
+        live: Live state that it replaces; None allows any value.
+        name: Name of the compared part.
     """
     return next(_differences(stored, live, name), None)
 
@@ -169,7 +169,7 @@ def _differences(stored: Any, live: Any, name: str) -> Iterator[str]:
     where = name or "it"
     if isinstance(live, Mapping):
         if not isinstance(stored, Mapping):
-            yield f"{where} must be a mapping, not {_shown(stored)}"
+            yield f"{where} must be a mapping, not {_abbreviate(stored)}"
             return
         for key in stored:
             if key not in live:
@@ -178,47 +178,50 @@ def _differences(stored: Any, live: Any, name: str) -> Iterator[str]:
                 yield from _differences(stored[key], live[key], f"{name}.{key}" if name else str(key))
     elif isinstance(live, list | tuple):
         if not isinstance(stored, list | tuple) or len(stored) != len(live):
-            yield f"{where} must be a list of {len(live)}, not {_shown(stored)}"
+            yield f"{where} must be a list of {len(live)}, not {_abbreviate(stored)}"
             return
         for number, pair in enumerate(zip(stored, live, strict=True)):
             yield from _differences(*pair, f"{name}.{number}" if name else str(number))
     elif isinstance(live, Tensor):
         if not isinstance(stored, Tensor) or stored.shape != live.shape or stored.dtype != live.dtype:
-            yield f"{where} must be a tensor of shape {tuple(live.shape)} and {live.dtype}, not {_shown(stored)}"
+            yield f"{where} must be a tensor of shape {tuple(live.shape)} and {live.dtype}, not {_abbreviate(stored)}"
     elif isinstance(live, bool | str):
         if type(stored) is not type(live):
-            yield f"{where} must be {'true or false' if isinstance(live, bool) else 'a text'}, not {_shown(stored)}"
+            kind = "true or false" if isinstance(live, bool) else "a text"
+            yield f"{where} must be {kind}, not {_abbreviate(stored)}"
     elif isinstance(live, int | float):
         may_be = (int,) if isinstance(live, int) else (int, float)
         is_number = isinstance(stored, may_be) and not isinstance(stored, bool)
         if not is_number or math.isnan(stored) or (math.isinf(stored) and not math.isinf(live)):
-            yield f"{where} must be a {'whole ' if isinstance(live, int) else ''}number, not {_shown(stored)}"
+            yield f"{where} must be a {'whole ' if isinstance(live, int) else ''}number, not {_abbreviate(stored)}"
 
 
 def check_schedule(schedule: Any, stored: Any, updates: int, *, may_skip: bool) -> None:
     """Check the stored state of a schedule, before it is loaded.
 
     Args:
-        schedule: The live one.
-        stored: As its `state_dict` writes it.
-        updates: Optimiser steps after which the checkpoint was written.
-        may_skip: Whether updates are left out where their gradients overflow, as in fp16.
+        schedule: Live schedule.
+        stored: Stored state, as `state_dict` returns it.
+        updates: Optimiser steps before the checkpoint was written.
+        may_skip: Whether steps whose gradients overflow are left out, as in fp16.
 
     Raises:
         ValueError: Naming the part.
     """
-    known = {key: value for key, value in stored.items() if key != "verbose"} if isinstance(stored, Mapping) else stored
-    check_like(known, schedule.state_dict())
+    compared = stored
+    if isinstance(stored, Mapping):
+        compared = {key: value for key, value in stored.items() if key != "verbose"}
+    check_like(compared, schedule.state_dict())
     for name, expected in (("base_lrs", getattr(schedule, "base_lrs", None)), ("last_epoch", updates)):
         value = stored.get(name)
         if name == "last_epoch" and (may_skip or not isinstance(schedule, LambdaLR)):
             continue
         if None not in (value, expected) and value != expected:
-            raise ValueError(f"{name} is {_shown(value)}, by the run it is {_shown(expected)}")
+            raise ValueError(f"{name} is {_abbreviate(value)}, by the run it is {_abbreviate(expected)}")
 
 
 def check_like(stored: Any, live: Any, name: str = "") -> None:
-    """Check that a stored state is built like the live one, see `difference`.
+    """Check that a stored state has the structure of the live one, see `difference`.
 
     Raises:
         ValueError: Naming the part.
@@ -228,7 +231,7 @@ def check_like(stored: Any, live: Any, name: str = "") -> None:
 
 
 def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
-    """Check this process's file of random numbers in a checkpoint; nothing where it has none."""
+    """Check the file of random numbers of this process, if the checkpoint has one."""
     name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
     if (checkpoint / name).is_file():
         with safe_globals():
@@ -236,7 +239,7 @@ def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
 
 
 def check_random_state(stored: Any) -> None:
-    """Check random numbers before they are set: NumPy takes any position in its 624 numbers, and reads there.
+    """Check states of random generators: NumPy would accept and read any position in its 624 numbers.
 
     Raises:
         ValueError: If a part is missing, or the position is outside.
@@ -248,11 +251,11 @@ def check_random_state(stored: Any) -> None:
         raise ValueError("numpy: no state of a generator")
     position = numpy_state[2]
     if type(position) is not int or not 0 <= position <= _POSITIONS:
-        raise ValueError(f"numpy: its position must be 0 to {_POSITIONS}, not {_shown(position)}")
+        raise ValueError(f"numpy: its position must be 0 to {_POSITIONS}, not {_abbreviate(position)}")
 
 
-def _shown(value: Any) -> str:
-    """A value in few words."""
+def _abbreviate(value: Any) -> str:
+    """Return a short text of a value."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
     text = repr(value)

@@ -1,6 +1,6 @@
-"""Where metrics go: always ``metrics.jsonl``, and the trackers that ``logger.report_to`` names beside it.
+"""Sinks of metrics: always ``metrics.jsonl``, and the trackers of ``logger.report_to``.
 
-``metrics.jsonl`` holds one JSON object a line, ``{"step": int, "time": seconds of training, "<name>": value, ...}``,
+``metrics.jsonl`` holds one JSON object per line, ``{"step": int, "time": seconds of training, "<name>": value, ...}``,
 and is complete: the trackers repeat it.
 """
 
@@ -23,38 +23,38 @@ from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker
 
 METRICS_FILE = "metrics.jsonl"
-_POSITION = "metrics.json"  # of a checkpoint
+_POSITION = "metrics.json"  # file of a checkpoint
 
 
 def open_tracker(
     config: ExperimentConfig, run: Run, resume_step: int | None = None, size: int | None = None
 ) -> Tracker:
-    """Open what the configuration asks for; processes other than the main one log nothing.
+    """Open the configured trackers; processes other than the main one log nothing.
 
-    What a run wrote after the state from which it goes on is dropped from ``metrics.jsonl``, since it writes it again.
-    Under which name each tracker knows the run is kept in ``run.json``.
+    A resumed run drops the lines of ``metrics.jsonl`` after its checkpoint, since it writes them again. The identity of
+    the run in every tracker is stored in ``run.json``.
 
     Args:
-        config: Of the run.
-        run: Open.
-        resume_step: The step training continues from; None: it begins.
-        size: Bytes of ``metrics.jsonl`` then; None: not known, later lines are those of later steps.
+        config: Configuration of the run.
+        run: Open run.
+        resume_step: Step from which training continues; None: it begins.
+        size: Bytes of ``metrics.jsonl`` at that step; None: unknown, lines of later steps are dropped.
     """
     if not run.is_main:
         return cast(Tracker, _FanOut([]))
     opened: list[Tracker] = [_JsonLines(run.directory / METRICS_FILE, resume_step, size)]
-    known: dict[str, str] = run.record.get("trackers", {})
+    identities: dict[str, str] = run.record.get("trackers", {})
     for name in config.logger.report_to:
-        tracker: Tracker = load(trackers()[name].place)(config, run.directory, known.get(name), resume_step)
+        tracker: Tracker = load(trackers()[name].place)(config, run.directory, identities.get(name), resume_step)
         opened.append(tracker)
         if tracker.identity is not None:
-            known = {**known, name: tracker.identity}
-            run.update(trackers=known)
+            identities = {**identities, name: tracker.identity}
+            run.update(trackers=identities)
     return cast(Tracker, _FanOut(opened))
 
 
 def check_trackers(config: ExperimentConfig) -> None:
-    """Say before a run has a folder what keeps its trackers from opening.
+    """Check that the trackers of a run can be opened, before it has a folder.
 
     Raises:
         ConfigError: Naming the setting.
@@ -66,7 +66,7 @@ def check_trackers(config: ExperimentConfig) -> None:
 
 @contextmanager
 def closing_tracker(tracker: Tracker) -> Iterator[None]:
-    """Close the tracker however the block ends, telling it whether that was well."""
+    """Close the tracker at the end of the context, with an exit code of 1 after an error."""
     exit_code = 1
     try:
         yield
@@ -82,38 +82,42 @@ class _Position(TypedDict):
 
 
 class _Line(TypedDict):
-    """A line of the log; what else is in it are values by the names of metrics."""
+    """Line of the log; other keys are names of metrics."""
 
     step: Count
     time: float
 
 
 class LogPosition(Extension):
-    """Keeps in a checkpoint how far the log of the run was."""
+    """Extension that stores the size of the log in checkpoints.
+
+    Args:
+        directory: Folder of the run.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._log = directory / METRICS_FILE
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the size of the file, whose every line is flushed."""
+        """Write the size of the log, whose every line is flushed."""
         if process == 0:
             write_atomic(checkpoint / _POSITION, json.dumps({"bytes": log_size(self._log.parent)}))
 
 
 def log_size(directory: Path) -> int:
-    """Bytes of a run's log, 0 where there is none."""
+    """Return the bytes of the log of a run, 0 if there is none."""
     log = directory / METRICS_FILE
     return log.stat().st_size if log.is_file() else 0
 
 
 def logged_before(checkpoint: Path) -> int | None:
-    """The size of the log when a checkpoint was written; None: an older version wrote it."""
+    """Read the size of the log when a checkpoint was written; None: an older version wrote the checkpoint."""
     path = checkpoint / _POSITION
     return int(read_json(path, _Position)["bytes"]) if path.exists() else None
 
 
 def scalars(directory: Path) -> dict[str, float]:
-    """The last value of every number that a run has logged so far; histograms and tables have lines of their own."""
+    """Read the last value of every number in the log of a run; histograms and tables have separate lines."""
     lines = (line for line in read_metrics(directory / METRICS_FILE) if not any(map(_is_nested, line.values())))
     values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
     return {name: value for name, value in values.items() if name not in ("step", "time")}
@@ -124,10 +128,10 @@ def _is_nested(value: Any) -> bool:
 
 
 class _FanOut:
-    """Hand every call of a `Tracker` to each sink.
+    """Dispatcher of every call of a `Tracker` to all sinks.
 
-    A tracker that fails in the middle of a run, because a server went away or its disk is full, is told once and then
-    left alone: the run is worth more, and `metrics.jsonl` has everything.
+    A tracker that fails within a run, e.g. without its server or with a full disk, is removed after one warning: the
+    run is worth more, and `metrics.jsonl` is complete.
     """
 
     def __init__(self, sinks: Sequence[Tracker]) -> None:
@@ -141,11 +145,11 @@ class _FanOut:
                 except Exception as error:
                     if isinstance(sink, _JsonLines):
                         raise
-                    self._leave(sink, error)
+                    self._remove(sink, error)
 
         return call
 
-    def _leave(self, sink: Tracker, error: Exception) -> None:
+    def _remove(self, sink: Tracker, error: Exception) -> None:
         reason = next(iter(str(error).splitlines()), "")
         say(
             f"warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); it is told nothing more, "
@@ -155,14 +159,14 @@ class _FanOut:
 
 
 class _JsonLines(Tracker):
-    """Append to ``metrics.jsonl``, one flushed line a call; a resumed run continues file and clock."""
+    """Writer of ``metrics.jsonl``, one flushed line per call; a resumed run continues file and clock."""
 
     def __init__(self, path: Path, resume_step: int | None = None, size: int | None = None) -> None:
         if size is not None and path.is_file():
-            _cut(path, size)
-        kept = [line for line in read_metrics(path) if resume_step is None or line["step"] <= resume_step]
-        write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.begun = time.monotonic() - (kept[-1]["time"] if kept else 0.0)
+            _truncate(path, size)
+        lines = [line for line in read_metrics(path) if resume_step is None or line["step"] <= resume_step]
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines))
+        self.begun = time.monotonic() - (lines[-1]["time"] if lines else 0.0)
         self.directory = path.parent
         self.file = path.open("a", encoding="utf-8")
 
@@ -188,8 +192,8 @@ class _JsonLines(Tracker):
         self.file.close()
 
 
-def _cut(path: Path, size: int) -> None:
-    """Drop what lies after the first `size` bytes, if a line ends there: who edited the file has moved the place."""
+def _truncate(path: Path, size: int) -> None:
+    """Drop the bytes after the first `size`, if a line ends there; in an edited file none may."""
     text = path.read_bytes()[:size]
     if not text or text.endswith(b"\n"):
         os.truncate(path, len(text))

@@ -1,9 +1,9 @@
-"""The training loop: transformers' Trainer, with losses normalised over the whole update and streaming evaluation.
+"""The training loop: transformers' Trainer, with losses normalised over the optimiser step and streaming evaluation.
 
-transformers owns the loop, precision, accumulation, distribution, checkpoints and resume. What is added here: loss
-parts normalised by the counts of the whole optimiser step, over micro-batches and processes; their logging and the
-check that they are finite; evaluation of several sets that keeps what the task wants; the optimizer and the schedule.
-What only some runs have is an `Extension`.
+transformers owns the loop, precision, accumulation, distribution, checkpoints and resume. This class adds loss parts
+that are normalised by the counts of the whole optimiser step, over micro-batches and processes, and their logging and
+finiteness checks. It also adds evaluation of several sets, the optimizer and the schedule. Features that only some runs
+have are an `Extension`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,7 +47,7 @@ from adadepth.settings.interpolations import holds_environment
 from adadepth.system.console import say
 from adadepth.system.places import quiet
 from adadepth.training.extension import Extension
-from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, sum_over_update
+from adadepth.training.joint_batches import in_step, is_read, shared_loader, sum_over_update
 from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
@@ -81,14 +82,14 @@ from adadepth.training.stored_states import (
 
 
 class Saving(NamedTuple):
-    """A checkpoint that is being written; `written` is done when it is whole, None: it is."""
+    """Checkpoint in writing; `written` is done when the checkpoint is whole, None: it is whole already."""
 
     checkpoint: Path
     written: Future[Any] | None
 
 
 class TrainingData(Protocol):
-    """What the trainer reads of a task's data."""
+    """Data of a task, as far as the trainer reads them."""
 
     train: Any
     tokenizer: Any
@@ -96,21 +97,21 @@ class TrainingData(Protocol):
 
 
 class DepthTrainer(Trainer):
-    """Trains any `DepthModel`; see `adadepth.families.contract`.
+    """Trainer of any `DepthModel`; see `adadepth.families.contract`.
 
     Args:
-        model: What is trained.
-        args: From `training_arguments`.
+        model: Model to train.
+        args: Arguments from `training_arguments`.
         data: Training examples, collator and tokenizer. Items of `StreamBatches` are whole batches, in order.
-        evaluation_sets: What is evaluated, by name; the first set selects the best model, and the metrics of the others
+        evaluation_sets: Evaluation sets by name; the first one selects the best model, and the metrics of the others
             carry their names.
-        start_evaluation: Begins the evaluation of the set of that name.
-        settings: The trainer settings that transformers does not have.
-        callbacks: Beside those of the extensions.
-        extensions: What this run adds to training.
+        start_evaluation: Function that starts the evaluation of a set by its name.
+        settings: Settings of the trainer that transformers does not have.
+        callbacks: Callbacks beside those of the extensions.
+        extensions: Extensions of the run.
     """
 
-    # The loss of a micro-batch is its share of the whole update: nothing is left to divide by.
+    # The loss of a micro-batch is its share of the optimiser step, and is not divided again.
     loss_is_scaled_for_ga = True
 
     def __init__(
@@ -142,18 +143,18 @@ class DepthTrainer(Trainer):
             args=args,
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
-            data_collator=first_item if self._has_whole_batches else data.collate,
+            data_collator=itemgetter(0) if self._has_whole_batches else data.collate,
             processing_class=fit_tokenizer(model, data.tokenizer),
             callbacks=[ResumeCallback(self), *(callbacks or [])],
         )
         for extension in extensions:
             if isinstance(extension, TrainerCallback):
                 self.add_callback(extension)
-        # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
+        # Releases without `loss_is_scaled_for_ga` read this flag, and counts that are not None.
         self.model_accepts_loss_kwargs = True
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Make what distributes the model; with `trainer.fsdp` it shards, see `share_out`."""
+        """Create the accelerator, which shards the model with `trainer.fsdp`; see `share_out`."""
         super().create_accelerator_and_postprocess()
         if self.args.fsdp:
             share_out(self.accelerator, self.model, self.args.fsdp_plugin_args)
@@ -161,7 +162,7 @@ class DepthTrainer(Trainer):
 
     @property
     def unwrapped_model(self) -> Any:
-        """The model without what precision and distribution put around it."""
+        """The model without wrappers of precision and distribution."""
         return self.accelerator.unwrap_model(self.model)
 
     @property
@@ -174,19 +175,19 @@ class DepthTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Return the batches of one epoch.
 
-        accelerate would fill up the last batches of several processes with examples that were already read, and share
-        out a stream that has done so itself.
+        accelerate would fill up the last batches of several processes with repeated examples, and would distribute a
+        stream that is distributed already.
         """
         if isinstance(self.train_dataset, IterableDataset):
             return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
-        assert isinstance(self.data.train, Sized), "has no epochs otherwise"
+        assert isinstance(self.data.train, Sized), "epochs need a length"
         self.train_sampler = EpochSampler(len(self.data.train), None if self._has_whole_batches else self.args.seed)
         if self._has_whole_batches:
             return self._loader(self.train_dataset, 1, sampler=self.train_sampler)
         return shared_loader(self.data.train, self.data.collate, self.train_sampler, self.args)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """This process's share of an evaluation set, by length: every example exactly once over all processes."""
+        """Return the share of this process in an evaluation set, by length; every example is in one share."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._has_whole_batches:
             return self._loader(dataset, 1)
@@ -210,17 +211,17 @@ class DepthTrainer(Trainer):
         return self._prepare_inputs(batch)
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The part of a batch that the model's forward names; the rest is for statistics."""
+        """Select the inputs of the forward pass from a batch; other columns are for statistics."""
         return {name: value for name, value in batch.items() if name in self._forward_names}
 
-    # ---- an update
+    # ---- an optimiser step
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, dict[str, Tensor]]:
-        """Return the micro-batches of one update, and the target counts that normalise each loss part over all of it.
+        """Return the micro-batches of an optimiser step, and the target counts that normalise its loss parts.
 
-        Nothing is read where a resumed run was at its end: transformers makes an update before it looks.
+        A resumed run that was at its end reads nothing: transformers would make a step before its check.
         """
         batches = [] if self.control.should_training_stop else list(islice(epoch_iterator, num_batches))
         if not batches:
@@ -232,9 +233,10 @@ class DepthTrainer(Trainer):
         return batches, totals
 
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a micro-batch is divided by."""
-        own = {name: count for one in self.extensions for name, count in one.counts(batch).items()}
-        counts = {**self.unwrapped_model.count_targets(batch), **own}
+        """Count the targets of each loss part of a micro-batch, which divide the part."""
+        counts = dict(self.unwrapped_model.count_targets(batch))
+        for extension in self.extensions:
+            counts |= extension.counts(batch)
         return {name: count * is_read(batch) for name, count in counts.items()}
 
     def compute_loss(
@@ -244,11 +246,16 @@ class DepthTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
-        """The loss of a micro-batch as its share of the update's, 0 of a stand-in; its parts are kept for the log."""
+        """Compute the loss of a micro-batch, its share of that of the optimiser step, and record its parts.
+
+        The loss of a batch that is marked as `STAND_IN` is 0.
+        """
         counts = {name: count * is_read(inputs) for name, count in (num_items_in_batch or {}).items()}
-        options = {name: value for one in self.extensions for name, value in one.forward_options(inputs).items()}
+        options: dict[str, Any] = {}
+        for extension in self.extensions:
+            options |= extension.forward_options(inputs)
         outputs = model(**self.model_inputs(inputs), **options, num_targets=counts)
-        self._check("", outputs)
+        self._check_first_output("", outputs)
         self.progress.record_loss(outputs.loss * is_read(inputs))
         for extension in self.extensions:
             extension.after_forward(inputs, outputs)
@@ -260,15 +267,15 @@ class DepthTrainer(Trainer):
             self.progress.record(name, part.detach() * is_read(inputs), self.state.global_step + 1)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
-    def _check(self, name: str, outputs: Any) -> None:
-        """Whether the output of a first batch, of an evaluation set or of training, is what its kind of head has."""
+    def _check_first_output(self, name: str, outputs: Any) -> None:
+        """Check that the output on the first batch of a set has the fields of its kind of head."""
         if name not in self._checked:
             check_output(self.unwrapped_model, outputs)
             self._checked.add(name)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run the forward and backward passes of a micro-batch."""
-        model.train()  # an extension completes the batch for a pass of training
+        model.train()  # extensions that complete the batch read the mode of the model
         batch = self.prepare_batch(inputs)
         loss = super().training_step(model, batch, num_items_in_batch)
         for extension in self.extensions:
@@ -276,15 +283,15 @@ class DepthTrainer(Trainer):
         return loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """See `build_optimizer`; extensions may take care of some parameters themselves."""
+        """Create the optimizer of `build_optimizer` with the groups of extensions."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
-            own = [group for one in self.extensions for group in one.parameter_groups(trained, self.settings)]
-            self.optimizer = build_optimizer(trained, self.settings, own)
+            groups = [group for one in self.extensions for group in one.parameter_groups(trained, self.settings)]
+            self.optimizer = build_optimizer(trained, self.settings, groups)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Make the schedule of `build_schedule` where there is none."""
+        """Create the schedule of `build_schedule` if there is none."""
         if self.lr_scheduler is None:
             scheduled: Any = optimizer or self.optimizer
             scheduler: Any = build_schedule(scheduled, self.settings, num_training_steps)
@@ -295,10 +302,10 @@ class DepthTrainer(Trainer):
     # ---- the log
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, with the clock of the speed set.
+        """Train, and start the clock of the throughput.
 
-        transformers warns of a resumed run that its settings are not the checkpoint's, and that one at its end reads no
-        batch; both are meant.
+        transformers warns of a resumed run whose settings differ from its checkpoint, or that reads no batch at its
+        end; both are intended.
         """
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         self.progress.begin()
@@ -308,17 +315,17 @@ class DepthTrainer(Trainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, adding the mean of every loss part since the last training log."""
+        """Log values, with the mean of every loss part since the last training log."""
         if "loss" in logs:
             refuse(self.progress.problem(), self._checkpoints)
             logs |= self.progress.drain()
             for extension in self.extensions:
                 logs |= extension.logs()
-        logs.pop("total_flos", None)  # counts tied weights once; `cost/*` prices the work that was done
+        logs.pop("total_flos", None)  # counts tied weights once; `cost/*` counts the executed compute
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate, unless training has diverged; the time it takes does not count against the training speed."""
+        """Evaluate, unless training has diverged; the throughput of training excludes its time."""
         begun = time.perf_counter()
         if self.is_in_train:
             refuse(self.progress.problem(), self._checkpoints)
@@ -337,7 +344,7 @@ class DepthTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate every set in one pass; what is kept of a batch is the task's to decide."""
+        """Evaluate every set in one pass over its batches."""
         self.last_reports = {}
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
@@ -348,17 +355,16 @@ class DepthTrainer(Trainer):
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             metrics = evaluations[name].metrics() | {"tokens_per_second": speed}
             values |= {prefix + metric: value for metric, value in metrics.items()}
-        for name, evaluation in evaluations.items():  # a report may tell the metrics of other sets
+        for name, evaluation in evaluations.items():  # a report may contain metrics of other sets
             if (report := evaluation.report()) is not None:
                 self.last_reports[name] = report
-        nothing: Any = None  # predictions are not kept
+        nothing: Any = None  # predictions are not returned
         examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
     def _refuse_evaluation(self, evaluation: Evaluation) -> None:
-        """Stop where a loss of a whole set is no number, before anything is made of it."""
-        problem = infinite_loss(evaluation.losses())
-        if problem is None:
+        """Raise an error if a loss of a whole set is not finite."""
+        if (problem := infinite_loss(evaluation.losses())) is None:
             return
         if self.is_in_train:
             refuse(f"the evaluation at step {self.state.global_step} is not finite: {problem}", self._checkpoints)
@@ -366,24 +372,24 @@ class DepthTrainer(Trainer):
 
     @contextmanager
     def _showing(self) -> Iterator[None]:
-        """While it lasts the model has the weights that are evaluated and saved."""
+        """Swap in the weights that are evaluated and saved, as a context manager."""
         with ExitStack() as stack:
             for extension in self.extensions:
                 stack.enter_context(extension.showing())
             yield
 
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
-        """The evaluation of a set, merged over processes, and its tokens per second."""
+        """Evaluate a set; return its evaluation, merged over processes, and tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
             if outputs.loss is not None:  # sentences without targets have none
-                self._check(name, outputs)
+                self._check_first_output(name, outputs)
             evaluation.update(batch, outputs)
         evaluation.merge()
         return evaluation, watch.tokens_per_second()
 
     def records(self, dataset: Any, **options: Any) -> StepRecords:
-        """What every example of a set gets from the model; `options` go to its forward pass."""
+        """Record the outputs of every example of a set; `options` are arguments of the forward pass."""
         recorder, options = StepRecorder(), seeded_exits(self.unwrapped_model) | options
         for batch, outputs in self.forward_passes(dataset, lambda _: options):
             recorder.add(batch, outputs)
@@ -392,29 +398,31 @@ class DepthTrainer(Trainer):
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[dict[str, Tensor], Any]]:
-        """This process's batches of a set with the model's outputs, without gradients.
+        """Yield the batches of this process in a set with their outputs, without gradients.
 
-        `options` tells the further arguments of the forward pass of each batch.
+        Args:
+            dataset: Set of examples.
+            options: Function from a batch to additional arguments of its forward pass.
         """
         is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         model = self.model_wrapped if is_sharded else self.unwrapped_model
         model.to(self.args.device)
         model.eval()
         try:
-            for shared, is_own in self._shared_batches(dataset):
-                batch = self.prepare_batch(shared)
+            for raw_batch, is_counted in self._iterate_batches(dataset):
+                batch = self.prepare_batch(raw_batch)
                 with torch.no_grad(), self.autocast_smart_context_manager():
                     outputs = model(**self.model_inputs(batch), **options(batch))
-                if is_own:
+                if is_counted:
                     yield batch, outputs
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
         finally:
             let_go(model)
 
-    def _shared_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
-        """This process's batches, and whether each is its own; see `in_step`."""
+    def _iterate_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
+        """Iterate over the batches of this process, and whether each is counted; see `in_step`."""
         batches = self.get_eval_dataloader(dataset)
-        if self._has_whole_batches:  # every process has rows of its own in every batch
+        if self._has_whole_batches:  # every process has rows in every batch
             return ((batch, True) for batch in batches)
         share = math.ceil(len(dataset) / self.args.world_size)
         return in_step(batches, math.ceil(share / self.args.eval_batch_size), lambda: self.data_collator([dataset[0]]))
@@ -425,9 +433,9 @@ class DepthTrainer(Trainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint that is whole once its manifest is; then the oldest ones beyond the limit go.
+        """Write a checkpoint, which its manifest completes, and delete the oldest ones beyond the limit.
 
-        transformers is told of no limit: it would delete the newest where only the best may stay.
+        transformers does not know the limit: it would delete the newest checkpoint where only the best may stay.
         """
         refuse(self.progress.problem(), self._checkpoints)
         self.refuse_weights()
@@ -444,14 +452,14 @@ class DepthTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             self._save_process_state(checkpoint)
             if self.args.should_save and holds_environment():
-                (checkpoint / TRAINING_ARGS_NAME).unlink()  # a pickle of settings as they are, and nobody reads it
+                (checkpoint / TRAINING_ARGS_NAME).unlink()  # a pickle with values of the environment
             self.accelerator.wait_for_everyone()
             self._begin_sealing(checkpoint)
         if not self.is_fsdp_enabled:
             self.finish_saving()
 
     def _save_process_state(self, checkpoint: Path) -> None:
-        """Save what each process has of its own: sums for the log, and the state of the extensions."""
+        """Save the state of a process: sums for the log, and the state of the extensions."""
         progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
         if not self.is_deepspeed_enabled:
             progress["stateless"] = stateless_parameters(self._own_optimizer)
@@ -460,7 +468,7 @@ class DepthTrainer(Trainer):
             extension.save(checkpoint, self.args.process_index)
 
     def _begin_sealing(self, checkpoint: Path) -> None:
-        """Seal a checkpoint; one in shards is sealed when all are written, while training goes on."""
+        """Seal a checkpoint; a sharded one is sealed when all shards are written, while training continues."""
         written = None
         if self.is_fsdp_enabled:
             with self._showing():
@@ -473,7 +481,7 @@ class DepthTrainer(Trainer):
         """Wait until the last checkpoint is whole, and delete the oldest ones beyond the limit.
 
         Raises:
-            DiskFullError: If there was no room for its shards; nothing of it stays.
+            DiskFullError: If there was no room for its shards; the partial checkpoint is deleted.
         """
         if self._saving is None:
             return
@@ -487,7 +495,7 @@ class DepthTrainer(Trainer):
             rotate(self._checkpoints, self.settings.save_total_limit, keep)
 
     def refuse_weights(self) -> None:
-        """Stop where a weight is no number.
+        """Stop the training if a weight is not finite.
 
         Raises:
             DivergedError: Naming the parameter and the last good checkpoint.
@@ -497,13 +505,13 @@ class DepthTrainer(Trainer):
         refuse(problem, self._checkpoints)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save weights, configuration and tokenizer; the arguments of the training, a pickle, in checkpoints only."""
+        """Save weights, configuration and tokenizer; the pickle of training arguments only in checkpoints."""
         with self._showing():
             if not self.is_fsdp_enabled:
                 super().save_model(output_dir, _internal_call)
             elif not _internal_call:
                 self._save(output_dir, gather_weights(self.unwrapped_model))
-            elif self.args.should_save and output_dir is not None:  # weights are in shards beside these
+            elif self.args.should_save and output_dir is not None:  # the weights are in shards
                 self.unwrapped_model.config.save_pretrained(output_dir)
                 if self.processing_class is not None:
                     self.processing_class.save_pretrained(output_dir)
@@ -512,12 +520,12 @@ class DepthTrainer(Trainer):
 
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer without what accelerate puts around it."""
+        """The optimizer without the wrapper of accelerate."""
         optimizer: Any = self.optimizer
         return getattr(optimizer, "optimizer", optimizer)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save both; of a sharded optimizer what all processes share, the rest is written by `_begin_sealing`."""
+        """Save both; of a sharded optimizer only what all processes share, `_begin_sealing` writes the shards."""
         if not self.is_fsdp_enabled:
             super()._save_optimizer_and_scheduler(output_dir)
         elif self.args.should_save:
@@ -537,17 +545,17 @@ class DepthTrainer(Trainer):
         self._load_weights(Path(str(self.state.best_model_checkpoint)), super()._load_best_model)
 
     def _load_weights(self, checkpoint: Path, load: Callable[[], None]) -> None:
-        """Load weights, all of which must be there; `load` is how transformers loads whole ones into a whole model."""
+        """Load complete weights; `load` is the method of transformers for unsharded weights and models."""
         with reading(checkpoint, "the weights"):
             refuse_missing_weights(self.unwrapped_model, checkpoint)
             if self.is_fsdp_enabled or is_sharded(checkpoint):
                 load_weights(self.unwrapped_model, checkpoint)
                 return
-            with quiet():  # it warns of tied weights, which are stored once
+            with quiet():  # transformers warns of tied weights, which are stored once
                 load()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load both, and check the scale of the loss, which transformers loads next."""
+        """Load both, and check the scale of the loss, which transformers loads afterwards."""
         if checkpoint is None:
             return
         folder = Path(checkpoint)
@@ -567,10 +575,10 @@ class DepthTrainer(Trainer):
                 check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
 
     def restore_progress(self, checkpoint: Path) -> None:
-        """Restore what transformers does not, when all else is loaded; the settings are those of now.
+        """Restore what transformers does not, after everything else; settings stay the current ones.
 
         Raises:
-            CheckpointError: Naming what cannot be read.
+            CheckpointError: Naming the part that cannot be read.
         """
         self.state.compute_steps(self.args, self.state.max_steps)
         with reading(checkpoint, "the state of the run"):
@@ -584,7 +592,7 @@ class DepthTrainer(Trainer):
                 extension.load(checkpoint, self.args.process_index, self.args.device)
 
     def restore_random_numbers(self, checkpoint: Path) -> None:
-        """Set the random numbers that a checkpoint has of this process, or new ones of another world size.
+        """Restore the random states of this process, or reseed if the world size has changed.
 
         Raises:
             CheckpointError: If they cannot be read.
@@ -598,10 +606,10 @@ class DepthTrainer(Trainer):
 
 
 class ResumeCallback(TrainerCallback):
-    """Goes on where a checkpoint was, in what transformers does not restore; nothing in a run that begins.
+    """Callback that restores the state that transformers does not, in resumed runs only.
 
     Args:
-        trainer: Of the run.
+        trainer: Trainer of the run.
     """
 
     def __init__(self, trainer: DepthTrainer) -> None:
@@ -611,14 +619,14 @@ class ResumeCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore all that is left; a run that was at its end trains no further."""
+        """Restore progress and random numbers; stop a run that was at its end."""
         trainer = self._trainer
         if trainer.resumed_from is None:
             return
         self._first_step = state.global_step
         trainer.restore_progress(trainer.resumed_from)
         trainer.restore_random_numbers(trainer.resumed_from)
-        # A model that follows a schedule is evaluated from where the last update was.
+        # Schedules of the model are set to the last step, of which the checkpoint is.
         state.global_step -= 1
         trainer.callback_handler.on_step_begin(args, state, control)
         state.global_step += 1
@@ -628,7 +636,7 @@ class ResumeCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the random numbers once more, where transformers has set those of another world size."""
+        """Restore the random numbers again if transformers has set those of another world size."""
         checkpoint = self._trainer.resumed_from
         if checkpoint is None or state.global_step != self._first_step:
             return
@@ -638,7 +646,7 @@ class ResumeCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log, evaluate and save nothing again in an epoch without an update."""
+        """Log, evaluate and save nothing in an epoch without an optimiser step."""
         if state.global_step == self._first_step:
             control.should_log = control.should_evaluate = control.should_save = False
 

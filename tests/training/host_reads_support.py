@@ -50,8 +50,8 @@ class _DoneError(Exception):
 
 def _looks_for_problems(progress: TrainingProgress) -> None:
     """Read what says whether there is a problem, and find none."""
-    progress._not_finite()
-    progress._exploded()
+    progress._describe_nonfinite()
+    progress._describe_explosion()
 
 
 class _Updates(TrainerCallback):

@@ -20,6 +20,7 @@ from adadepth.families.contract import HoldsBudget, LearnsGates, Remembers
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.attention import Context, ParXLCache, check_implementation
 from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost, price_par_xl
+from adadepth.families.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
 from adadepth.families.par_xl.stack import (
     Mix,
     ParXLModel,
@@ -34,7 +35,6 @@ from adadepth.families.par_xl.stack import (
 from adadepth.families.shared.generation import CheckedGeneration
 from adadepth.families.shared.layers import whole
 from adadepth.families.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
-from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
 from adadepth.halting.trace import DepthTrace, Work
 
 _MODES = ("soft", "argmax", "noisy")
@@ -373,6 +373,10 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         assert self.config.operation_costs is not None
         milliseconds = [1e3 * cost for cost in self.config.operation_costs]
         return most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
+
+    def sample_path(self, generator: torch.Generator) -> list[int]:
+        """Sample one operation per block from softmax(a), (N,); the generator is on the CPU."""
+        return sample_path(self.gates.float().cpu(), generator)
 
     def _most_probable(self) -> list[int]:
         return whole(self.gates).argmax(dim=-1).tolist()

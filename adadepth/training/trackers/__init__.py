@@ -1,6 +1,6 @@
-"""Trackers beside `metrics.jsonl`, one file each, by the name that `logger.report_to` says; none is imported here.
+"""Trackers beside `metrics.jsonl` by their name in `logger.report_to`; none is imported here.
 
-Further ones join by the entry points group `adadepth.loggers`.
+Installed packages add trackers by the entry point group `adadepth.loggers`.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ _HERE = "adadepth.training.trackers"
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """A tracker that can be asked for.
+    """Descriptor of a tracker.
 
     Attributes:
-        place: Where its class is, `module:name`; see `adadepth.training.trackers.base.Tracker`.
-        library: The module that it needs.
-        needs: What to install where that is missing, in pip's words.
-        keeps_files: Whether it keeps reports and models.
+        place: Class of the tracker, `module:name`; see `adadepth.training.trackers.base.Tracker`.
+        library: Module that it needs.
+        needs: Requirement that pip installs where the library is missing.
+        keeps_files: Whether it stores reports and models.
     """
 
     place: str
@@ -32,7 +32,7 @@ class TrackerKind:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its library is there."""
+        """Whether its library is installed."""
         return find_spec(self.library) is not None
 
 
@@ -44,16 +44,16 @@ _TRACKERS: Mapping[str, TrackerKind] = {
 
 @cache
 def trackers() -> Mapping[str, TrackerKind]:
-    """Every tracker by name: this package's, and those of installed packages.
+    """Return all trackers by name: those of this package and of installed packages.
 
     Raises:
-        ConfigError: If one of an installed package is broken, or has a name that is taken.
+        ConfigError: If a tracker of an installed package is broken, or its name is taken.
     """
-    return {**_TRACKERS, **installed(GROUP, "logger", _TRACKERS, _wrong)}
+    return {**_TRACKERS, **installed(GROUP, "logger", _TRACKERS, _check_descriptor)}
 
 
-def _wrong(descriptor: object, name: str) -> str | None:
-    """What keeps an object from being the descriptor of a tracker."""
+def _check_descriptor(descriptor: object, name: str) -> str | None:
+    """Describe why an object is no descriptor of a tracker; None if it is one."""
     if not isinstance(descriptor, TrackerKind):
         return f"must be an adadepth.training.trackers.TrackerKind, not {type(descriptor).__name__}"
     return None if descriptor.place.count(":") == 1 else f"{descriptor.place!r} must be 'module:Class'"

@@ -1,4 +1,4 @@
-"""What a tracker can be told."""
+"""Interface of trackers, and conversions of their values."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,17 @@ Value = float | int | str | list[Any]
 
 
 class Tracker:
-    """A place where metrics go. What one cannot show it leaves out, since `metrics.jsonl` has it.
+    """Sink of metrics; a tracker ignores what it cannot show, since `metrics.jsonl` has it.
 
     Attributes:
-        identity: Under which name the tracker knows this run; kept in `run.json`, so that a continued run goes on
-            there. None: it needs none.
+        identity: Name of the run in the tracker, stored in `run.json` for a resumed run. None: it needs none.
     """
 
     identity: str | None = None
 
     @classmethod
     def check(cls, config: ExperimentConfig) -> None:
-        """Say before anything is written what keeps the tracker from opening; asks nobody in a network.
+        """Check that the tracker can be opened, before anything is written and without network access.
 
         Raises:
             ConfigError: Naming the setting.
@@ -30,13 +29,13 @@ class Tracker:
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
     ) -> None:
-        """Open it.
+        """Open the tracker.
 
         Args:
-            config: Of the run.
-            directory: Of the run.
-            identity: What the service calls this run, where it was opened before.
-            resume_step: The step that training continues from; None: it begins.
+            config: Configuration of the run.
+            directory: Folder of the run.
+            identity: Name of the run in the service, if it was opened before.
+            resume_step: Step from which training continues; None: it begins.
         """
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
@@ -55,20 +54,20 @@ class Tracker:
         """Log a GIF file under a name."""
 
     def artifact(self, kind: str, path: Path) -> None:
-        """Keep a file or folder: the `report` or the `model` of the run."""
+        """Store a file or folder: the `report` or the `model` of the run."""
 
     def objective(self, value: float) -> None:
-        """Say what the run is worth: the metric named by `optimise`, of the model that was kept."""
+        """Log the objective of the run: the metric named by `optimise`, of the saved model."""
 
     def finish(self, exit_code: int = 0) -> None:
         """Close; call it in ``finally``, with a code other than 0 after a failure."""
 
 
 def numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
-    """The metrics that are numbers, without texts."""
+    """Select the metrics that are numbers."""
     return {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 def bin_edges(counts: Sequence[float], first_bin: int) -> list[float]:
-    """Borders of bins around whole numbers, one more than there are bins."""
+    """Return the edges of bins around whole numbers, one more than there are bins."""
     return [first_bin - 0.5 + number for number in range(len(counts) + 1)]

@@ -9,7 +9,7 @@ from adadepth.training.trackers.base import Tracker, Value
 
 
 class TensorBoardTracker(Tracker):
-    """A continued run writes one more file, which hides what the earlier one has of the steps that are repeated."""
+    """TensorBoard tracker; a resumed run writes another file, which hides repeated steps of the earlier one."""
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None

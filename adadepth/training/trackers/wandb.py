@@ -1,4 +1,4 @@
-"""What a dashboard shows of a run first, and what W&B keeps of a run in its table."""
+"""W&B tracker, and the charts of its dashboard."""
 
 import os
 import secrets
@@ -15,7 +15,7 @@ from adadepth.training.trackers.base import Tracker, Value, bin_edges
 
 
 class Chart(NamedTuple):
-    """A chart: its section, its title, the metrics in it; each is there in the runs that have it."""
+    """Chart of a dashboard: section, title, and metrics, each shown for the runs that have it."""
 
     section: str
     title: str
@@ -39,9 +39,9 @@ _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
 
 
 def kept_summary(name: str, config: ExperimentConfig) -> str | None:
-    """Which value of a metric W&B keeps for its table of runs: `min`, `max`, the last (None), or `none`.
+    """Choose the value of a metric in the W&B table of runs: `min`, `max`, the last (None), or `none`.
 
-    The best is that of the loss and of the metric which selects the model.
+    The best value is that of the loss and of the metric that selects the model.
     """
     trainer = config.trainer
     if trainer.metric_for_best_model and name == "eval/" + trainer.metric_for_best_model.removeprefix("eval_"):
@@ -57,9 +57,9 @@ _NOT_IN_PROJECTS = "/\\#?%:"
 
 
 class WandbTracker(Tracker):
-    """Offline unless the configuration says otherwise; `wandb sync` joins the parts of a continued run by their id.
+    """W&B tracker, offline by default; `wandb sync` joins the parts of a resumed run by their id.
 
-    Metrics are drawn over `step`, the updates, and not over W&B's own count of calls, which a continued run repeats.
+    The axis of metrics is `step`, the optimiser steps, and not the count of calls of W&B, which a resumed run repeats.
     """
 
     @classmethod
@@ -80,7 +80,7 @@ class WandbTracker(Tracker):
         import wandb
 
         self.wandb, self.config = wandb, config
-        # The agent of a sweep has chosen one.
+        # The agent of a sweep sets an id.
         self.identity = identity or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         try:
             self.run = wandb.init(
@@ -139,7 +139,7 @@ class WandbTracker(Tracker):
         self.run.finish(exit_code=exit_code)
 
     def _define_media(self, name: str) -> None:
-        """Without a column: its value is a mapping, whose parts W&B takes for metrics of their own."""
+        """Define a metric without a column: W&B would make metrics of the parts of its value, a mapping."""
         self._define(name, summary="none")
         self._define(f"{name}.*", summary="none")
 
@@ -150,7 +150,7 @@ class WandbTracker(Tracker):
 
 
 def _has_key() -> bool:
-    """Whether there may be a key: in the environment, or in the file in which W&B keeps them."""
-    named = any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
-    kept = (os.environ.get("NETRC", "~/.netrc"), "~/_netrc")
-    return named or any(Path(file).expanduser().is_file() for file in kept)
+    """Return whether there may be a key, in the environment or in the netrc file of W&B."""
+    files = (os.environ.get("NETRC", "~/.netrc"), "~/_netrc")
+    is_set = any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
+    return is_set or any(Path(file).expanduser().is_file() for file in files)

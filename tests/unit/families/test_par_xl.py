@@ -9,7 +9,7 @@ import torch
 
 from adadepth import ParXLConfig, ParXLSupernet
 from adadepth.errors import ConfigError
-from adadepth.halting.gates import gate_weights
+from adadepth.families.par_xl.gates import gate_weights
 from tests.unit.families.par_xl_support import ORIGINAL, SMALL, SPREAD, small_network, small_supernet, words
 
 PATH = [0, 1, 2, 1]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError
-from adadepth.halting.gates import (
+from adadepth.families.par_xl.gates import (
     SCHEDULES,
     gate_temperature,
     gate_weights,
