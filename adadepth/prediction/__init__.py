@@ -1,4 +1,4 @@
-"""Prediction: texts in; what a model says about them, and the depth it gave them, out."""
+"""Prediction: pipelines that predict texts and tables with a trained model, and the depth spent on each."""
 
 from adadepth.prediction.pipeline import Pipeline
 from adadepth.prediction.results import Prediction, Step, TokenPrediction

@@ -1,4 +1,4 @@
-"""Which models predict texts, what they need of a tokenizer, and how they read."""
+"""Models that predict texts: their classes, the tokenizers they accept, and the layout of their input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.families.registry import Family, families, load
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
 from adadepth.system.places import resolve_place
 
-# What is predicted -> the heads of families that do, by kind of task, and what they register with transformers.
+# Kind of prediction -> heads of families, and the auto classes of transformers under which families register them.
 _HEADS = {
     "classes": ("classification",),
     "tags": ("tagging",),
@@ -31,120 +31,126 @@ _AUTO = {
     "tags": "AutoModelForTokenClassification",
     "masks": "AutoModelForMaskedLM",
 }
-_WITHOUT_MARKS = {"next": ("eos_token",), "cells": ("pad_token",)}  # no [CLS], no [SEP]; what they need instead
-_OF_ANY_TYPE = "transformers:PreTrainedConfig"
+_TOKENS_WITHOUT_CLS = {
+    "next": ("eos_token",),
+    "cells": ("pad_token",),
+}  # special tokens needed in place of [CLS] and [SEP]
+_ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
 def what_is_predicted(model: object) -> str | None:
-    """`classes`, `tags`, `masks`, `next` or, of puzzles, `cells`; None: nothing of texts."""
+    """Return what a model predicts: `classes`, `tags`, `masks`, `next` or `cells`; None: nothing about texts."""
     for kind in _HEADS:
-        if isinstance(model, tuple(_models(kind).values()) + tuple(_of_any_type(kind))):
+        if isinstance(model, tuple(_load_heads(kind).values()) + tuple(_load_generic_heads(kind))):
             return kind
     return None
 
 
 def load_parts(path: Any) -> tuple[Any, Any]:
-    """Model and tokenizer of a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
+    """Load model and tokenizer of a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
     Raises:
-        CheckpointError: If there is no whole model there that can predict, or no tokenizer; one line.
+        CheckpointError: If no whole model that predicts texts, or no tokenizer, is there; one line.
     """
-    place = resolve_place("model", str(path))
-    config = read_config("model", place)
-    model = loaded("model", place, predicting_class("model", place, config), config)
-    with told("model", place):
-        return model, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    folder = resolve_place("model", str(path))
+    config = read_config("model", folder)
+    model = loaded("model", folder, predicting_class("model", folder, config), config)
+    with told("model", folder):
+        return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def predicting_class(key: str, place: str, config: PreTrainedConfig) -> Any:
+def predicting_class(key: str, path: str, config: PreTrainedConfig) -> Any:
     """Return the class that predicts texts with the model of a folder or hub id.
 
     Args:
-        key: The setting that names it, for the message.
-        place: The folder or hub id.
-        config: Its configuration.
+        key: Setting that names the model, for the message.
+        path: Folder or hub id.
+        config: Configuration of the model.
 
     Raises:
-        CheckpointError: If there is none.
+        CheckpointError: If no class predicts texts with that model.
     """
     architecture = str(next(iter(config.architectures or [config.model_type])))
-    own = {name: head for kind in _HEADS for name, head in _models(kind).items()}
+    heads = {name: head for kind in _HEADS for name, head in _load_heads(kind).items()}
     # Some extend transformers' class of that name and read its checkpoints.
-    extending = [head for head in own.values() if architecture in (base.__name__ for base in head.__mro__)]
-    of_any_type = [head for kind in _HEADS for head in _of_any_type(kind) if architecture.endswith(_suffix(head))]
+    extending = [head for head in heads.values() if architecture in (base.__name__ for base in head.__mro__)]
+    of_any_type = [
+        head for kind in _HEADS for head in _load_generic_heads(kind) if architecture.endswith(_get_head_suffix(head))
+    ]
     is_foreign = config.model_type not in families()
-    published = [head for head in own.values() if head is find_model_class(config)]
-    candidates = [own.get(architecture), *published, *extending, *(of_any_type if is_foreign else [])]
-    found = next(filter(None, candidates), None)
-    if found is None:
-        raise CheckpointError(f"{key}={place}: {cannot(architecture)}")
-    return found
+    published = [head for head in heads.values() if head is find_model_class(config)]
+    candidates = [heads.get(architecture), *published, *extending, *(of_any_type if is_foreign else [])]
+    model_class = next(filter(None, candidates), None)
+    if model_class is None:
+        raise CheckpointError(f"{key}={path}: {cannot(architecture)}")
+    return model_class
 
 
 def cannot(architecture: str) -> str:
-    """Why a model is refused."""
-    own = sorted({name for kind in _HEADS for name in _models(kind)})
-    further = [f"transformers' own ...{_suffix(head)}" for kind in _HEADS for head in _of_any_type(kind)]
-    allowed = ", ".join([*own, *further])
-    return f"{architecture} cannot predict texts{nearest(architecture, own)}; those that can are {allowed}"
+    """Return why an architecture is refused, with the nearest and all allowed ones."""
+    names = sorted({name for kind in _HEADS for name in _load_heads(kind)})
+    suffixes = [
+        f"transformers' own ...{_get_head_suffix(head)}" for kind in _HEADS for head in _load_generic_heads(kind)
+    ]
+    allowed = ", ".join([*names, *suffixes])
+    return f"{architecture} cannot predict texts{nearest(architecture, names)}; those that can are {allowed}"
 
 
 def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
     """Refuse a tokenizer that cannot be the model's.
 
     Raises:
-        ConfigError: Naming what it lacks.
+        ConfigError: Naming what the tokenizer lacks.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError("tokenizer: must be a fast one, which knows the characters of its tokens")
-    if missing := [name for name in _needed(model, predicts) if getattr(tokenizer, name) is None]:
+    if missing := [name for name in _list_needed_tokens(model, predicts) if getattr(tokenizer, name) is None]:
         raise ConfigError(f"tokenizer: the model needs {', '.join(missing)}, which this tokenizer lacks")
-    pieces, known = len(tokenizer), _vocabulary(model)
+    pieces, vocabulary = len(tokenizer), _get_vocabulary_size(model)
     # Where a folder has no tokenizer, transformers makes one of special tokens alone.
-    if not len(tokenizer.all_special_ids) < pieces <= known:
-        raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {known}; give the model's own")
+    if not len(tokenizer.all_special_ids) < pieces <= vocabulary:
+        raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {vocabulary}; give the model's own")
 
 
 def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
-    """Refuse a tokenizer that is not the one that a model was trained with.
+    """Refuse a tokenizer other than the one of training.
 
     Raises:
-        ConfigError: Its pieces, or how it cuts texts, are others.
+        ConfigError: If its pieces or its segmentation differ.
     """
     if trained.tokenizer is not None and digest_tokenizer(tokenizer) != trained.tokenizer:
         raise ConfigError(f"tokenizer: is not the one that the model was trained with; if that is meant, {OVERRIDE}")
 
 
-def _needed(model: Any, predicts: str) -> Sequence[str]:
-    """The special tokens that texts have to have."""
-    if predicts in _WITHOUT_MARKS:
-        return _WITHOUT_MARKS[predicts]
-    own = needed_tokens(first_tokens(model).get("cls_tokens", 1))
-    return (*own, "mask_token") if predicts == "masks" else own
+def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
+    """Return the attributes of the special tokens that a tokenizer must have."""
+    if predicts in _TOKENS_WITHOUT_CLS:
+        return _TOKENS_WITHOUT_CLS[predicts]
+    tokens = needed_tokens(first_tokens(model).get("cls_tokens", 1))
+    return (*tokens, "mask_token") if predicts == "masks" else tokens
 
 
-def _vocabulary(model: Any) -> int:
-    """Words that a model knows; embeddings of several tables have no number of their own, and bases no setting."""
-    own = getattr(model.config, "vocab_size", None)
-    return int(model.get_input_embeddings().num_embeddings if own is None else own)
+def _get_vocabulary_size(model: Any) -> int:
+    """Return the vocabulary size of a model, from its configuration or else from its embeddings."""
+    size = getattr(model.config, "vocab_size", None)
+    return int(model.get_input_embeddings().num_embeddings if size is None else size)
 
 
 def layout_of(
     model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
-    """How the model was trained to read texts.
+    """Return the layout in which a model was trained to read texts.
 
     Args:
-        model: Any that predicts.
-        tokenizer: Its own.
-        predicts: See `what_is_predicted`.
-        max_length: Most tokens of a text; None: as many as in training.
-        trained: Data of the training. Their sequence length cuts all but texts that a language model continues; where
-            it is not known, there are as many tokens as the model has positions for. Drawn tokens with tags, whose
-            number the task fixes, have no special tokens around them. None: nothing is known.
+        model: Model that predicts texts.
+        tokenizer: Tokenizer of the model.
+        predicts: Kind of prediction, see `what_is_predicted`.
+        max_length: Maximum number of tokens of a text; None: the length of training.
+        trained: Data of training, whose sequence length cuts all texts but those of a language model. Without a known
+            length the positions of the model are the limit. None: unknown.
 
     Raises:
-        ConfigError: If it cannot read sequences of `max_length`.
+        ConfigError: If the model cannot read sequences of `max_length`.
     """
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
     trained_length = None if trained is None else trained.sequence_length
@@ -155,7 +161,7 @@ def layout_of(
     elif predicts == "next":
         layout = Layout.plain(length)
     else:
-        has_no_marks = is_drawn(predicts, trained) or predicts in _WITHOUT_MARKS
+        has_no_marks = is_drawn(predicts, trained) or predicts in _TOKENS_WITHOUT_CLS
         first = {"cls_tokens": 0} if has_no_marks else first_tokens(model)
         layout = Layout.of(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
@@ -165,50 +171,50 @@ def layout_of(
 
 
 def is_drawn(predicts: str, trained: DataIdentity | None) -> bool:
-    """Return whether a model tags drawn symbols, as many as the task says, without special tokens around them."""
+    """Return whether a model tags a fixed number of generated symbols without special tokens around them."""
     return predicts == "tags" and trained is not None and trained.sequence_length is None
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Return the ids that end what a language model writes, the tokenizer's end of text first.
+    """Return the token ids that end generated text, the tokenizer's end of text first.
 
-    Beside that, a generation configuration may name others, such as the end of a turn. Of these only what the tokenizer
-    never makes of text counts: other ids are left from a model with another vocabulary.
+    A generation configuration may name more ids, such as the end of a turn. Only ids of special tokens count: any other
+    id stems from a model with another vocabulary.
     """
-    named = getattr(model.generation_config, "eos_token_id", None)
-    others = named if isinstance(named, list) else [named]
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    candidates = configured if isinstance(configured, list) else [configured]
     added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     never_text = added | set(tokenizer.all_special_ids)
-    return list(dict.fromkeys([tokenizer.eos_token_id, *(number for number in others if number in never_text)]))
+    return list(dict.fromkeys([tokenizer.eos_token_id, *(number for number in candidates if number in never_text)]))
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """How texts begin, as arguments of `Layout.of`; empty for one [CLS], also of families that nobody knows."""
-    about = families().get(model.config.model_type) or next(filter(_is_of_any_type, families().values()), None)
-    return {} if about is None or about.first_tokens is None else load(about.first_tokens)(model.config)
+    """Return how texts begin, as arguments of `Layout.of`; empty for one [CLS] and for unknown families."""
+    family = families().get(model.config.model_type) or next(filter(_is_generic, families().values()), None)
+    return {} if family is None or family.first_tokens is None else load(family.first_tokens)(model.config)
 
 
 @cache
-def _models(kind: str) -> dict[str, type[PreTrainedModel]]:
-    """The classes of families that predict this, by name."""
-    readers = [each for each in families().values() if not each.reads_vectors and not _is_of_any_type(each)]
-    places = [each.heads[head] for each in readers for head in _HEADS[kind] if head in each.heads]
-    places += [each.auto[_AUTO[kind]] for each in readers if _AUTO.get(kind) in each.auto]
-    found = {place.rpartition(":")[2]: load(place) for place in places}
-    return dict(sorted(found.items()))
+def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
+    """Return the classes of families for a kind of prediction, by name."""
+    readers = [family for family in families().values() if not family.reads_vectors and not _is_generic(family)]
+    references = [family.heads[head] for family in readers for head in _HEADS[kind] if head in family.heads]
+    references += [family.auto[_AUTO[kind]] for family in readers if _AUTO.get(kind) in family.auto]
+    classes = {reference.rpartition(":")[2]: load(reference) for reference in references}
+    return dict(sorted(classes.items()))
 
 
 @cache
-def _of_any_type(kind: str) -> Sequence[type[PreTrainedModel]]:
-    """Heads that read checkpoints of transformers, of whatever type."""
-    able = [each for each in families().values() if _is_of_any_type(each)]
-    return [load(each.heads[head]) for each in able for head in _HEADS[kind] if head in each.heads]
+def _load_generic_heads(kind: str) -> Sequence[type[PreTrainedModel]]:
+    """Return the heads that read transformers' checkpoints of any model type."""
+    generic = filter(_is_generic, families().values())
+    return [load(family.heads[head]) for family in generic for head in _HEADS[kind] if head in family.heads]
 
 
-def _is_of_any_type(family: Family) -> bool:
-    return family.config == _OF_ANY_TYPE
+def _is_generic(family: Family) -> bool:
+    return family.config == _ANY_CONFIG
 
 
-def _suffix(head: type) -> str:
-    """`ForSequenceClassification` of any class that ends so."""
+def _get_head_suffix(head: type) -> str:
+    """Return the part of a class name from `For` on, such as `ForSequenceClassification`."""
     return head.__name__[head.__name__.index("For") :]

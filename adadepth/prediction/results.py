@@ -1,8 +1,13 @@
-"""What is said about a text and its tokens, and about the steps that led there."""
+"""Predictions of texts, their tokens and steps, and the content of texts.json."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adadepth.prediction.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -10,10 +15,10 @@ class Step:
     """One iteration of a text or token.
 
     Attributes:
-        halting: Its halting probability; None where the model has no halting unit.
-        label: What would have been predicted after it; None where nothing is, or a value is.
-        score: The probability of that label; None of an answer to a puzzle, which `halting` tells.
-        value: Of a regression.
+        halting: Halting probability; None for models without a halting unit.
+        label: Label predicted after this step; None where a value or nothing is predicted.
+        score: Probability of the label; None for a puzzle, where `halting` is the estimate.
+        value: Value predicted by a regression.
     """
 
     halting: float | None = None
@@ -27,17 +32,15 @@ class TokenPrediction:
     """A token of a text.
 
     Attributes:
-        piece: As the vocabulary has it.
-        part: The text of a pair it is from, 0 or 1, or of a list of words the word's number; None for a special token,
-            as is `span`.
-        span: Its first character in that text or word, and the one after its last.
-        updates: Block applications it received.
-        label: Its tag, the word that fills its place where it is the mask, or the word that a language model expected
-            there; None where nothing is predicted.
-        score: The probability of the label.
-        candidates: The likeliest words with their probabilities, where words are predicted.
-        own_score: From a language model: the probability of the token itself.
-        steps: Its iterations, where the model says what they decided.
+        piece: Token as in the vocabulary.
+        part: Index of the text in a pair, or of the word in a list of words; None for a special token, as is `span`.
+        span: First character in that text or word, and the one after the last.
+        updates: Number of block applications to the token.
+        label: Tag, word for a mask, or the word that a language model expected; None where nothing is predicted.
+        score: Probability of the label.
+        candidates: Likeliest words with their probabilities, where words are predicted.
+        own_score: Probability of the token itself, from a language model.
+        steps: Iterations of the token, where the model reports their decisions.
     """
 
     piece: str
@@ -53,21 +56,21 @@ class TokenPrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says about a text or a pair of texts; None where it has nothing to say.
+    """Prediction for a text or a pair of texts; fields that the model does not predict are None.
 
     Attributes:
-        updates: Block applications the text received, where tokens halt their mean, special ones included.
-        label: The likeliest class of the text; from a language model the likeliest token to follow it; the answer to a
-            puzzle, a character a cell.
-        score: The probability of the label; of an answer, as the model estimates it.
-        scores: The probability of every class by name; of several labels that may all be right, each one's own; from a
-            language model those of the likeliest tokens.
-        value: Of a regression.
-        tokens: Every token of the sequence, where tokens halt or something is said of each.
-        steps: What was predicted after every step, where the text halts as a whole and all steps were asked for.
-        layers: The weights of the states after 0, 1, ... blocks, where the model mixes them.
-        continuation: What a language model that was asked for new tokens has written behind the text; its tokens stand
-            in `tokens`, too, and `label` is what would follow them.
+        updates: Number of block applications to the text; where tokens halt, the mean over all tokens.
+        label: Likeliest class; from a language model the likeliest next token; for a puzzle its solution, a character a
+            cell.
+        score: Probability of the label; for a solution, the estimate of the model.
+        scores: Probability of every class by name, independent for multi-label data; from a language model those of
+            the likeliest tokens.
+        value: Value predicted by a regression.
+        tokens: Tokens of the sequence, where tokens halt or are predicted.
+        steps: Predictions after every step, where the text halts as a whole and all steps were requested.
+        layers: Weights of the states after 0, 1, ... blocks, where the model mixes them.
+        continuation: Text by which a language model continued the input; `tokens` includes its tokens, and `label`
+            follows them.
     """
 
     updates: float
@@ -81,5 +84,42 @@ class Prediction:
     continuation: str | None = None
 
     def depths(self) -> list[float]:
-        """The updates of its tokens, or of itself."""
+        """Return the updates of the tokens, or else of the text."""
         return [token.updates for token in self.tokens] if self.tokens else [self.updates]
+
+
+def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
+    """Predict texts, and return the content of texts.json; see `describe_predictions`."""
+    predictions, work = pipeline.examine(texts)
+    parts = [[text] if isinstance(text, str) else list(text) for text in texts]
+    for text, prediction in zip(parts, predictions, strict=True):
+        text[-1] += prediction.continuation or ""
+    return describe_predictions(pipeline, parts, predictions, work)
+
+
+def describe_predictions(
+    pipeline: Pipeline, texts: Sequence[Sequence[str]], predictions: Sequence[Prediction], work: float
+) -> dict[str, Any]:
+    """Return the content of texts.json.
+
+    Args:
+        pipeline: Pipeline that made the predictions.
+        texts: Parts of every text.
+        predictions: One prediction a text.
+        work: Share of full-depth compute that their depths need.
+
+    Returns:
+        `unit` and `max_depth` as in halting.json; `predicts`, the kind of prediction; `mean`, the mean updates of a
+        unit; `work`; and `texts`, the parts of every text with the fields of its `Prediction`.
+    """
+    depths = [depth for prediction in predictions for depth in prediction.depths()]
+    return {
+        "unit": pipeline.model.depth_unit,
+        "max_depth": pipeline.model.max_updates,
+        "predicts": pipeline.predicts,
+        "mean": sum(depths) / len(depths),
+        "work": work,
+        "texts": [
+            {"text": list(parts), **asdict(prediction)} for parts, prediction in zip(texts, predictions, strict=True)
+        ],
+    }

@@ -1,4 +1,4 @@
-"""Tables to predict: the rows of a file, each with what a model says of it, written as another file."""
+"""Prediction of tables: read the rows of a file, predict them, and write rows with predictions."""
 
 from __future__ import annotations
 
@@ -28,16 +28,24 @@ _Row = dict[str, Any]
 OUTPUT_ENDINGS = (*DELIMITERS, ".jsonl")
 _LINES, _CSV, _JSON_LINES = ".txt", ".csv", ".jsonl"
 _ROWS_AT_ONCE = 1000
-_DIGITS = 6  # of a probability, and of a mean depth
-_PROBABLE = 0.5  # a label among several is predicted above it
-_LEAST = 1e-45  # of float32, above 0
+_DIGITS = 6  # of probabilities and mean depths
+_THRESHOLD = 0.5  # probability above which a label of multi-label data is predicted
+_SMALLEST = 1e-45  # float32 above 0
 _PAIR = "\t"  # between two texts of a line
-_WORD = re.compile(r"[^ \t\r\n]+")  # of a text to be tagged; other white space may be inside a word, as in .conll
-_BREAKS = re.compile(r"\r\n|[\t\r\n]")  # what ends a field or a line of TSV
+_WORD = re.compile(r"[^ \t\r\n]+")  # other white space may be inside a word to be tagged, as in .conll
+_BREAKS = re.compile(r"\r\n|[\t\r\n]")  # end of a field or a line of TSV
 
 
 class Written(NamedTuple):
-    """What was predicted of a table: its rows, their depths added up and counted, and the work of these and of all."""
+    """Totals of a predicted table.
+
+    Attributes:
+        rows: Number of rows.
+        depths: Sum of the updates of all units.
+        units: Number of units.
+        needed: Multiply-accumulates of these depths.
+        full: Multiply-accumulates of full depth.
+    """
 
     rows: int
     depths: float
@@ -47,37 +55,37 @@ class Written(NamedTuple):
 
 
 def output_ending(source: Path) -> str:
-    """The format that predictions of a file have where nobody chose one."""
+    """Return the default file ending for the predictions of a file."""
     return _CSV if source.suffix == _LINES else source.suffix if source.suffix in DELIMITERS else _JSON_LINES
 
 
-def input_file(given: str) -> Path:
-    """The file that `input` names.
+def input_file(value: str) -> Path:
+    """Return the file that `input` names.
 
     Raises:
-        DataError: There is none, or there are several.
+        DataError: If it names no file, or several.
     """
-    files = find_files("input", given)
+    files = find_files("input", value)
     if len(files) > 1:
-        raise DataError(f"input={given}: must be one file, and these are {len(files)}")
+        raise DataError(f"input={value}: must be one file, and these are {len(files)}")
     return files[0]
 
 
-def check_output_file(given: str, source: Path) -> Path:
-    """The file that `output` names, which can be written and is not the input.
+def check_output_file(value: str, source: Path) -> Path:
+    """Return the file that `output` names.
 
     Raises:
-        ConfigError: It cannot be, or is.
+        ConfigError: If it cannot be written, or is the input.
     """
-    path = Path(given).expanduser()
+    path = Path(value).expanduser()
     if path.suffix not in OUTPUT_ENDINGS:
-        raise ConfigError(f"output={given}: must end in one of {', '.join(OUTPUT_ENDINGS)}")
+        raise ConfigError(f"output={value}: must end in one of {', '.join(OUTPUT_ENDINGS)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"output={given}: there is no folder {path.parent}")
+        raise ConfigError(f"output={value}: there is no folder {path.parent}")
     if path.is_dir():
-        raise ConfigError(f"output={given}: is a folder")
+        raise ConfigError(f"output={value}: is a folder")
     if path.exists() and path.samefile(source):
-        raise ConfigError(f"output={given}: is the input, which is never written over")
+        raise ConfigError(f"output={value}: is the input, which is never written over")
     return path
 
 
@@ -85,98 +93,100 @@ def input_columns(source: Path, configured: Sequence[str] | None, trained: Seque
     """Return the columns of a file that a model reads.
 
     Args:
-        source: A table, or `.txt`, whose texts have no names.
-        configured: Those that the configuration names; None: those of the training where the file has them, or those
-            with usual names.
-        trained: Those that the model was trained on, if that is known.
+        source: Table, or `.txt` without column names.
+        configured: Columns that the configuration names; None: the columns of training where the file has them, or else
+            columns with usual names.
+        trained: Columns that the model was trained on; empty: unknown.
 
     Raises:
-        DataError: The file cannot be read, or the names of its columns do not say which hold the texts.
+        DataError: If the file cannot be read, or no column has a usual name.
     """
     if configured is not None:
         return list(configured)
     if source.suffix == _LINES:
         return list(trained) or [USUAL_TEXTS[0]]
-    if not (first := next(_rows(source, []), {})):
+    if not (first := next(_iterate_rows(source, []), {})):
         return [USUAL_TEXTS[0]]
     if trained and set(trained) <= set(first):
         return list(trained)
     if columns := usual_texts(list(first)):
         return columns
-    known = ", ".join(first)
-    raise DataError(f"input={source}: has the columns {known}; say with dataset.text_columns which hold the texts")
+    raise DataError(
+        f"input={source}: has the columns {', '.join(first)}; say with dataset.text_columns which hold the texts"
+    )
 
 
 def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> None:
-    """Whether a file is a table with what the model reads, as far as its first row tells.
+    """Check the first row of a table before anything is predicted.
 
     Raises:
-        DataError: It is not; see `predict_table`.
-        ConfigError: There are not one or two columns.
+        DataError: If the table has no rows, or the model cannot read the first one.
+        ConfigError: If `columns` are not one or two.
     """
     if len(columns) not in (1, 2):
         raise ConfigError(f"dataset.text_columns={list(columns)}: must name one column, or two for pairs")
-    if (first := next(_rows(source, columns), None)) is None:
+    if (first := next(_iterate_rows(source, columns), None)) is None:
         raise DataError(f"input={source}: it has no rows")
-    _text(pipeline, source, columns, 0, first)
+    _read_text(pipeline, source, columns, 0, first)
 
 
 def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> Written:
-    """Predict the rows of a file, some at a time, and write them with what is predicted.
+    """Predict the rows of a file, and write them with their predictions.
 
     Args:
-        pipeline: Of the model.
-        source: A table that `check_input` accepts, or `.txt` with a text a line.
-        columns: Those that the model reads, one, or two of a pair.
-        path: Ends in one of `OUTPUT_ENDINGS`; whole, or not there.
+        pipeline: Pipeline of the model.
+        source: Table that `check_input` accepts, or `.txt` with a text a line.
+        columns: Columns that the model reads: one, or two for pairs.
+        path: Output file with one of `OUTPUT_ENDINGS`; written whole or not at all.
 
     Raises:
-        DataError: Something is wrong with a row; the message names file, row and column.
+        DataError: Naming file, row and column.
     """
-    rows = _rows(source, columns)
+    rows = _iterate_rows(source, columns)
     total = Written(0, 0.0, 0, 0.0, 0.0)
     with open_atomic(path) as file:
-        write = _writer(path, file, _delimiter(source))
+        write = _build_writer(path, file, _choose_delimiter(source))
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             texts = [
-                _text(pipeline, source, columns, number, row) for number, row in enumerate(batch, start=total.rows)
+                _read_text(pipeline, source, columns, number, row) for number, row in enumerate(batch, start=total.rows)
             ]
             predictions, needed, full = pipeline.priced(texts)
-            for number, (row, text, found) in enumerate(zip(batch, texts, predictions, strict=True), start=total.rows):
-                told = _told(pipeline, text, found)
-                added = told if path.suffix == _JSON_LINES else _flat(told)
+            examples = zip(batch, texts, predictions, strict=True)
+            for number, (row, text, prediction) in enumerate(examples, start=total.rows):
+                added = _build_columns(pipeline, text, prediction)
+                added = added if path.suffix == _JSON_LINES else _flatten(added)
                 if taken := next((name for name in added if name in row), None):
                     raise DataError(f"input={source}: row {number} has a column {taken}, as the output has; rename it")
                 write(number, {**row, **added})
-            depths = [depth for found in predictions for depth in found.depths()]
-            seen = (total.rows + len(batch), total.depths + sum(depths), total.units + len(depths))
-            total = Written(*seen, total.needed + needed, total.full + full)
+            depths = [depth for prediction in predictions for depth in prediction.depths()]
+            batch_total = (len(batch), sum(depths), len(depths), needed, full)
+            total = Written(*(before + value for before, value in zip(total, batch_total, strict=True)))
     return total
 
 
-# ---- rows that come
+# ---- input rows
 
 
-def _rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    """Yield the rows as they are in the file.
+def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+    """Yield the rows of a file.
 
     Raises:
-        DataError: It cannot be read, or is not what it should be.
+        DataError: If the file cannot be read, or lacks a column.
     """
     try:
-        yield from _read(source, columns)
+        yield from _open_rows(source, columns)
     except OSError as error:
         raise DataError(f"input={source}: {first_line(error)}") from error
 
 
-def _read(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     if source.suffix == _LINES:
-        return _lines(source, columns)
+        return _read_lines(source, columns)
     if source.suffix == _JSON_LINES:
-        return (row.cells for row in read_json_rows("input", source))  # each keeps what it has, as it is
+        return (row.cells for row in read_json_rows("input", source))
     table = open_table(source, "input")
     for name in columns:
-        _require(source, name, table.columns)
+        _check_column(source, name, table.columns)
     return (
         dict(zip(table.columns, values, strict=True))
         for batch in table.batches()
@@ -184,7 +194,7 @@ def _read(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     )
 
 
-def _lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+def _read_lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     for number, line in enumerate(text_lines("input", source)):
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):
@@ -192,18 +202,17 @@ def _lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
         yield dict(zip(columns, texts, strict=True))
 
 
-def _require(source: Path, name: str, known: Sequence[str], where: str = "the file") -> None:
-    if name not in known:
-        raise DataError(
-            f"input={source}: {where} lacks the column {name}{nearest(name, known)}; it has {', '.join(known)}"
-        )
+def _check_column(source: Path, name: str, columns: Sequence[str], where: str = "the file") -> None:
+    if name not in columns:
+        hint, listed = nearest(name, columns), ", ".join(columns)
+        raise DataError(f"input={source}: {where} lacks the column {name}{hint}; it has {listed}")
 
 
-def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
-    """What the model reads of a row; a text that is missing is empty, as in training."""
+def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
+    """Return the text of a row, or its pair of texts; a missing text is empty, as in training."""
     parts = []
     for name in columns:
-        _require(source, name, list(row), f"row {number}")
+        _check_column(source, name, list(row), f"row {number}")
         value = "" if row[name] is None else row[name]
         if pipeline.predicts == "tags":
             value = _WORD.findall(value) if isinstance(value, str) else value
@@ -218,59 +227,58 @@ def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int,
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
 
-# ---- what is said of them
+# ---- predictions as columns
 
 
-def _told(pipeline: Pipeline, text: Text, found: Prediction) -> _Row:
-    """The columns that are added to a row."""
+def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _Row:
+    """Return the columns that a prediction adds to a row."""
     predicts = pipeline.predicts
-    updates = {"updates": round(found.updates, _DIGITS)}
-    if predicts == "classes" and found.value is not None:
-        return {"prediction": found.value, **updates}
+    updates = {"updates": round(prediction.updates, _DIGITS)}
+    if predicts == "classes" and prediction.value is not None:
+        return {"prediction": prediction.value, **updates}
     if predicts == "classes":
-        scores = {name: round(score, _DIGITS) for name, score in (found.scores or {}).items()}
-        several = [name for name, score in scores.items() if score > _PROBABLE]
-        label = found.label if takes_one_class(pipeline.model.config) else several
+        scores = {name: round(score, _DIGITS) for name, score in (prediction.scores or {}).items()}
+        labels = [name for name, score in scores.items() if score > _THRESHOLD]
+        label = prediction.label if takes_one_class(pipeline.model.config) else labels
         return {"prediction": label, "probabilities": scores, **updates}
-    if predicts in ("tags", "masks"):
-        return _of_tokens(found, len(text) if predicts == "tags" else None)
-    told = {"prediction": found.label, "probability": _rounded(found.score), **updates}
+    if predicts == "tags":
+        return _build_token_columns(prediction, len(text))
+    if predicts == "masks":
+        return _build_token_columns(prediction, None) | updates
+    row = {"prediction": prediction.label, "probability": _round(prediction.score), **updates}
     if predicts == "next":
-        own = [token.own_score for token in found.tokens or [] if token.own_score is not None]
-        told["log_probability"] = _rounded(sum(math.log(max(score, _LEAST)) for score in own))  # of the text
-    return told
+        scores_of_text = [token.own_score for token in prediction.tokens or [] if token.own_score is not None]
+        row["log_probability"] = _round(sum(math.log(max(score, _SMALLEST)) for score in scores_of_text))
+    return row
 
 
-def _of_tokens(found: Prediction, words: int | None) -> _Row:
-    """Lists over the words, None where one was cut off, or over the places that were to be filled."""
-    tokens = found.tokens or []
-    chosen: list[Any] = [token for token in tokens if token.label is not None]
+def _build_token_columns(prediction: Prediction, words: int | None) -> _Row:
+    """Return lists over masks, or over so many words, with None for words that were cut off."""
+    tokens: list[Any] = [token for token in prediction.tokens or [] if token.label is not None]
     if words is not None:
-        first = {token.part: token for token in reversed(chosen)}
-        chosen = [first.get(number) for number in range(words)]
-    told = {"prediction": "label", "probability": "score", "updates": "updates"}
+        first = {token.part: token for token in reversed(tokens)}
+        tokens = [first.get(number) for number in range(words)]
+    fields = {"prediction": "label", "probability": "score", "updates": "updates"}
     return {
-        name: [_rounded(None if token is None else getattr(token, field)) for token in chosen]
-        for name, field in told.items()
-    } | ({} if words is not None else {"updates": round(found.updates, _DIGITS)})
+        name: [_round(None if token is None else getattr(token, field)) for token in tokens]
+        for name, field in fields.items()
+    }
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-# ---- rows that go
-
-_Write = Callable[[int, _Row], None]
+# ---- output rows
 
 
-def _delimiter(source: Path) -> str:
-    """What parts the columns of a CSV that is written: what parts those of the one that is read, if it is one."""
+def _choose_delimiter(source: Path) -> str:
+    """Return the delimiter of an output CSV: that of an input CSV, or else the usual one."""
     return csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
 
 
-def _writer(path: Path, file: TextIO, delimiter: str) -> _Write:
-    """What writes a row by its number, in a CSV with `delimiter` between the columns."""
+def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _Row], None]:
+    """Return a function that writes a row, given its number; a CSV has `delimiter` between the columns."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
@@ -278,34 +286,33 @@ def _writer(path: Path, file: TextIO, delimiter: str) -> _Write:
     def write(number: int, row: _Row) -> None:
         if not names:
             names.extend(row)
-            file.write(_line([_cell(name, path) for name in names], path, delimiter))
-        if further := next((name for name in row if name not in names), None):
+            file.write(_format_line([_format_cell(name, path) for name in names], path, delimiter))
+        if extra := next((name for name in row if name not in names), None):
             raise DataError(
-                f"output={path}: row {number} has {further}, which the first row has not; an output that ends in "
+                f"output={path}: row {number} has {extra}, which the first row has not; an output that ends in "
                 f"{_JSON_LINES} takes such rows"
             )
-        file.write(_line([_cell(row.get(name), path) for name in names], path, delimiter))
+        file.write(_format_line([_format_cell(row.get(name), path) for name in names], path, delimiter))
 
     return write
 
 
-def _line(cells: list[Any], path: Path, delimiter: str) -> str:
-    """A line of CSV with quotes where they are needed, or of TSV without, as they are read."""
+def _format_line(cells: list[Any], path: Path, delimiter: str) -> str:
+    """Format a line of CSV with quotes where needed, or of TSV without quotes."""
     if path.suffix == _CSV:
         return csv_text([cells], delimiter)
     return "\t".join("" if cell is None else str(defused(cell)) for cell in cells) + "\n"
 
 
-def _flat(added: Mapping[str, Any]) -> _Row:
-    """A column a class in place of all their probabilities."""
-    found = {key: value for key, value in added.items() if key != "probabilities"}
+def _flatten(added: Mapping[str, Any]) -> _Row:
+    """Replace the mapping of probabilities by a column for every class; `updates` stays last."""
+    row = {key: value for key, value in added.items() if key not in ("probabilities", "updates")}
     classes = {f"probability_{name}": score for name, score in added.get("probabilities", {}).items()}
-    updates = found.pop("updates")
-    return {**found, **classes, "updates": updates}
+    return {**row, **classes, "updates": added["updates"]}
 
 
-def _cell(value: Any, path: Path) -> Any:
-    """A value as a spreadsheet holds it: lists as JSON."""
+def _format_cell(value: Any, path: Path) -> Any:
+    """Format a value for a spreadsheet: lists and mappings as JSON."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != _CSV and isinstance(value, str):

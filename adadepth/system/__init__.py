@@ -1,1 +1,1 @@
-"""What a run asks of its machine: files, the console, processes, signals, time, and where things come from."""
+"""The machine of a run: files, console, processes, signals, time, and where models and data come from."""

@@ -1,7 +1,6 @@
-"""What a run says: a logger whose handler writes to standard output, and bars of progress.
+"""Console output: a logger that writes to standard output, and progress bars.
 
-The words are the same in a terminal and in a log; a terminal shows numbers and warnings in colour (not with NO_COLOR
-set).
+A terminal and a log get the same text; a terminal shows numbers and warnings in colour, unless NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ if TYPE_CHECKING:
 
 Advance = Callable[[float], None]
 
-# C0 and C1, what turns the direction of writing round, and halves of characters, which no terminal can be sent.
+# C0 and C1, marks that change the direction of writing, and surrogates, which no terminal can be sent.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SECONDS_BETWEEN_BARS = 30.0  # in a log
+_LOG_INTERVAL_S = 30.0  # in a log
 
 
 def visible(text: str) -> str:
-    """Text with control characters written out as Python does; tabs and line ends stay.
+    """Escape control characters as Python does; tabs and line ends stay.
 
-    Names of classes, files and metrics are somebody's data; in a terminal an escape sequence in them would move the
-    cursor, change the title or hide lines.
+    Names of classes, files and metrics are data of others. An escape sequence in them would move the cursor of a
+    terminal, change its title or hide lines.
     """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def say(text: str) -> None:
-    """Log lines for the user; see `visible`."""
+    """Log lines for the user, with control characters escaped."""
     _logger().info(visible(text))
 
 
 @cache
 def _logger() -> logging.Logger:
-    """Return a logger that stands beside `adadepth`, whose handlers Hydra sets anew for every job."""
+    """Return a logger outside of `adadepth`, whose handlers Hydra replaces for every job."""
     logger = logging.getLogger("adadepth-console")
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -53,10 +52,10 @@ def _logger() -> logging.Logger:
 
 
 class _Handler(logging.Handler):
-    """Writes messages above the bars: through rich in a terminal, as plain lines elsewhere."""
+    """Handler that writes above progress bars: through rich in a terminal, as plain lines elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message; where nobody reads it any more (`| head`), this and later ones go nowhere."""
+        """Write a message; after the reader of a pipe has left (`| head`), discard this and later ones."""
         try:
             with tqdm.external_write_mode(file=sys.stdout):
                 _write(record.getMessage())
@@ -74,14 +73,14 @@ def _write(text: str) -> None:
 
 @cache
 def _console() -> Console:
-    """Return the console of standard output, whichever that is when it is used."""
+    """Return the rich console, which looks up standard output at every use."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, soft_wrap=True)
 
 
 def leave_terminal() -> None:
-    """Let what is written to a terminal go nowhere: it is closed, and every write to it would fail."""
+    """Discard output to a terminal that has closed, since every write to it would fail."""
     for number in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(number).st_mode):
@@ -89,23 +88,23 @@ def leave_terminal() -> None:
 
 
 def _discard(number: int) -> None:
-    """Open a file descriptor on nothing."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, number)
-    os.close(nowhere)
+    """Redirect a file descriptor to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
 
 
 @contextmanager
 def progress(what: str, total: float | None, *, of: str = "it", shown: bool = True) -> Iterator[Advance]:
-    """Show how far something is and how long it will still take; yields what to call with every share that is done.
+    """Show progress and remaining time; yields a function that takes every amount of completed work.
 
     Args:
         what: Name of the task, for people.
-        total: Work, in any unit in which equal amounts take about equal times; None: not known.
-        of: Unit of what is counted.
-        shown: False in all processes but one.
+        total: Amount of work, in a unit that takes about equal time; None: unknown.
+        of: Unit of the amounts, for people.
+        shown: Whether this process shows the bar.
     """
-    seconds = 0.1 if sys.stderr is not None and sys.stderr.isatty() else _SECONDS_BETWEEN_BARS
+    seconds = 0.1 if sys.stderr is not None and sys.stderr.isatty() else _LOG_INTERVAL_S
     with tqdm(
         desc=what,
         total=total,
@@ -124,7 +123,7 @@ def progress(what: str, total: float | None, *, of: str = "it", shown: bool = Tr
 
 
 def minutes(seconds: float) -> str:
-    """Return a time for people, such as `1:05:09` or `5:09`."""
+    """Format a duration in seconds, such as `1:05:09` or `5:09`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

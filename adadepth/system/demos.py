@@ -1,7 +1,7 @@
-"""Small trained models that lie in the package: `demo:NAME` where a setting names a checkpoint.
+"""Small trained models in the package, named `demo:NAME` where a setting names a checkpoint.
 
-Each is the directory of a finished run, cut down to what evaluations, predictions and the page read of it. Nothing is
-written there. `make demos` makes them.
+A demo is the directory of a finished run, cut down to the files that evaluations, predictions and the page read. Demos
+are read-only; `make demos` trains them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ def list_demos() -> list[str]:
 
 
 def resolve_demo(key: str, value: str) -> Path | None:
-    """Return the run directory of the demo that a setting names; None: it names something else.
+    """Return the run directory of the demo that a setting names; None: it names no demo.
 
     Args:
-        key: The setting, for the message.
-        value: A path, a hub id, or `demo:NAME`.
+        key: Name of the setting, for the message.
+        value: Path, hub id, or `demo:NAME`.
 
     Raises:
-        CheckpointError: There is no demo of that name.
+        CheckpointError: If no demo has that name.
     """
     if not value.startswith(DEMO_PREFIX):
         return None
-    known = list_demos()
-    if value not in known:
-        raise CheckpointError(f"{key}={value}: must be one of {', '.join(known)}{nearest(value, known)}")
+    demos = list_demos()
+    if value not in demos:
+        raise CheckpointError(f"{key}={value}: must be one of {', '.join(demos)}{nearest(value, demos)}")
     return _DEMOS / value.removeprefix(DEMO_PREFIX)
 
 
 def is_demo(run: Path) -> bool:
-    """Whether a run directory is that of a demo."""
+    """Return whether a run directory is that of a demo."""
     return run.resolve().parent == _DEMOS
 
 
 def format_run(run: Path) -> str:
-    """Return what `checkpoint` calls a run: `demo:NAME`, or the path of its directory."""
+    """Return the name of a run for `checkpoint`: `demo:NAME`, or the path of its directory."""
     return DEMO_PREFIX + run.name if is_demo(run) else str(run)

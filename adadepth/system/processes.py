@@ -1,4 +1,4 @@
-"""The processes of a run: how many there are, what they tell each other, and the memory they allocate."""
+"""Distributed runs: number of processes, communication, exit, and memory allocation."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import TrainingArguments
 
-_SECONDS_FOR_THE_FIRST = 60.0  # in which it says what is wrong, draws the report of what there is, and ends
-_SECONDS_BETWEEN_LOOKS = 1.0
-_OF_GROUPS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables of the environment
+_MAIN_EXIT_S = 60.0  # time in which the main process prints its error, writes its report and exits
+_POLL_INTERVAL_S = 1.0
+_GROUP_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that speaks and writes."""
+    """Return whether this is the main process, which prints and writes."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def is_one_of_several() -> bool:
-    """Whether a launcher started further processes for this run."""
+    """Return whether the world size is larger than one."""
     return number_of_processes() > 1
 
 
 def number_of_processes() -> int:
-    """How many processes this run has."""
-    processes = os.environ.get("WORLD_SIZE", "1")
-    return int(processes) if processes.isdecimal() else 1
+    """Return the world size."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if size.isdecimal() else 1
 
 
 def join_again(backend: str | None, timeout_seconds: int) -> None:
-    """Form the group of processes that torchrun has started anew, apart from what their forerunners have left.
+    """Initialise the process group after a restart by torchrun, under a new store prefix.
 
-    torchrun keeps one store for all its starts, in which the addresses of dead processes still stand: who looks before
-    the new one is written is refused a connection. So each start has names of its own there.
+    torchrun keeps one store for all restarts, with the addresses of dead processes in it. A process that reads such an
+    address before the new one is written cannot connect.
 
     Args:
-        backend: Of the messages; None: torch's own choice.
-        timeout_seconds: For which messages are waited for.
+        backend: Communication backend; None: torch's default.
+        timeout_seconds: Timeout of communication.
     """
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if count == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -57,64 +57,64 @@ def join_again(backend: str | None, timeout_seconds: int) -> None:
 
     if dist.is_initialized():
         return
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.PrefixStore(f"start {count}", dist.TCPStore(*place, is_master=False))
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.PrefixStore(f"start {count}", dist.TCPStore(*address, is_master=False))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timedelta(seconds=timeout_seconds)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
 def check_launcher() -> None:
-    """Refuse what no launcher sets: it would be waited for a group of processes that never comes.
+    """Refuse incomplete variables of a launcher, with which the run would wait for processes that never start.
 
     Raises:
-        ConfigError: Naming the variable of the environment.
+        ConfigError: Naming the environment variable.
     """
-    if problem := _wrong_with_launcher():
+    if problem := _check_launcher_variables():
         raise ConfigError(f"{problem}; only a launcher sets it, such as torchrun")
 
 
-def _wrong_with_launcher() -> str | None:
-    """Return why the environment is that of no launcher; None: it is, or it says nothing of several processes."""
+def _check_launcher_variables() -> str | None:
+    """Return which environment variable lacks the others of a launcher; None: all are set, or none is needed."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": None}
-    told = [name for name, value in alone.items() if os.environ.get(name, value) != value]
-    missing = [name for name in _OF_GROUPS if name not in os.environ]
-    if not told or not missing:
+    changed = [name for name, value in alone.items() if os.environ.get(name, value) != value]
+    missing = [name for name in _GROUP_VARIABLES if name not in os.environ]
+    if not changed or not missing:
         return None
     lacking = f"is read together with {', '.join(missing)}, which the environment lacks"
-    return f"{told[0]}={os.environ[told[0]]}: {lacking}"
+    return f"{changed[0]}={os.environ[changed[0]]}: {lacking}"
 
 
 def end_with_launcher() -> None:
-    """End this process, with a checkpoint, when the process that started it has gone: nobody else would.
+    """Stop this process, with a checkpoint, when its launcher exits.
 
-    A launcher that is killed leaves its processes running, on devices that look free to whoever starts the next run.
+    Otherwise a killed launcher leaves its processes running on devices that the next run takes for free.
     """
     if is_one_of_several():
         end_with_parent(os.getppid())
 
 
 def end_with_parent(parent: int) -> None:
-    """Send this process SIGTERM when the process that started it, which has this number, has gone."""
+    """Send this process SIGTERM when its parent process, of this number, exits."""
     threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
 
 
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_POLL_INTERVAL_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def exit_with(message: str, status: int) -> NoReturn:
-    """Say what is wrong and end; of several processes the first speaks.
+    """Print an error and exit; of several processes the main one prints.
 
-    A launcher ends all processes when one has ended. The others therefore wait for the first one, which found the same
-    mistake; if it did not, it is their own, and they say it themselves. Without a launcher there is nobody to wait for.
+    A launcher stops all processes when one exits. The others therefore wait for the main process, which usually fails
+    with the same error, and print the error themselves if it does not. Without a launcher they do not wait.
     """
-    if not is_first_process() and _wrong_with_launcher() is None:
-        time.sleep(_SECONDS_FOR_THE_FIRST)  # until the launcher's SIGTERM
+    if not is_first_process() and _check_launcher_variables() is None:
+        time.sleep(_MAIN_EXIT_S)  # until the launcher's SIGTERM
         message = f"process {os.environ['RANK']}: {message}"
-    from adadepth.system.console import visible  # what it needs is not needed otherwise to say `--help`
+    from adadepth.system.console import visible  # imports that `--help` does not need
 
     for line in visible(message).splitlines():
         print(f"error: {line}", file=sys.stderr, flush=True)
@@ -125,30 +125,30 @@ _T = TypeVar("_T")
 
 
 def main_first(args: TrainingArguments, work: Callable[[], _T]) -> _T:
-    """Run `work` on the main process, then on the others, which find the main one's results in the cache."""
+    """Run `work` on the main process, then on the others, which read its results from the cache."""
     if args.world_size == 1:
         return work()
-    found, failure = _attempt(work) if args.process_index == 0 else (None, None)
+    result, failure = _attempt(work) if args.process_index == 0 else (None, None)
     _raise_everywhere(failure)
-    return work() if found is None else found
+    return work() if result is None else result
 
 
 def decide(args: TrainingArguments, work: Callable[[], _T]) -> _T:
-    """Run `work` on the main process only and give every process what it returns."""
+    """Run `work` on the main process and broadcast its result."""
     from accelerate.utils import broadcast_object_list
 
     if args.world_size == 1:
         return work()
-    found, failure = _attempt(work) if args.process_index == 0 else (None, None)
+    result, failure = _attempt(work) if args.process_index == 0 else (None, None)
     _raise_everywhere(failure)
-    shared: list[Any] = [found]
+    shared: list[Any] = [result]
     broadcast_object_list(shared)
-    decided: _T = shared[0]
-    return decided
+    output: _T = shared[0]
+    return output
 
 
 def wait_for_all(args: TrainingArguments) -> None:
-    """Go on when every process has come this far."""
+    """Wait until every process has reached this call."""
     from accelerate.utils import broadcast_object_list
 
     if args.world_size > 1:
@@ -163,7 +163,7 @@ def _attempt(work: Callable[[], _T]) -> tuple[_T | None, UserError | None]:
 
 
 def _raise_everywhere(failure: UserError | None) -> None:
-    """Let every process end on the main one's mistake instead of waiting for it."""
+    """Raise the error of the main process in every process, which would otherwise wait for it."""
     from accelerate.utils import broadcast_object_list
 
     shared = [None if failure is None else (type(failure), str(failure))]
@@ -171,9 +171,6 @@ def _raise_everywhere(failure: UserError | None) -> None:
     if shared[0] is not None:
         error_type, message = shared[0]
         raise error_type(message)
-
-
-_Found = TypeVar("_Found")
 
 
 def add_over_processes(tensors: Iterable[Tensor]) -> None:
@@ -185,15 +182,15 @@ def add_over_processes(tensors: Iterable[Tensor]) -> None:
             dist.all_reduce(tensor)
 
 
-def of_all_processes(found: _Found) -> list[_Found]:
-    """What each process has, in their order, on each of them."""
+def of_all_processes(value: _T) -> list[_T]:
+    """Gather a value of every process, by rank, on every process."""
     import torch.distributed as dist
     from accelerate.utils import gather_object
 
-    return gather_object([found]) if dist.is_available() and dist.is_initialized() else [found]
+    return gather_object([value]) if dist.is_available() and dist.is_initialized() else [value]
 
 
-# glibc's numbers of what `mallopt` sets, from its malloc.h.
+# Parameters of `mallopt`, from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 _LESS_MEMORY = (
@@ -201,26 +198,26 @@ _LESS_MEMORY = (
     "shorter dataset.sequence_length and, of models that can compute again, trainer.gradient_checkpointing=true; "
     "resume=latest goes on"
 )
-_NO_MEMORY = "can't allocate memory"  # what torch says
+_NO_MEMORY = "can't allocate memory"  # in messages of torch
 
 
 def keep_freed_memory() -> None:
-    """Keep what is freed for the next step instead of giving it back to the system; nothing where glibc is not.
+    """Raise the thresholds at which glibc returns freed memory to the system; do nothing without glibc.
 
-    A training step frees its tensors and the next one asks for as many bytes. glibc returns large ones in between, and
-    the system hands out new pages one fault at a time, which costs up to a few percent of a training.
+    A training step frees its tensors, and the next one allocates as many bytes. Returned memory comes back one page
+    fault at a time, which costs up to a few percent of the time of a training.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 2**25)  # what glibc's own threshold grows to at most; more would scatter the heap
+        mallopt(_MMAP_THRESHOLD, 2**25)  # glibc's own maximum; more would fragment the heap
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def short_memory(error: BaseException) -> str | None:
-    """The line for memory that is not there, if that is an error: of a GPU, of the machine."""
+    """Return the line for an out-of-memory error of a GPU or of the machine; None: any other error."""
     first = next(iter(str(error).splitlines()), "") or "out of memory"
-    of_gpu = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # torch may not be there whole
+    of_gpu = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # torch may be imported in part only
     is_short = getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY in str(error)
     return f"{first}; {_LESS_MEMORY}" if is_short or isinstance(error, MemoryError | of_gpu) else None

@@ -1,7 +1,7 @@
-"""The signals that end a run, and that they end it at once while Hydra and OmegaConf compose a configuration.
+"""Signal handling: signals that stop a run, and immediate exit while Hydra composes a configuration.
 
-What a signal raises there goes astray: a `finally:` of theirs needs what the interrupted statement would have set and
-fails itself, so that its error takes the place of the interruption; where Hydra looks for the mode it drops any error.
+An exception of a handler is lost during composition. A `finally:` of OmegaConf reads a variable that the interrupted
+statement would have set, and raises an error of its own; Hydra drops any error while it looks up its mode.
 """
 
 import os
@@ -14,47 +14,49 @@ from typing import Any, NoReturn
 
 from adadepth.system.console import leave_terminal
 
-HANGUP = getattr(signal, "SIGHUP", None)  # a terminal that closes; Windows has no such signal
-# Ctrl-C, what `kill` and schedulers send, and a terminal that closes.
-_ENDING = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
-# What schedulers send some time before a job has to end: Slurm's --signal, submitit.
+HANGUP = getattr(signal, "SIGHUP", None)  # a terminal that closes; absent on Windows
+# Ctrl-C, the signal of `kill` and schedulers, and a terminal that closes.
+_TERMINATION = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
+# Warnings of schedulers before the end of a job: Slurm's --signal, submitit.
 _WARNINGS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
-_raising: dict[int, Any] = {}  # the usual handlers, while `leaving_at_once` has put others in their place
+_replaced_handlers: dict[int, Any] = {}  # handlers that `leaving_at_once` has replaced
 
 
 def ending() -> list[signal.Signals]:
-    """The signals that end this run: what is ignored by now stays so, as `nohup` and `&` of a script ask for."""
-    return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    """Return the signals that terminate this run, without those that `nohup` or a script ignores."""
+    return [number for number in _TERMINATION if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def stopping() -> list[signal.Signals]:
-    """The signals that a training stops for, with a checkpoint: those that end a run, and a scheduler's warnings."""
+    """Return the signals on which a training writes a checkpoint and stops, including warnings of schedulers."""
     return [*ending(), *_WARNINGS]
 
 
 def is_repeated(number: int) -> bool:
-    """Whether a signal may come twice without anybody's impatience: of shell and system, of a scheduler."""
+    """Return whether the system or a scheduler may send a signal twice, so that a repetition is no request to hurry."""
     return number == HANGUP or number in _WARNINGS
 
 
 def pass_on(number: int) -> None:
-    """Let a scheduler's own code, which has put a handler before ours, know of its warning: it requeues the job."""
+    """Raise a scheduler's warning again for the handler that was installed before ours, which requeues the job."""
     if number in _WARNINGS and callable(signal.getsignal(number)):
         signal.raise_signal(number)
 
 
 @contextmanager
 def ending_as_exits() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP end the program as an exit does, so that all is closed; SIGINT does anyway."""
-    previous: dict[int, Any] = {number: signal.signal(number, _exit) for number in ending() if number != signal.SIGINT}
+    """Turn SIGTERM and SIGHUP into SystemExit within the block, so that everything is closed."""
+    previous: dict[int, Any] = {
+        number: signal.signal(number, _raise_exit) for number in ending() if number != signal.SIGINT
+    }
     try:
         yield
     finally:
-        _set(previous)
+        _set_handlers(previous)
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    if number == HANGUP:  # a shell and the system both send it: the second one must not disturb the ending
+def _raise_exit(number: int, frame: FrameType | None) -> NoReturn:
+    if number == HANGUP:  # shell and system both send it: the second one must not interrupt the exit
         signal.signal(number, signal.SIG_IGN)
         leave_terminal()
     raise SystemExit(128 + number)
@@ -62,31 +64,31 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Within, a signal ends the process on the spot, but for `let_through`; there is nothing to close yet."""
-    _raising.update({number: signal.signal(number, _leave) for number in ending()})
+    """Exit at once on a signal within the block, outside of `let_through`; nothing is open yet."""
+    _replaced_handlers.update({number: signal.signal(number, _exit_at_once) for number in ending()})
     try:
         yield
     finally:
-        _set(_raising)
-        _raising.clear()
+        _set_handlers(_replaced_handlers)
+        _replaced_handlers.clear()
 
 
 @contextmanager
 def let_through() -> Iterator[None]:
-    """Within `leaving_at_once`, signals do what they usually do; elsewhere nothing changes."""
-    _set(_raising)
+    """Restore the usual handlers for a block inside of `leaving_at_once`; elsewhere do nothing."""
+    _set_handlers(_replaced_handlers)
     try:
         yield
     finally:
-        _set(dict.fromkeys(_raising, _leave))
+        _set_handlers(dict.fromkeys(_replaced_handlers, _exit_at_once))
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
     if number == signal.SIGINT:
         print("error: interrupted", file=sys.stderr, flush=True)
     os._exit(128 + number)
 
 
-def _set(handlers: Mapping[int, Any]) -> None:
+def _set_handlers(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)

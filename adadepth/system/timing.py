@@ -1,4 +1,4 @@
-"""Seconds of calls that are compared: machines drift, so they are timed in turns, and medians are reported."""
+"""Timing of calls in turns, with medians, since the speed of a machine drifts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def time_interleaved(
     device: torch.device,
     after: Callable[[], None] = lambda: None,
 ) -> dict[Name, dict[str, float]]:
-    """Time every call once a round, for so many rounds.
+    """Time every call once a round.
 
     Args:
-        calls: What to time, by name.
-        repeats: Rounds that count.
-        warmup: Rounds before them.
-        device: Where the calls run; an accelerator is waited for before and after each.
-        after: Called after every call, outside of its time.
+        calls: Functions to time, by name.
+        repeats: Number of rounds that count.
+        warmup: Number of rounds before them.
+        device: Device of the calls, synchronised before and after each.
+        after: Function called after every call, outside of its time.
 
     Returns:
-        By name: `median`, `p10` and `p90` in seconds, and `n`, the number of times.
+        Mapping of names to `median`, `p10` and `p90` in seconds, and `n`, the number of times.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in calls}
     for _ in range(warmup + repeats):
@@ -47,7 +47,7 @@ def _time_call(call: Callable[[], object], device: torch.device) -> float:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until an accelerator has done what it was given."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

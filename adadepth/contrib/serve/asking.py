@@ -27,7 +27,7 @@ from adadepth.contrib.serve.served import (
 from adadepth.contrib.serve.turns import call_within
 from adadepth.data.text.passages import Text
 from adadepth.errors import DataError
-from adadepth.prediction.describing import describe, describe_texts
+from adadepth.prediction.results import describe_predictions, describe_texts
 
 _QUICK = 1.0  # seconds: what takes less is timed again, and the median told
 _TIMES = 3
@@ -147,7 +147,7 @@ def _described(served: Served, given: Text | GivenExample) -> dict[str, Any]:
         return describe_texts(served.pipeline, [given])
     prediction, work = served.pipeline.examine_example(given.example, _batch(served, given))
     parts = "".join(symbols_of_cells(served, given.example)) if served.pipeline.predicts == "cells" else given.board
-    return describe(served.pipeline, [[parts]], [prediction], work)
+    return describe_predictions(served.pipeline, [[parts]], [prediction], work)
 
 
 def _batch(served: Served, given: GivenExample) -> Mapping[str, Any]:

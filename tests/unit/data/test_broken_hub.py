@@ -63,7 +63,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[_Hub]:
         monkeypatch.setattr(constants, "DEFAULT_ETAG_TIMEOUT", 0.3)
         monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.3)
         monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
-        monkeypatch.setattr(connection, "_PATIENCE_S", 0.3)
+        monkeypatch.setattr(connection, "_TIMEOUT_S", 0.3)
         yield server
         server.shutdown()
 

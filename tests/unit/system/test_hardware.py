@@ -25,7 +25,7 @@ def _forgotten() -> Iterator[None]:
 def processors(monkeypatch: pytest.MonkeyPatch, path: Path, text: str | None) -> None:
     if text is not None:
         path.write_text(text)
-    monkeypatch.setattr(hardware, "_PROCESSORS", path)
+    monkeypatch.setattr(hardware, "_CPU_INFO", path)
 
 
 def test_the_processor_is_named_as_linux_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
