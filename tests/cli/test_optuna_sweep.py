@@ -104,7 +104,6 @@ def test_the_metric_says_what_is_looked_for(
     (["seed=range(0)"], "error: seed=range(0): "),
     (["seed=range(0,99999999)", "hydra.sweeper.n_jobs=0"], "error: hydra.sweeper.n_jobs=0: "),
     (["hydra.sweeper.n_trials=many"], "hydra.sweeper.n_trials: value 'many'"),
-    (["hydra.sweeper.folder=../planted"], "error: hydra.sweeper.folder=../planted: "),
 ]))  # fmt: skip
 def test_a_wrong_space_fails_before_any_trial(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused("--config-name", "act_tiny", "-m", "hydra/sweeper=optuna", *arguments)
