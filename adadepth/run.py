@@ -28,6 +28,7 @@ from adadepth.cli.command_line import CONFIGS, arguments, check_own_folder, fold
 from adadepth.cli.composition import register_schema
 from adadepth.cli.debugging import given_keys
 from adadepth.cli.failures import end_with_failure, foreseen_line
+from adadepth.cli.help import register_key_help
 from adadepth.cli.hints import explain
 from adadepth.cli.hydra_keys import close_hydra_keys
 from adadepth.cli.validation import checked
@@ -103,6 +104,7 @@ def _main(show: bool) -> None:
 def _run(given: list[str]) -> None:
     """Say the help that is asked for, or hand the command line on to Hydra."""
     register_schema()
+    register_key_help()
     close_hydra_keys()
     check_own_folder()
     if (text := help_text(given)) is not None:

@@ -1,1 +1,1 @@
-"""The command line: what was asked for, put together, explained and checked before anything starts."""
+"""The command line: reads it, composes and checks the configuration, and words its errors and help."""

@@ -1,4 +1,4 @@
-"""Runs of seconds, `debug=default`: settings that declare a value for it take it, unless the command line gave one."""
+"""Sizes of a run of seconds, `debug=default`: settings that declare one take it, unless the command line sets them."""
 
 import dataclasses
 from collections.abc import Set
@@ -11,14 +11,14 @@ from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.declaration import declared
 
 
-def shrunk(config: ExperimentConfig, given: Set[str]) -> ExperimentConfig:
-    """The same experiment at sizes that take seconds and learn nothing.
+def shrunk(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:
+    """Return the experiment at sizes that take seconds and learn nothing.
 
-    A pretrained model keeps its sizes, and what is searched keeps its settings where nothing is searched.
+    A pretrained model keeps its sizes, and the settings of a search are kept where nothing is searched.
 
     Args:
         config: The experiment.
-        given: Keys that keep the value they have.
+        overridden: Keys that keep their values.
     """
     groups = ["dataset", "trainer"]
     if config.model.pretrained is None and config.mode is Mode.train:
@@ -28,23 +28,24 @@ def shrunk(config: ExperimentConfig, given: Set[str]) -> ExperimentConfig:
     if config.task is Task.architecture_search:
         groups.append("search")
     root = {
-        name: about.debug for name, about in declared(ExperimentConfig).items() if about.shrinks and name not in given
+        name: spec.debug for name, spec in declared(ExperimentConfig).items() if spec.shrinks and name not in overridden
     }
-    return dataclasses.replace(config, **root, **{name: _small(name, getattr(config, name), given) for name in groups})
+    shrunk_groups = {name: _shrink_group(name, getattr(config, name), overridden) for name in groups}
+    return dataclasses.replace(config, **root, **shrunk_groups)
 
 
-def _small(group: str, settings: Any, given: Set[str]) -> Any:
+def _shrink_group(group: str, settings: Any, overridden: Set[str]) -> Any:
     values = {}
-    for name, about in declared(type(settings)).items():
+    for name, spec in declared(type(settings)).items():
         value = getattr(settings, name)
-        is_open = about.shape and not value  # of a shape that something else decides, or that is not there
-        if about.shrinks and f"{group}.{name}" not in given and not is_open:
-            values[name] = min(value, about.debug) if about.shape and isinstance(value, int) else about.debug
+        is_open = spec.shape and not value  # a shape that something else decides, or that is absent
+        if spec.shrinks and f"{group}.{name}" not in overridden and not is_open:
+            values[name] = min(value, spec.debug) if spec.shape and isinstance(value, int) else spec.debug
     return dataclasses.replace(settings, **values)
 
 
 def given_keys(composed: DictConfig) -> frozenset[str]:
-    """Keys that the command line set, from Hydra's own record of it."""
+    """Return the keys and groups that the command line sets, by Hydra's record of its overrides."""
     if "hydra" in composed:
         overrides = composed.hydra.overrides.task
     elif HydraConfig.initialized():

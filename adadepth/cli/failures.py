@@ -1,4 +1,4 @@
-"""What an error that ends a command becomes: a line for what was foreseen, a file with the traceback for the rest."""
+"""The end of a failed command: one line for an expected error, a file with the traceback for any other."""
 
 from __future__ import annotations
 
@@ -20,57 +20,56 @@ from adadepth.system.failures import failure_line
 from adadepth.system.files import full_disk
 from adadepth.system.processes import short_memory
 
-# What the system says of files that a person can put right.
-_OF_FILES = (
+# Errors of files that a person can put right.
+_FILE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
     errno.ELOOP, errno.EIO, errno.ESTALE, errno.EEXIST, errno.ENOTEMPTY,
 )  # fmt: skip
-_TOO_MANY = (errno.EMFILE, errno.ENFILE)
-_TOO_MANY_WORDS = "Too many open files"
+_OPEN_FILE_ERRORS, _OPEN_FILES_MESSAGE = (errno.EMFILE, errno.ENFILE), "Too many open files"
 
 
 def foreseen_line(error: BaseException) -> str | None:
-    """Say what a person gave wrongly or the machine lacks; None of what nobody foresaw."""
+    """Return the line for a mistake of the user or a limit of the machine; None for any other error."""
     if isinstance(error, UserError | HydraException | OmegaConfBaseException | YAMLError):
         return explain(error, folders)
-    return full_disk(error) or _open_files(error) or short_memory(error) or _file(error)
+    return full_disk(error) or _format_open_files(error) or short_memory(error) or _format_file_error(error)
 
 
-def _open_files(error: BaseException) -> str | None:
-    """Return the line for a limit of open files, wherever in the chain of causes it was met."""
+def _format_open_files(error: BaseException) -> str | None:
+    """Return the line for a limit of open files, anywhere in the chain of causes; None for any other error."""
     current: BaseException | None = error
     while current is not None:
-        if getattr(current, "errno", None) in _TOO_MANY or _TOO_MANY_WORDS in str(current):
+        if getattr(current, "errno", None) in _OPEN_FILE_ERRORS or _OPEN_FILES_MESSAGE in str(current):
             return "too many open files; the system lets a process have no more (ulimit -n)"
         current = current.__cause__ or current.__context__
     return None
 
 
-def _file(error: BaseException) -> str | None:
-    if not isinstance(error, OSError) or error.errno not in _OF_FILES or error.filename is None:
+def _format_file_error(error: BaseException) -> str | None:
+    if not isinstance(error, OSError) or error.errno not in _FILE_ERRORS or error.filename is None:
         return None
     return f"{os.fsdecode(error.filename) if not isinstance(error.filename, int) else error.filename}: {error.strerror}"
 
 
 def failure_text(error: BaseException) -> str:
-    """Return what is said of an error of a job: its kind and words, or where its traceback is."""
+    """Return the line for an error of a job: its type and message, or where its traceback is."""
     if foreseen_line(error) is not None:
         return f"{type(error).__name__}: {error}"
     return failure_line(error, told_within)
 
 
 def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
-    """Say in a line what failed and where its traceback is, and end with status 1.
+    """Print in one line the error and where its traceback is, and exit with status 1.
 
     Args:
-        error: What nobody foresaw.
+        error: An unexpected error.
         show: Whether the traceback is printed, too.
     """
     line = failure_line(error, told_within)
     if show:
         print(told_within("".join(traceback.format_exception(error))), file=sys.stderr, end="", flush=True)
-    from adadepth.system.console import visible  # what it needs is not needed otherwise to say `--help`
+    from adadepth.system.console import visible  # its imports would slow `--help`
 
-    process = os.environ.get("RANK", "0")
-    print(visible(f"error: {'' if process == '0' else f'process {process}: '}{line}"), file=sys.stderr, flush=True)
+    rank = os.environ.get("RANK", "0")
+    print(visible(f"error: {'' if rank == '0' else f'process {rank}: '}{line}"), file=sys.stderr, flush=True)
     raise SystemExit(1)

@@ -1,7 +1,4 @@
-"""What `adadepth --help` prints: experiments and groups; and, of a group, an experiment or a key, what it is.
-
-Every key with its value is what `--config-name NAME --help` lists; see `adadepth.cli.explanations`.
-"""
+"""Texts of `adadepth --help`, `--help TOPIC` and `--config-name NAME --help`, and of `--version`."""
 
 from __future__ import annotations
 
@@ -10,18 +7,23 @@ import platform
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 from adadepth import __version__
 from adadepth.cli.composition import declared_keys, group_schemas
-from adadepth.cli.explanations import inline
 from adadepth.cli.hints import published_configs
 from adadepth.errors import ConfigError, nearest
 from adadepth.settings.declaration import MISSING, choices, declared, in_words
 from adadepth.settings.modes import modes
 
 _WIDTH = 112
+_RESOLVER = "adadepth_keys"  # of the template of Hydra's help
+_INDENT = "  "
 _USAGE = """\
 adadepth: transformers whose depth is not fixed.
 
@@ -34,7 +36,7 @@ adadepth: transformers whose depth is not fixed.
 
 `python -m adadepth` is the same, and so is `python adadepth/run.py` in a clone.
 """
-_FURTHER = """\
+_MORE_HELP = """\
 Further help:
 
   adadepth --help GROUP                   the options of a group, and its keys
@@ -46,86 +48,110 @@ Further help:
 
 
 def usage(folders: Sequence[Path]) -> str:
-    """How to run, every mode and every experiment in a line, every group with its options."""
-    experiments = _table({name: _comment(path) for name, path in _files(folders).items()})
+    """Return how to run, every mode and every experiment in a line, and every group with its options."""
+    experiments = _format_table({name: _read_comment(path) for name, path in _find_files(folders).items()})
     groups = "\n".join(
-        textwrap.fill(f"  {group}: {', '.join(_options(group, folders))}", _WIDTH, subsequent_indent="    ")
-        for group in _groups(folders)
+        textwrap.fill(f"  {group}: {', '.join(_describe_options(group, folders))}", _WIDTH, subsequent_indent="    ")
+        for group in _find_groups(folders)
     )
-    what = _table({name: mode.help for name, mode in modes().items()})
+    mode_table = _format_table({name: mode.help for name, mode in modes().items()})
     return (
-        f"{_USAGE}\nModes (mode=NAME):\n\n{what}\n\nExperiments (--config-name):\n\n{experiments}\n\n"
-        f"Groups (group=option):\n\n{groups}\n\n{_FURTHER}"
+        f"{_USAGE}\nModes (mode=NAME):\n\n{mode_table}\n\nExperiments (--config-name):\n\n{experiments}\n\n"
+        f"Groups (group=option):\n\n{groups}\n\n{_MORE_HELP}"
     )
 
 
 def versions() -> str:
-    """The version of adadepth, and those of what decides its results."""
-    others = (f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "hydra-core"))
-    return f"adadepth {__version__}\n{', '.join(others)}, Python {platform.python_version()}\n"
+    """Return the versions of adadepth and of the packages that decide its results."""
+    packages = (f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "hydra-core"))
+    return f"adadepth {__version__}\n{', '.join(packages)}, Python {platform.python_version()}\n"
 
 
 def about(name: str, folders: Sequence[Path]) -> str:
-    """What a group, an experiment or a key is.
+    """Return the help of a group, an experiment or a key.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: There is none of that name.
     """
-    groups, experiments = _groups(folders), _files(folders)
-    keys: dict[str, type] = {}  # with the first class that declares each
+    groups, experiments = _find_groups(folders), _find_files(folders)
+    keys: dict[str, type] = {}  # with the first class that declares the key
     for key, owner in declared_keys():
         keys.setdefault(key, owner)
     parts = []
     if name in groups:
-        parts.append(f"Options ({name}=OPTION):\n\n{_table(_options(name, folders))}")
+        parts.append(f"Options ({name}=OPTION):\n\n{_format_table(_describe_options(name, folders))}")
     elif name in keys:
-        parts.append("\n".join(_key(name)))
+        parts.append("\n".join(_describe_key(name)))
     if name in experiments:
-        parts.append(f"{name}\n{_paragraph(_comment(experiments[name]))}")
-    if below := {key: _words(owner, key) for key, owner in keys.items() if key.startswith(f"{name}.")}:
-        parts.append(f"Keys:\n\n{_table(below)}")
+        parts.append(f"{name}\n{_fill_paragraph(_read_comment(experiments[name]))}")
+    if subkeys := {key: _format_help_line(owner, key) for key, owner in keys.items() if key.startswith(f"{name}.")}:
+        parts.append(f"Keys:\n\n{_format_table(subkeys)}")
     if not parts:
-        known = [*groups, *experiments, *keys]
         leaves = [key for key in keys if key.rpartition(".")[2] == name]
-        hint = f" (did you mean {' or '.join(map(repr, leaves[:2]))}?)" if leaves else nearest(name, known)
+        topics = [*groups, *experiments, *keys]
+        hint = f" (did you mean {' or '.join(map(repr, leaves[:2]))}?)" if leaves else nearest(name, topics)
         raise ConfigError(f"--help {name}: no such group, experiment or key{hint}; --help alone lists them")
     return "\n\n".join(parts) + "\n"
 
 
-def _files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
-    """The YAML files of a group, or the experiments, by name; those of earlier folders are what Hydra takes."""
-    found = {path.stem: path for folder in reversed(folders) for path in (folder / group).glob("*.yaml")}
-    return dict(sorted(found.items()))
+def register_key_help() -> None:
+    """Let the template of Hydra's help ask for the keys of a configuration, as `${adadepth_keys:}`."""
+    OmegaConf.register_new_resolver(
+        _RESOLVER,
+        lambda *, _root_: "\n".join(_annotate_keys(_root_, 0)).replace("$", "$$"),  # the text is a template
+        replace=True,
+    )
 
 
-def _groups(folders: Sequence[Path]) -> list[str]:
-    """The folders that hold options, Hydra's own settings left out."""
-    found = {path.parent.name for folder in folders for path in folder.glob("*/*.yaml")}
-    return sorted((found | set(group_schemas())) - {"hydra"})
+def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
+    """Yield the lines of a composed configuration as YAML, with the help of every key as a comment."""
+    schema = OmegaConf.get_type(node) or dict
+    allowed = choices(schema)
+    for name, spec in declared(schema).items():
+        comment = f"  # {in_words(spec, allowed.get(name, ()))}"
+        is_missing = OmegaConf.is_missing(node, name)
+        value = "???" if is_missing else node._get_node(name)
+        if isinstance(value, DictConfig) and declared(OmegaConf.get_type(value) or object):
+            yield f"{_INDENT * depth}{name}:{comment}"
+            yield from _annotate_keys(value, depth + 1)
+        else:
+            yield f"{_INDENT * depth}{name}: {value if is_missing else _format_value(node[name])}{comment}"
 
 
-def _options(group: str, folders: Sequence[Path]) -> dict[str, str]:
-    """What the options of a group say: YAML files, and the schemas that they extend, which are options, too."""
+def _find_files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
+    """Return the YAML files of a group, or the experiments, by name; Hydra takes those of earlier folders."""
+    files = {path.stem: path for folder in reversed(folders) for path in (folder / group).glob("*.yaml")}
+    return dict(sorted(files.items()))
+
+
+def _find_groups(folders: Sequence[Path]) -> list[str]:
+    """Return the folders that hold options, without that of Hydra's own settings."""
+    groups = {path.parent.name for folder in folders for path in folder.glob("*/*.yaml")}
+    return sorted((groups | set(group_schemas())) - {"hydra"})
+
+
+def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
+    """Return the text of every option of a group: of YAML files, and of the schemas that they extend."""
     schemas = group_schemas().get(group, {})
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
-    files = {name: _comment(path) for name, path in _files(folders, group).items()}
+    files = {name: _read_comment(path) for name, path in _find_files(folders, group).items()}
     if group == "preset":
         files["paper"] = f"The published run, everything of it, of {', '.join(published_configs(folders))}."
     return dict(sorted({**first_lines, **files}.items()))
 
 
-def _table(texts: Mapping[str, str]) -> str:
-    """A line for every name: the first sentence of its text, shortened."""
+def _format_table(texts: Mapping[str, str]) -> str:
+    """Return a line for every name: the first sentence of its text, shortened."""
     width = max(map(len, texts), default=0)
     lines = (
-        f"  {name:<{width}}  {textwrap.shorten(_first_sentence(text), _WIDTH, placeholder=' ...')}".rstrip()
+        f"  {name:<{width}}  {textwrap.shorten(_split_sentence(text), _WIDTH, placeholder=' ...')}".rstrip()
         for name, text in texts.items()
     )
     return "\n".join(lines)
 
 
-def _comment(file: Path) -> str:
-    """The comment that a YAML file begins with."""
+def _read_comment(file: Path) -> str:
+    """Return the comment at the top of a YAML file."""
     words = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -135,40 +161,48 @@ def _comment(file: Path) -> str:
     return " ".join(words)
 
 
-def _first_sentence(text: str) -> str:
-    """Up to a mark that a capital follows; `et al. 2019` goes on."""
+def _split_sentence(text: str) -> str:
+    """Return the first sentence: up to a mark that a capital follows, so that `et al. 2019` does not end it."""
     return re.split(r"(?<=[.?!]) (?=[A-Z])", text, maxsplit=1)[0]
 
 
-def _paragraph(text: str) -> str:
+def _fill_paragraph(text: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _key(name: str) -> Iterator[str]:
-    """What is declared of a key, once for all kinds of models or data that say the same of it."""
+def _describe_key(name: str) -> Iterator[str]:
+    """Yield the help of a key, once for all kinds of models or data that declare it alike."""
     yield name
-    kinds: dict[tuple[str, str], list[str]] = {}
+    classes: dict[tuple[str, str], list[str]] = {}
     field = name.rpartition(".")[2]
     for owner in dict.fromkeys(owner for key, owner in declared_keys() if key == name):
-        sentences = " ".join(filter(None, (f"{_words(owner, name)}.", declared(owner)[field].more)))
-        what = (sentences, _default(owner, field))
-        kinds.setdefault(what, []).append(owner.__name__)
-    for (sentences, default), owners in kinds.items():
-        whose = f" ({', '.join(owners)})" if len(kinds) > 1 else ""
-        yield _paragraph(sentences)
+        sentences = " ".join(filter(None, (f"{_format_help_line(owner, name)}.", declared(owner)[field].more)))
+        classes.setdefault((sentences, _format_default(owner, field)), []).append(owner.__name__)
+    for (sentences, default), owners in classes.items():
+        owner_names = f" ({', '.join(owners)})" if len(classes) > 1 else ""
+        yield _fill_paragraph(sentences)
         if default:
-            yield f"  default: {default}{whose}"
+            yield f"  default: {default}{owner_names}"
 
 
-def _words(owner: type, key: str) -> str:
-    """One line of what a key of a class means and can be."""
+def _format_help_line(owner: type, key: str) -> str:
     field = key.rpartition(".")[2]
     return in_words(declared(owner)[field], choices(owner).get(field, ()))
 
 
-def _default(owner: type, field: str) -> str:
-    """The default as a YAML has it; nothing where there is none, or where it is a group of keys."""
-    found = next(each for each in dataclasses.fields(owner) if each.name == field)
-    factory = found.default_factory
-    value = found.default if factory is dataclasses.MISSING else factory()
-    return "" if value == MISSING or dataclasses.is_dataclass(value) else inline(value)
+def _format_default(owner: type, name: str) -> str:
+    """Return the default of a setting as YAML has it; empty where it has none or is a group of settings."""
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    factory = field.default_factory
+    value = field.default if factory is dataclasses.MISSING else factory()
+    return "" if value == MISSING or dataclasses.is_dataclass(value) else _format_value(value)
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as one would write it on the command line."""
+    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    if plain is None or isinstance(plain, bool):
+        return {None: "null", True: "true", False: "false"}[plain]
+    if isinstance(plain, list):
+        plain = [str(item) if isinstance(item, StrEnum) else item for item in plain]
+    return str(plain)

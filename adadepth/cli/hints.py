@@ -1,7 +1,7 @@
-"""One line for each way a composition can fail, with what is allowed and the nearest match.
+"""One-line messages for errors of a composition, with the allowed values and the nearest match.
 
-The hints are worked out after Hydra has failed, from what its exceptions carry: a check beforehand would refuse keys
-of a group that the same command line is about to switch.
+They are made from Hydra's exceptions after it has failed: a check beforehand would refuse keys of a group that the same
+command line is about to switch.
 """
 
 import re
@@ -24,79 +24,82 @@ from adadepth.cli.composition import known_keys
 from adadepth.errors import UserError, nearest
 from adadepth.settings.declaration import declared, shown
 
-_LONGEST_LINE = 2000  # a line that lists all configurations has half of that
+_MAX_LINE = 2000  # characters; a line that lists all configurations has half of that
 
 
 def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
-    """Say in one line (a collected error: one line each) what a person gave wrongly.
+    """Return the line for an error of a composition or a `UserError`; a `UserError` may have several lines.
 
-    `folders` are those of YAML files, asked for only where names are listed: a broken package has none to tell.
+    Args:
+        error: The error.
+        folders: Returns the folders of YAML files; called only to list names, because it fails with a broken package.
     """
     if isinstance(error, UserError):
-        return "\n".join(map(_of_some_length, str(error).splitlines()))
+        return "\n".join(map(_shorten_line, str(error).splitlines()))
     if isinstance(error, MissingConfigException):
-        return _missing_config(error, folders())
+        return _format_missing_config(error, folders())
     if isinstance(error, OverrideParseException):
-        return f"cannot read the override {error.override!r}{_quoting(error.override or '') or _grammars(error)}"
+        hint = _suggest_quotes(error.override or "") or _format_grammar_error(error)
+        return f"cannot read the override {error.override!r}{hint}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     if match := re.match("Ambiguous value for argument '(.*)'", str(error)):
-        return f"{match[1]}: several values are a sweep and need -m{_quoting(match[1])}"
-    cause = _omegaconf_cause(error)
+        return f"{match[1]}: several values are a sweep and need -m{_suggest_quotes(match[1])}"
+    cause = _find_omegaconf_error(error)
     if cause is None:
-        return _unknown_override(error) or _with_key(error)
-    place = _place(error)
+        return _format_unknown_override(error) or _format_other_error(error)
+    prefix = _format_origin(error)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return place + _unknown_key(cause.full_key or _quoted(str(error)), cause.object_type)
+        return prefix + _format_unknown_key(cause.full_key or _extract_quoted(str(error)), cause.object_type)
     if isinstance(cause, MissingMandatoryValue):
-        return f"{place}{cause.full_key}: a value is missing"
-    return place + _wrong_value(cause)
+        return f"{prefix}{cause.full_key}: a value is missing"
+    return prefix + _format_wrong_value(cause)
 
 
-def _quoting(override: str) -> str:
-    """How to write an override whose value needs quotes of Hydra's own, within those of the shell; or nothing."""
+def _suggest_quotes(override: str) -> str:
+    """Return a hint how to quote the value of an override for Hydra, within the quotes of the shell; may be empty."""
     key, _, value = override.partition("=")
-    if value.startswith("{") and value.endswith("}"):
-        return _quoting_of_mapping(key, value)
-    is_list = value.startswith("[") and value.endswith("]")
-    texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
-    if not key or not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
-        return ""  # no quotes would help
-    quoted = ",".join(f'"{text}"' for text in texts)
-    written = f"{key}=[{quoted}]" if is_list else f"{key}={quoted}"
+    quoted = _quote_mapping(value) if value[:1] == "{" and value[-1:] == "}" else _quote_values(value)
+    if quoted is None or not key:
+        return ""
     try:
-        OverridesParser.create().parse_override(written)
+        OverridesParser.create().parse_override(f"{key}={quoted}")
     except HydraException:
         return ""
-    return f"; a text with such marks has quotes around it: '{written}'"
+    return f"; a text with such marks has quotes around it: '{key}={quoted}'"
 
 
-def _quoting_of_mapping(key: str, value: str) -> str:
-    """How to write a mapping whose values need quotes, such as names of files with brackets; or nothing."""
+def _quote_values(value: str) -> str | None:
+    """Return the texts of a list, or of a sweep, in quotes; None where quotes would not help."""
+    is_list = value.startswith("[") and value.endswith("]")
+    texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
+    if not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
+        return None
+    quoted = ",".join(f'"{text}"' for text in texts)
+    return f"[{quoted}]" if is_list else quoted
+
+
+def _quote_mapping(value: str) -> str | None:
+    """Return a mapping with its values in quotes, such as names of files with brackets; None if it has lists."""
     entries = [entry.partition(":") for entry in re.split(r",(?=[^,:{}\[\]]+:)", value[1:-1])]
     has_lists = any(text.strip().startswith("[") for _, _, text in entries)
     if has_lists or not all(name.strip() and text.strip() for name, _, text in entries) or re.search(".'|.{", value):
-        return ""
+        return None
     quoted = [f'{name.strip()}: "{text.strip().strip(chr(34))}"' for name, _, text in entries]
-    written = f"{key}={{{', '.join(quoted)}}}"
-    try:
-        OverridesParser.create().parse_override(written)
-    except HydraException:
-        return ""
-    return f"; a text with such marks has quotes around it: '{written}'"
+    return f"{{{', '.join(quoted)}}}"
 
 
-def _grammars(error: OverrideParseException) -> str:
-    """What the grammar of overrides says is wrong, without the name of its exception."""
+def _format_grammar_error(error: OverrideParseException) -> str:
+    """Return the error of the grammar of overrides, without the name of its exception."""
     if (error.override or "").partition("=")[2].startswith("~"):
         return ": ~ is the home of nobody here; write it out, as $HOME"
-    if (line := _first_line(error)).startswith("LexerNoViableAltException"):
+    if (line := _get_first_line(error)).startswith("LexerNoViableAltException"):
         return ": it has quotes without an end or characters that only quoted texts may have"
     return f": {line}"
 
 
 def known_configs(folders: Sequence[Path]) -> list[str]:
-    """Return the names ``--config-name`` takes: of the YAML files in these folders."""
+    """Return the names that ``--config-name`` takes: of the YAML files in these folders."""
     return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
 
 
@@ -105,7 +108,7 @@ def published_configs(folders: Sequence[Path]) -> list[str]:
     return sorted({path.stem for folder in folders for path in folder.glob("preset/paper/*.yaml")})
 
 
-def _missing_config(error: MissingConfigException, folders: Sequence[Path]) -> str:
+def _format_missing_config(error: MissingConfigException, folders: Sequence[Path]) -> str:
     missing = error.missing_cfg_file or ""
     if error.options is None and "/" not in missing:
         names = known_configs(folders)
@@ -115,26 +118,28 @@ def _missing_config(error: MissingConfigException, folders: Sequence[Path]) -> s
     return f"{group}={option}: unknown option{nearest(option, names)}; known: {', '.join(names)}"
 
 
-def _unknown_override(error: Exception) -> str | None:
-    """Hydra's own complaint about a key that is neither in the configuration nor a group."""
+def _format_unknown_override(error: Exception) -> str | None:
+    """Return the line for Hydra's error about a key that is neither in the configuration nor a group; else None."""
     match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
     if match is None:
         return None
     if match[1] == "append" and match[2] in known_keys():
         return f"{match[2]}: there is such a key already; leave out the +"
-    return _unknown_key(match[2])
+    return _format_unknown_key(match[2])
 
 
-def _unknown_key(key: str, schema: Any = None) -> str:
-    """Say that a key is not in this configuration; it may well be one of another data set or family.
+def _format_unknown_key(key: str, schema: Any = None) -> str:
+    """Return the line for a key that this configuration lacks; another data set or family may have it.
 
-    `schema` is the dataclass without it, where that is known: of one data set or family, and not of all.
+    Args:
+        key: The dotted key.
+        schema: The dataclass that lacks it; None: unknown, so that the keys of all data sets and families are allowed.
     """
     keys = sorted(set(known_keys()))
     parent, _, leaf = key.rpartition(".")
     siblings = [name for name in keys if name.rpartition(".")[0] == parent]
-    if own := declared(schema):
-        siblings = sorted(f"{parent}.{name}" if parent else name for name in own)
+    if fields := declared(schema):
+        siblings = sorted(f"{parent}.{name}" if parent else name for name in fields)
     if key in keys:
         return f"{key}: this {parent or 'configuration'} has no such key; others have"
     leaves = [name for name in keys if name.rpartition(".")[2] == leaf]
@@ -146,21 +151,22 @@ def _unknown_key(key: str, schema: Any = None) -> str:
     return f"{key}: unknown key{hint}; known{f' in {parent}' if parent else ''}: {allowed}"
 
 
-def _wrong_value(error: OmegaConfBaseException) -> str:
-    message = shown(_first_line(error.msg or str(error)))
+def _format_wrong_value(error: OmegaConfBaseException) -> str:
+    message = shown(_get_first_line(error.msg or str(error)))
     message = message[:1].lower() + message[1:]
     choice = re.fullmatch(r"invalid value '(.*)', expected one of \[(.*)\]", message)
     hint = nearest(choice[1], choice[2].split(", ")) if choice else ""
     return f"{error.full_key}: {message}{hint}" if error.full_key else message
 
 
-def _with_key(error: Exception) -> str:
-    """The first line of any other error, after the setting that it is about where OmegaConf added that."""
-    line, key = shown(_first_line(error)), re.search(r"full_key: (\S+)", str(error))
+def _format_other_error(error: Exception) -> str:
+    """Return the first line of any other error, after the key of its setting if OmegaConf added that."""
+    line, key = shown(_get_first_line(error)), re.search(r"full_key: (\S+)", str(error))
     return f"{key[1]}: {line}" if key else line
 
 
-def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | None:
+def _find_omegaconf_error(error: BaseException | None) -> OmegaConfBaseException | None:
+    """Return the first error of OmegaConf in the chain of causes."""
     while error is not None:
         if isinstance(error, OmegaConfBaseException):
             return error
@@ -168,24 +174,24 @@ def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | No
     return None
 
 
-def _of_some_length(line: str) -> str:
-    """A line without its middle, if a list of thousands is in it."""
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 4 :]}"
+def _shorten_line(line: str) -> str:
+    """Return a line without its middle if it is very long, such as one with a list of thousands."""
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
 
 
-def _place(error: Exception) -> str:
-    """The YAML file a composition failed in, where Hydra names one; or the override, where the error names no key."""
+def _format_origin(error: Exception) -> str:
+    """Return the YAML file that Hydra names, or the key of the override if the error has no key; may be empty."""
     if match := re.match(r"In '([^']+)'", str(error)):
         return f"in {match[1]}.yaml: "
     match = re.match(r"Error merging override ([^=]+)=", str(error))
-    cause = _omegaconf_cause(error)
+    cause = _find_omegaconf_error(error)
     return f"{match[1]}: " if match and cause is not None and not cause.full_key else ""
 
 
-def _quoted(text: str) -> str:
+def _extract_quoted(text: str) -> str:
     match = re.search(r"'([^']+)'", text)
     return match[1] if match else text
 
 
-def _first_line(error: Any) -> str:
+def _get_first_line(error: Any) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -38,12 +38,14 @@ def close_hydra_keys() -> None:
         return
 
     @wraps(compose)
-    def compose_checked(self: ConfigLoaderImpl, config_name: Any, overrides: list[str], *args: Any, **kwargs: Any) -> Any:
+    def compose_and_check(
+        self: ConfigLoaderImpl, config_name: Any, overrides: list[str], *args: Any, **kwargs: Any
+    ) -> Any:
         composed = compose(self, config_name, overrides, *args, **kwargs)
         refuse_code(composed, overrides)
         return composed
 
-    ConfigLoaderImpl.load_configuration = compose_checked  # type: ignore[method-assign]
+    ConfigLoaderImpl.load_configuration = compose_and_check  # type: ignore[method-assign]
 
 
 def refuse_code(composed: DictConfig, overrides: Sequence[str]) -> None:

@@ -7,13 +7,23 @@ from hydra.errors import HydraException
 
 
 def format_override(key: str, value: object) -> str:
-    """Write `key=value` as one word of a command line; a text with marks of Hydra's grammar gets quotes of its own.
+    """Write `key=value` as one word of a command line; a text with marks of Hydra's grammar gets quotes.
 
     The quotes of the shell are not among them: `shlex.join` adds those.
     """
     text = str(value)
     plain = f"{key}={text}"
-    return plain if "${" not in text and _reads_back(plain, text) else f"{key}={_quote(text)}"
+    return plain if "${" not in text and _reads_back(plain, text) else f"{key}={escape_references(quote_text(text))}"
+
+
+def quote_text(text: str) -> str:
+    """Put a text in double quotes; those within it, and backslashes before a quote, are escaped."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
+
+
+def escape_references(text: str) -> str:
+    """Return a text in which `${...}` is no reference."""
+    return text.replace("${", "\\${")
 
 
 def _reads_back(override: str, text: str) -> bool:
@@ -22,9 +32,3 @@ def _reads_back(override: str, text: str) -> bool:
     except HydraException:
         return False
     return not parsed.is_sweep_override() and isinstance(parsed.value(), str | int) and str(parsed.value()) == text
-
-
-def _quote(text: str) -> str:
-    """Put a text in double quotes: those within it, and backslashes before a quote, are escaped, as are references."""
-    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text)
-    return '"' + escaped.replace("${", "\\${") + '"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.cli.hints import _unknown_key
+from adadepth.cli.hints import _format_unknown_key
 from tests.configs.support import GLUE, NEEDS, ROOTS, configured
 from tests.marks_support import mostly_slow, quick_one_in
 
@@ -48,5 +48,5 @@ def test_a_search_is_short_and_nothing_else_reads_it() -> None:
 
 @pytest.mark.parametrize("key", ["dataset.max_documents", "model.act_penalty", "model.cutoffs"])
 def test_a_key_of_another_kind_is_not_proposed_instead_of_itself(key: str) -> None:
-    message = _unknown_key(key)
+    message = _format_unknown_key(key)
     assert message == f"{key}: this {key.partition('.')[0]} has no such key; others have"
