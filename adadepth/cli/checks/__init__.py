@@ -1,1 +1,1 @@
-"""Checks of an experiment by subject; each yields one line for everything that is wrong."""
+"""Checks of an experiment by subject; each yields one line for every mistake."""

@@ -1,4 +1,4 @@
-"""Checks of the data that a run asks for, before any are read: what `Kind.checks` name, and the tokenizer's."""
+"""Checks of the settings of data and tokenizer, before any data are read; `Kind.checks` names them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,46 +42,46 @@ _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
-    """The checks that the kind of data names, and those of the tokenizer."""
-    for place in kind_of(config.dataset).checks:
-        yield from called(place, config.dataset, config=config)
+    """Run the checks of the kind of data and of the tokenizer."""
+    for check in kind_of(config.dataset).checks:
+        yield from called(check, config.dataset, config=config)
     yield from check_tokenizer(config)
 
 
 def check_text(dataset: TextConfig) -> Iterator[str]:
-    """Where running text comes from."""
-    yield from _path(dataset, "a file, a folder or a list of them")
+    """Check the sources of running text."""
+    yield from _check_path(dataset, "a file, a folder or a list of them")
     if dataset.source is Source.hub and not dataset.hub:
         yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
-    yield from _read_only_with(dataset, "evaluation_path", Source.local)
-    yield from _not_embedded(dataset, "evaluation_hub")
+    yield from _check_local_path(dataset, "evaluation_path")
+    yield from _check_extra_hub(dataset, "evaluation_hub")
     for key in ("hub", "evaluation_hub", "test_hub"):
-        yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
+        yield from _check_hub_entries(f"dataset.{key}", getattr(dataset, key, []))
 
 
-def _path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
-    """Where local files lie, and nowhere else."""
+def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
+    """Check that local data, and no others, have a path."""
     if dataset.source is Source.local and not dataset.path:
         yield f"dataset.path: dataset.source=local needs {needed}"
     if dataset.source is not Source.local and dataset.path is not None:
         yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
 
 
-def _read_only_with(dataset: TextConfig, key: str, source: Source) -> Iterator[str]:
-    """What another source does not read."""
-    if getattr(dataset, key) and dataset.source is not source:
+def _check_local_path(dataset: TextConfig, key: str) -> Iterator[str]:
+    """Check that only local data have a path of another text."""
+    if getattr(dataset, key) and dataset.source is not Source.local:
         path = "" if dataset.path else " dataset.path=PATH"
-        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source={source}{path}"
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=local{path}"
 
 
-def _not_embedded(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Hub entries stay where local files take their place."""
+def _check_extra_hub(dataset: TextConfig, key: str) -> Iterator[str]:
+    """Check that embedded text has no hub entries; local files may replace those of a configuration."""
     if getattr(dataset, key) and dataset.source is Source.embedded:
         entries = "" if dataset.hub else " 'dataset.hub=[{path: NAME}]'"
         yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub{entries}"
 
 
-def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+def _check_hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
     for number, entry in enumerate(entries):
         for key in sorted(entry.keys() - set(_HUB_KEYS)):
             yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
@@ -94,7 +94,7 @@ def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[str]:
-    """How examples are cut from a corpus."""
+    """Check how examples are cut from a corpus."""
     shares = dataset.masking.mask_share + dataset.masking.random_share
     if shares > 1 + 1e-9:
         yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
@@ -105,19 +105,19 @@ def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[st
 
 
 def check_stream(dataset: StreamConfig) -> Iterator[str]:
-    """Which texts a stream can name beside its own."""
-    yield from _read_only_with(dataset, "test_path", Source.local)
-    yield from _not_embedded(dataset, "test_hub")
+    """Check the test texts of a stream."""
+    yield from _check_local_path(dataset, "test_path")
+    yield from _check_extra_hub(dataset, "test_hub")
 
 
 def check_causal(dataset: CausalConfig) -> Iterator[str]:
-    """By what documents can be told apart in a text that is read line by line."""
+    """Check that documents of a text that is read line by line can be separated."""
     if dataset.document_separator is Separator.file:
         yield "dataset.document_separator=file: blocks tell documents by auto, heading, blank_line or line"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
-    """What of a trained tokenizer is read depends on its kind."""
+    """Check the settings of a tokenizer to be trained, which depend on its kind."""
     tokenizer = config.tokenizer
     kind, is_stream = tokenizer.kind, Task.language_model in kind_of(config.dataset).tasks
     if tokenizer.path is not None:
@@ -134,8 +134,8 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_table(dataset: TableConfig) -> Iterator[str]:
-    """Where rows come from, and which of them are held out."""
-    yield from _table_source(dataset)
+    """Check the source of rows, and which of them are held out."""
+    yield from _check_table_source(dataset)
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
     if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
@@ -146,19 +146,18 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
         yield f"dataset.held_out={dataset.held_out}: {_OWN_ROWS}"
 
 
-def _table_source(dataset: TableConfig) -> Iterator[str]:
-    """Where rows come from; a kind of data with a reader of its own knows that itself."""
+def _check_table_source(dataset: TableConfig) -> Iterator[str]:
     if kind_of(dataset).tables is not None:
         if dataset.source is not Source.local:
             yield f"dataset.source={dataset.source}: dataset={dataset.name} has a reader of its own; leave it at local"
         return
-    yield from _path(dataset, "a folder, or a mapping of splits to files")
+    yield from _check_path(dataset, "a folder, or a mapping of splits to files")
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
 
 
 def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
-    """What is predicted of a sentence or a pair."""
+    """Check columns, labels, metrics and test splits of sentences or pairs."""
     if dataset.text_columns is not None and len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
@@ -181,35 +180,35 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
 
 
 def check_local(dataset: TableConfig) -> Iterator[str]:
-    """Whether there is a path to what only a reader of its own can read."""
-    yield from _path(dataset, "a folder or a file")
+    """Check that data with a reader of their own have a path."""
+    yield from _check_path(dataset, "a folder or a file")
 
 
 def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
-    """Which of SentEval's tasks."""
+    """Check that one of SentEval's tasks is chosen."""
     if not dataset.task:
         yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
 
 
 def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
-    """What examples of a class count."""
+    """Check the weights of classes in the loss."""
     weights = getattr(dataset, "class_weights", None)
     if weights is None:
         return
-    named = f"dataset.class_weights={weights}"
-    numbers = list(weights.values()) if isinstance(weights, dict) else []
-    if weights != "balanced" and not (numbers and all(isinstance(each, int | float) and each > 0 for each in numbers)):
-        yield f"{named}: must be balanced, or a mapping of names of classes to weights above 0"
+    prefix = f"dataset.class_weights={weights}"
+    values = list(weights.values()) if isinstance(weights, dict) else []
+    if weights != "balanced" and not (values and all(isinstance(value, int | float) and value > 0 for value in values)):
+        yield f"{prefix}: must be balanced, or a mapping of names of classes to weights above 0"
     if (problem := problem_of(dataset)) in ("regression", "multi_label"):
-        yield f"{named}: dataset.problem={problem} has no classes of which a text is one"
+        yield f"{prefix}: dataset.problem={problem} has no classes of which a text is one"
     if dataset.source is Source.embedded:
-        yield f"{named}: {_OWN_ROWS}"
+        yield f"{prefix}: {_OWN_ROWS}"
     if getattr(config.model, "classes_weights", None) is not None:
-        yield f"{named}: the model has weights of its own; set model.classes_weights=null"
+        yield f"{prefix}: the model has weights of its own; set model.classes_weights=null"
 
 
 def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
-    """What is predicted of words."""
+    """Check the source and the metrics of tagged sentences."""
     if dataset.source is Source.embedded:
         yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
     try:
@@ -219,7 +218,7 @@ def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
 
 
 def check_parity(dataset: ParityConfig) -> Iterator[str]:
-    """Which numbers of ones there can be."""
+    """Check the ranges of numbers of ones."""
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
         yield "dataset.easy_epochs and dataset.easy_ones: need each other"
     low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
@@ -234,41 +233,41 @@ def check_parity(dataset: ParityConfig) -> Iterator[str]:
 
 
 def check_maze(dataset: MazeConfig) -> Iterator[str]:
-    """Whether the largest maze fits into its field and into a sequence."""
+    """Check that the largest maze fits into its field and into a sequence."""
     if dataset.size < 2:
         yield f"dataset.size={dataset.size}: a maze needs at least 2"
     if dataset.size > dataset.field:
         yield f"dataset.size={dataset.size}: must be at most dataset.field={dataset.field}"
-    yield from _beyond("beyond_sizes", dataset.beyond_sizes, "size", dataset.size, dataset.field)
+    yield from _check_larger_sizes("beyond_sizes", dataset.beyond_sizes, "size", dataset.size, dataset.field)
     cells = max([dataset.size, *dataset.beyond_sizes]) ** 2
     if cells > dataset.sequence_length:
         yield f"dataset.sequence_length={dataset.sequence_length}: the largest maze has {cells} cells"
 
 
 def check_addition(dataset: AdditionConfig) -> Iterator[str]:
-    """Whether the longest sum fits into its field and into a sequence."""
+    """Check that the longest sum fits into its field and into a sequence."""
     longest = max([dataset.digits, *dataset.beyond_digits]) + 1
     if dataset.digits >= dataset.field:
         yield f"dataset.digits={dataset.digits}: must be below dataset.field={dataset.field}: a sum has a digit more"
-    yield from _beyond("beyond_digits", dataset.beyond_digits, "digits", dataset.digits, dataset.field - 1)
+    yield from _check_larger_sizes("beyond_digits", dataset.beyond_digits, "digits", dataset.digits, dataset.field - 1)
     if longest > dataset.sequence_length:
         yield f"dataset.sequence_length={dataset.sequence_length}: the longest sum has {longest} digits"
 
 
-def _beyond(key: str, values: list[int], trained: str, low: int, high: int) -> Iterator[str]:
-    """Sizes that are also evaluated are larger than the trained one, fit into the field, and are named once."""
+def _check_larger_sizes(key: str, values: list[int], trained: str, low: int, high: int) -> Iterator[str]:
+    """Check that sizes that are also evaluated are larger than the trained one, fit into the field, and differ."""
     wrong = [value for value in values if not low < value <= high]
     if wrong or len(set(values)) < len(values):
         yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"
 
 
 def check_hops(dataset: HopsConfig) -> Iterator[str]:
-    """Whether the pointers that are to be followed are there, and all nodes fit into a sequence."""
-    most = dataset.nodes // 2 - 1  # there are two chains of that length at least
+    """Check that there are enough nodes for the longest chains, and that all fit into a sequence."""
+    longest = dataset.nodes // 2 - 1  # there are two chains of that length at least
     for key in ("train_hops", "beyond_hops"):
         hops = getattr(dataset, key)
-        if hops is not None and (len(hops) != 2 or not 0 <= hops[0] <= hops[1] <= most):
-            yield f"dataset.{key}={hops}: must be [lowest, highest] within 0 and dataset.nodes / 2 - 1 = {most}"
+        if hops is not None and (len(hops) != 2 or not 0 <= hops[0] <= hops[1] <= longest):
+            yield f"dataset.{key}={hops}: must be [lowest, highest] within 0 and dataset.nodes / 2 - 1 = {longest}"
     if dataset.drawing is HopsDrawing.natural and not dataset.causal:
         yield "dataset.drawing=natural: needs dataset.causal=true: nodes point to earlier ones"
     if dataset.unit is LabelledUnit.token and dataset.nodes > dataset.sequence_length:
@@ -276,38 +275,37 @@ def check_hops(dataset: HopsConfig) -> Iterator[str]:
 
 
 def check_trace(dataset: TraceConfig) -> Iterator[str]:
-    """Whether the longest chains fit into the lines, the questions have names to ask for, and all fits a sequence."""
+    """Check that the longest chains and the questions fit the lines, and all of them a sequence."""
     for key in ("train_links", "beyond_links"):
         links = getattr(dataset, key)
         if links is not None and (len(links) != 2 or not 0 <= links[0] <= links[1] < dataset.lines):
             yield f"dataset.{key}={links}: must be [fewest, most] within 0 and dataset.lines - 1 = {dataset.lines - 1}"
     if dataset.questions > dataset.lines:
         yield f"dataset.questions={dataset.questions}: must be at most dataset.lines={dataset.lines}, a name each"
-    yield from _too_long(dataset, 3 * dataset.lines + 2 * dataset.questions, "lines and questions have")
+    yield from _check_length(dataset, 3 * dataset.lines + 2 * dataset.questions, "lines and questions have")
 
 
 def check_mano(dataset: ManoConfig) -> Iterator[str]:
-    """Whether the longest expression fits into a sequence."""
-    tokens = 2 * dataset.operations + 3 + dataset.length_token  # operators and operands, the beginning, the end
-    yield from _too_long(dataset, tokens, "the longest expression has")
+    """Check that the longest expression fits into a sequence."""
+    tokens = 2 * dataset.operations + 3 + dataset.length_token  # operators and operands, start, end
+    yield from _check_length(dataset, tokens, "the longest expression has")
 
 
-def _too_long(dataset: GeneratedConfig, tokens: int, what: str) -> Iterator[str]:
-    """A sequence holds all tokens of an example."""
+def _check_length(dataset: GeneratedConfig, tokens: int, subject: str) -> Iterator[str]:
     if tokens > dataset.sequence_length:
-        yield f"dataset.sequence_length={dataset.sequence_length}: {what} {tokens} tokens"
+        yield f"dataset.sequence_length={dataset.sequence_length}: {subject} {tokens} tokens"
 
 
 _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
 
 def check_questions(dataset: QuestionConfig) -> Iterator[str]:
-    """How contexts are cut into windows."""
-    yield from _no_embedded_rows(dataset)
-    room = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
-    if dataset.stride > room:
+    """Check how contexts are cut into windows."""
+    yield from _refuse_embedded_rows(dataset)
+    most = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
+    if dataset.stride > most:
         yield (
-            f"dataset.stride={dataset.stride}: must be at most {room}, what dataset.sequence_length="
+            f"dataset.stride={dataset.stride}: must be at most {most}, what dataset.sequence_length="
             f"{dataset.sequence_length} leaves after dataset.max_question_length={dataset.max_question_length} and "
             f"{_SPECIAL_TOKENS} special tokens; else text between two windows is lost"
         )
@@ -321,8 +319,8 @@ def check_questions(dataset: QuestionConfig) -> Iterator[str]:
 
 
 def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
-    """Which columns are the choices."""
-    yield from _no_embedded_rows(dataset)
+    """Check the columns of contexts and endings."""
+    yield from _refuse_embedded_rows(dataset)
     contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
     if len(contexts) not in (1, 2):
         yield f"dataset.context_columns={contexts}: must name one column, or two; the second begins every ending"
@@ -335,6 +333,6 @@ def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
         yield f"dataset.labels={labels}: must name each of the {len(endings)} dataset.ending_columns, in order"
 
 
-def _no_embedded_rows(dataset: TableConfig) -> Iterator[str]:
+def _refuse_embedded_rows(dataset: TableConfig) -> Iterator[str]:
     if dataset.source is Source.embedded:
         yield f"dataset.source=embedded: {dataset.name} is read from the hub or local files"

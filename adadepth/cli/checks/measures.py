@@ -1,4 +1,4 @@
-"""Checks of what a run measures: its metric, predictions, probes."""
+"""Checks of metrics, predictions and probes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from adadepth.settings import DatasetConfig, ExperimentConfig, Mode, Source, Tas
 from adadepth.settings.kinds import PREDICTED, Predicted, kind_of, problem_of
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
-_OTHERS = ("length", "difficulty", "loss")
-# What a run logs, by kind: N is any number, CLASS the name of a class, LOSS of a part of the loss, OPERATION of what is
-# searched, EVALUATION of an evaluation or a network. A set that does not select the model comes after the kind.
+_CORRELATED = ("length", "difficulty", "loss")
+# Metrics that a run logs, by prefix. N is any number, CLASS the name of a class, LOSS that of a part of the loss,
+# OPERATION that of a searched operation, EVALUATION that of an evaluation or a network. The name of a set that does not
+# select the model follows the prefix.
 NAMES = {
     "train": (
         "epoch", "grad_norm", "learning_rate", "loss", "LOSS_loss", "peak_memory_gib", "runtime", "samples_per_second",
@@ -26,7 +27,7 @@ NAMES = {
         "exit_step/std", "calibration/tv", "calibration/ece", "probability/N", "cosine/N", "posterior/N",
         "layers/weight/N", "difficulty/N/mean", "difficulty/N/accuracy", "between/CLASS", "spearman_depth_loss",
         "spearman_depth_difficulty",
-        *(f"spearman_{depth}_{other}" for depth in ("updates", "expected_steps") for other in _OTHERS),
+        *(f"spearman_{depth}_{other}" for depth in ("updates", "expected_steps") for other in _CORRELATED),
         *ADAPTATION, *(f"layers/{key}" for key in LAYER_SCALARS),
         *(f"CLASS/{key}" for key in CLASS_SCALARS if key != "histogram"),
     ),
@@ -41,60 +42,60 @@ NAMES = {
     ),
     "budget": ("target", "measured", "multiplier"),
 }  # fmt: skip
-_OPEN = {"N": r"\d+", "CLASS": ".+", "LOSS": r"\w+", "OPERATION": r"\w+", "EVALUATION": ".+"}
+_PATTERNS = {"N": r"\d+", "CLASS": ".+", "LOSS": r"\w+", "OPERATION": r"\w+", "EVALUATION": ".+"}
+_EXAMPLES = {"N": "1", "CLASS": "all", "LOSS": "task", "OPERATION": "attention", "EVALUATION": "soft"}
 _WITH_SETS = ("halting", "cost")
-_COMMONEST = {"N": "1", "CLASS": "all", "LOSS": "task", "OPERATION": "attention", "EVALUATION": "soft"}
 
 
 def check_optimised(config: ExperimentConfig) -> Iterator[str]:
-    """`optimise` names what the run can log; what an evaluation measures is checked with the data."""
+    """Check that the run can log `optimise`; metrics of an evaluation are checked with the data."""
     name = config.optimise
-    kind = name.partition("/")[0]
-    if kind not in NAMES:
+    prefix = name.partition("/")[0]
+    if prefix not in NAMES:
         return
     if not may_be_logged(name):
-        known = [f"{kind}/{each}" for each in NAMES[kind]]
-        hint = nearest(name, [_filled(each, _COMMONEST) for each in known])
-        yield f"optimise={name}: no run has such a metric{hint}; known: {', '.join(known)}"
-    elif (reason := _not_by(config, name, kind)) is not None:
+        metrics = [f"{prefix}/{metric}" for metric in NAMES[prefix]]
+        hint = nearest(name, [_fill_name(metric, _EXAMPLES) for metric in metrics])
+        yield f"optimise={name}: no run has such a metric{hint}; known: {', '.join(metrics)}"
+    elif (reason := _find_reason_against(config, name, prefix)) is not None:
         yield f"optimise={name}: {reason}"
 
 
 def may_be_logged(name: str) -> bool:
-    """Whether some run of some data set has a metric of this name."""
-    kind, _, rest = name.partition("/")
-    some_set = "(.+/)?" if kind in _WITH_SETS else ""
-    return any(re.fullmatch(some_set + _filled(re.escape(each), _OPEN), rest) for each in NAMES[kind])
+    """Return whether any run can have a metric of this name."""
+    prefix, _, rest = name.partition("/")
+    some_set = "(.+/)?" if prefix in _WITH_SETS else ""
+    return any(re.fullmatch(some_set + _fill_name(re.escape(metric), _PATTERNS), rest) for metric in NAMES[prefix])
 
 
-def _not_by(config: ExperimentConfig, name: str, kind: str) -> str | None:
-    """Why a run with these settings has no metric of this kind."""
-    if kind == "search" and family(config.model.name).search is None:
+def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> str | None:
+    """Return why a run with these settings does not log a metric; None: it does."""
+    if prefix == "search" and family(config.model.name).search is None:
         return f"model={config.model.name} has no architectures to search"
-    if config.task is Task.architecture_search and kind != "search":
+    if config.task is Task.architecture_search and prefix != "search":
         return "a search has only eval/... and search/..."
-    if kind == "budget" and (config.budget.target is None or config.mode is not Mode.train):
+    if prefix == "budget" and (config.budget.target is None or config.mode is not Mode.train):
         return "only a training with budget.target has it"
-    if kind == "train" and config.mode is not Mode.train and name != "train/epoch":
+    if prefix == "train" and config.mode is not Mode.train and name != "train/epoch":
         return "only a training has it"
-    if kind in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
+    if prefix in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
 
 
-def _filled(name: str, values: dict[str, str]) -> str:
+def _fill_name(name: str, values: dict[str, str]) -> str:
     return re.sub("[A-Z]+", lambda word: values[word[0]], name)
 
 
 def check_prediction(config: ExperimentConfig) -> Iterator[str]:
-    """Whether a family can predict what is asked for, and what of the settings is read with it."""
-    dataset, about = config.dataset, family(config.model.name)
+    """Check that the family has the head for the data, and the settings that depend on the kind of prediction."""
+    dataset, model = config.dataset, family(config.model.name)
     problem = problem_of(dataset)
     if problem is None:
         return
     predicted = PREDICTED[problem]
     if config.task is Task.finetune:
-        yield from _tagging(about, dataset) if problem == "tagging" else _head(about, dataset, predicted)
+        yield from _check_tagger(model, dataset) if problem == "tagging" else _check_head(model, dataset, predicted)
     if config.exit_rules and not predicted.studies_exits:
         yield (
             f"exit_rules={config.exit_rules}: dataset={dataset.name} {predicted.what}; read only with classes, values "
@@ -107,37 +108,36 @@ def check_prediction(config: ExperimentConfig) -> Iterator[str]:
             yield str(error)
 
 
-def _head(about: Family, dataset: DatasetConfig, predicted: Predicted) -> Iterator[str]:
-    """Which models have a head for it."""
-    if predicted.head in about.heads:
+def _check_head(model: Family, dataset: DatasetConfig, predicted: Predicted) -> Iterator[str]:
+    if predicted.head in model.heads:
         return
     if predicted.head == "classification":
-        yield f"model={about.name}: task=finetune has no classifier of this family"
+        yield f"model={model.name}: task=finetune has no classifier of this family"
     else:
         able = one_of(with_head(predicted.head))
-        yield f"model={about.name}: dataset={dataset.name} {predicted.what}, for {able} only"
+        yield f"model={model.name}: dataset={dataset.name} {predicted.what}, for {able} only"
 
 
-def _tagging(about: Family, dataset: DatasetConfig) -> Iterator[str]:
-    """Which models have a classifier of tokens, and can read the symbols of generated data."""
+def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
+    """Check that the model has a classifier of tokens, and reads the symbols of generated data."""
     able = [name for name in with_head("tagging") if families()[name].own_symbols]
-    if kind_of(dataset).own_symbols and about.name not in able:
-        yield f"model={about.name}: dataset={dataset.name} labels symbols of its own, for {one_of(able)}"
-    elif "tagging" not in about.heads:
-        yield f"model={about.name}: dataset={dataset.name} tags words, for {one_of(with_head('tagging'))}"
+    if kind_of(dataset).own_symbols and model.name not in able:
+        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for {one_of(able)}"
+    elif "tagging" not in model.heads:
+        yield f"model={model.name}: dataset={dataset.name} tags words, for {one_of(with_head('tagging'))}"
 
 
 def check_probing(config: ExperimentConfig) -> Iterator[str]:
-    """Which models and data can be probed."""
+    """Check that the model and the data can be probed."""
     if config.mode is not Mode.probe:
         return
-    dataset, about = config.dataset, family(config.model.name)
+    dataset, model = config.dataset, family(config.model.name)
     if config.task is not Task.finetune:
         yield f"mode=probe: reads labelled data, e.g. --config-name act_cola; not task={config.task}"
     elif not kind_of(dataset).is_probed or getattr(dataset, "source", None) is Source.embedded:
         yield f"dataset={dataset.name}: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"
     elif (problem := problem_of(dataset)) != "classification":
         yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={problem}"
-    if about.encoder is None:
-        able = one_of(name for name, each in families().items() if each.encoder is not None)
-        yield f"model={about.name}: shows no states after its updates, which mode=probe reads; {able} does"
+    if model.encoder is None:
+        able = one_of(name for name, spec in families().items() if spec.encoder is not None)
+        yield f"model={model.name}: shows no states after its updates, which mode=probe reads; {able} does"

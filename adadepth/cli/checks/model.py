@@ -1,4 +1,4 @@
-"""Checks of the model that a run asks for: its family, and the depth that is set."""
+"""Checks of the model: its family's settings, its size, and its depth budget."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from adadepth.families.registry import families, families_reading, family, load,
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 from adadepth.settings.declaration import declared
 
-# Groups that say nothing unless a family reads them; a budget is checked by itself.
+# Groups that only some families read; `check_budget` checks the budget.
 _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]
 
 
 def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
-    """The checks that the family's descriptor names, and groups that it does not read."""
-    of_model = family(config.model.name)
+    """Run the checks of the family, and refuse groups that it does not read."""
+    model = family(config.model.name)
     for group in _GROUPS:
-        if group not in of_model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
+        if group not in model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
             readers = one_of(families_reading(group))
             yield f"{group}: read only by models of {readers}, but this one is of {config.model.name}"
-    for place in of_model.checks:
-        yield from load(place)(config)
+    for check in model.checks:
+        yield from load(check)(config)
 
 
 _BLOCKS = ("num_hidden_layers", "core", "prelude", "coda", "layers_num", "num_layers", "attention_layers_num",
            "halting_head_layers")  # fmt: skip
 _REPEATS = ("num_loops", "num_steps", "cycles", "reasoning_updates")
 _REPEATED = ("core", "num_layers")
-_MOST_BLOCKS, _MOST_UPDATES, _MOST_SIZE = 4096, 2**15, 2**31 - 1
+_MAX_BLOCKS, _MAX_UPDATES, _MAX_SIZE = 4096, 2**15, 2**31 - 1
 
 
 def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
-    """Sizes that no machine has, of which some would be counted out one by one for ever."""
+    """Refuse sizes that no machine can hold; building a list of so many blocks would not end."""
     model = config.model
     for name in declared(type(model)):
-        value, most = getattr(model, name), _MOST_BLOCKS if name in _BLOCKS else _MOST_SIZE
+        value, most = getattr(model, name), _MAX_BLOCKS if name in _BLOCKS else _MAX_SIZE
         if isinstance(value, int) and value > most:
             yield f"model.{name}={value}: must be at most {most}"
     counts = {name: value for name in (*_REPEATED, *_REPEATS) if isinstance(value := getattr(model, name, None), int)}
-    if math.prod(counts.values()) > _MOST_UPDATES:
+    if math.prod(counts.values()) > _MAX_UPDATES:
         largest = max(counts, key=lambda name: counts[name])
         product = " x ".join(f"model.{name}" for name in counts)
-        yield f"model.{largest}={counts[largest]}: {product} must be at most {_MOST_UPDATES}"
+        yield f"model.{largest}={counts[largest]}: {product} must be at most {_MAX_UPDATES}"
 
 
 def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
-    """The second stage trains the halting head of a model that has been trained."""
+    """Check that the second stage trains the halting head of a trained model."""
     halting, model = config.halting, config.model
     if "halting" not in family(model.name).reads:
         return
@@ -63,41 +63,40 @@ def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """A target, its unit, its schedule, and the model it is for."""
-    budget, about = config.budget, family(config.model.name)
+    """Check the target, its unit and its schedule, and that the model can hold it."""
+    budget, able = config.budget, family(config.model.name).budget
     if budget.targets:
-        yield from _targets(config)
+        yield from _check_targets(config)
     if budget.target is None:
         if config.mode is Mode.train and budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
             yield "budget: read only with a target, the depth to hold, which budget.target says"
         return
-    given = f"budget.target={budget.target:g}"
-    units = about.budget.targets
-    if not units:
-        able = [name for name, each in families().items() if each.budget.targets]
-        yield f"{given}: model={about.name} learns no depth to hold; use {one_of(able)}"
+    prefix, model = f"budget.target={budget.target:g}", config.model.name
+    if not able.targets:
+        holders = [name for name, spec in families().items() if spec.budget.targets]
+        yield f"{prefix}: model={model} learns no depth to hold; use {one_of(holders)}"
         return
-    if budget.unit not in units:
-        yield f"budget.unit={budget.unit}: of model={about.name}, training can hold {', '.join(units)}"
+    if budget.unit not in able.targets:
+        yield f"budget.unit={budget.unit}: of model={model}, training can hold {', '.join(able.targets)}"
         return
-    for name in about.budget.prices:
+    for name in able.prices:
         if (value := getattr(config.model, name)) > 0:
-            yield f"{given}: model.{name}={value:g} is a price beside it; set model.{name}=0, or {NO_BUDGET}"
-    for place in about.budget.checks:
-        yield from load(place)(config)
-    yield from _reachable("budget.target", budget.target, config)
+            yield f"{prefix}: model.{name}={value:g} is a price beside it; set model.{name}=0, or {NO_BUDGET}"
+    for check in able.checks:
+        yield from load(check)(config)
+    yield from _check_range("budget.target", budget.target, config)
     if met(config) == "fitted":
-        yield from _fitted_at_the_end(config)
+        yield from _check_fit_after_training(config)
         return
     shares = budget.grow + budget.hold + budget.ramp
     if shares > 1:
         yield f"budget.grow, budget.hold and budget.ramp: shares of all updates, but they add up to {shares:g}"
     if budget.grow > 0:
-        yield from _growth(config)
+        yield from _check_growth(config)
 
 
-def _fitted_at_the_end(config: ExperimentConfig) -> Iterator[str]:
-    """What a target needs that training does not hold, and what is not read with it."""
+def _check_fit_after_training(config: ExperimentConfig) -> Iterator[str]:
+    """Check the settings of a target that the model is fitted to after training, which does not hold it."""
     if not config.trainer.halting_statistics:
         yield f"budget.target={config.budget.target:g}: needs trainer.halting_statistics=true"
     for key in ("grow", "grow_from", "hold", "ramp", "gain"):
@@ -106,45 +105,45 @@ def _fitted_at_the_end(config: ExperimentConfig) -> Iterator[str]:
             yield f"budget.{key}={value:g}: {fitted}; leave it at {getattr(BudgetConfig, key):g}"
 
 
-def _targets(config: ExperimentConfig) -> Iterator[str]:
-    """Depths that a checkpoint is to be fitted to."""
-    given, units = f"budget.targets={config.budget.targets}", family(config.model.name).budget.fitted
+def _check_targets(config: ExperimentConfig) -> Iterator[str]:
+    """Check the depths that a checkpoint is fitted to."""
+    prefix, units = f"budget.targets={config.budget.targets}", family(config.model.name).budget.fitted
     if config.mode is not Mode.evaluate:
-        yield f"{given}: read only with {format_mode(Mode.evaluate, config)}; training holds one, budget.target"
+        yield f"{prefix}: read only with {format_mode(Mode.evaluate, config)}; training holds one, budget.target"
     if not config.trainer.halting_statistics:
-        yield f"{given}: needs trainer.halting_statistics=true"
+        yield f"{prefix}: needs trainer.halting_statistics=true"
     if not units:
-        yield f"{given}: nothing sets the depth of a trained model={config.model.name}"
+        yield f"{prefix}: nothing sets the depth of a trained model={config.model.name}"
     elif config.budget.unit not in units:
         yield f"budget.unit={config.budget.unit}: a trained model={config.model.name} is set in {', '.join(units)}"
     for target in config.budget.targets:
-        yield from _reachable("budget.targets", target, config)
+        yield from _check_range("budget.targets", target, config)
 
 
-def _reachable(key: str, target: float, config: ExperimentConfig) -> Iterator[str]:
-    unit, held = config.budget.unit, family(config.model.name).budget
+def _check_range(key: str, target: float, config: ExperimentConfig) -> Iterator[str]:
+    unit, able = config.budget.unit, family(config.model.name).budget
     if unit is BudgetUnit.milliseconds:
-        return  # what is possible is known once operations are measured
-    low, full = 0.0 if unit is BudgetUnit.macs else float(held.least), full_in(unit, max_updates_of(config))
+        return  # the range is known once operations are measured
+    low, full = 0.0 if unit is BudgetUnit.macs else float(able.least), full_in(unit, max_updates_of(config))
     if target <= 0 or not low <= target <= (full or math.inf):
         most = "" if full is None else f" to {full:g}"
         yield f"{key}={target:g}: must be from {low:g}{most}, in {unit}"
-    elif held.whole and unit in (BudgetUnit.updates, BudgetUnit.deepest_layer) and target != int(target):
+    elif able.whole and unit in (BudgetUnit.updates, BudgetUnit.deepest_layer) and target != int(target):
         yield f"{key}={target:g}: must be a whole number of blocks"
 
 
-def _growth(config: ExperimentConfig) -> Iterator[str]:
-    """Only a recurrence without a halting decision can be of any depth."""
-    budget, about, most = config.budget, family(config.model.name), max_updates_of(config)
-    if not about.budget.grows:
-        able = [name for name, each in families().items() if each.budget.grows]
-        yield f"budget.grow={budget.grow:g}: model={about.name} trains every step anyway; read only with {one_of(able)}"
+def _check_growth(config: ExperimentConfig) -> Iterator[str]:
+    """Check that the depth can grow: only a recurrence without a halting decision can have any depth."""
+    budget, model, most = config.budget, family(config.model.name), max_updates_of(config)
+    if not model.budget.grows:
+        able = [name for name, spec in families().items() if spec.budget.grows]
+        yield f"budget.grow={budget.grow:g}: model={model.name} trains every step anyway; read only with {one_of(able)}"
     elif most is not None and budget.grow_from > most:
-        yield f"budget.grow_from={budget.grow_from}: must be at most model.{about.depth}={most:g}"
+        yield f"budget.grow_from={budget.grow_from}: must be at most model.{model.depth}={most:g}"
 
 
 def max_updates_of(config: ExperimentConfig) -> float | None:
-    """The largest depth that the settings allow; None where a pretrained model decides."""
+    """Return the largest depth that the settings allow; None where a pretrained model decides."""
     name = family(config.model.name).depth
-    found = None if name is None else getattr(config.model, name)
-    return None if found is None else float(found)
+    depth = None if name is None else getattr(config.model, name)
+    return None if depth is None else float(depth)

@@ -1,4 +1,4 @@
-"""What the settings of the trainer need of each other."""
+"""Checks of the settings of the trainer against each other."""
 
 import os
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from adadepth.settings.modes import modes
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
-    """Evaluation, saving, schedule and distribution fit together."""
+    """Check that evaluation, saving, schedule and distribution fit together."""
     trainer = config.trainer
     if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
         yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
     if trainer.load_best_model_at_end:
-        yield from _best_model(config)
-    yield from _selection(config)
+        yield from _check_best_model(config)
+    yield from _check_selection(config)
     if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
         yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
     if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
@@ -25,8 +25,8 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.optimizer is Optimizer.adam_atan2 and trainer.adam_epsilon != TrainerConfig.adam_epsilon:
         unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
         yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
-    yield from _plateau(config)
-    yield from _hub(config)
+    yield from _check_plateau(config)
+    yield from _check_hub(config)
     if trainer.precision is Precision.fp16 and trainer.use_cpu:
         yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
     if trainer.fsdp and trainer.deepspeed:
@@ -51,7 +51,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.dataloader_persistent_workers=true: needs runtime.num_workers of at least 1"
 
 
-def _hub(config: ExperimentConfig) -> Iterator[str]:
+def _check_hub(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if not trainer.push_to_hub:
         for name in ("hub_model_id", "hub_private_repo"):
@@ -67,7 +67,7 @@ def _hub(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.push_to_hub=true: not with runtime.offline=true"
 
 
-def _plateau(config: ExperimentConfig) -> Iterator[str]:
+def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.schedule is not Schedule.plateau:
         if trainer.plateau_patience is not None:
@@ -83,8 +83,8 @@ def _plateau(config: ExperimentConfig) -> Iterator[str]:
         yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up; set it to 0"
 
 
-def _selection(config: ExperimentConfig) -> Iterator[str]:
-    """The best model is not the one with the worst metric; a continued run goes on as it began."""
+def _check_selection(config: ExperimentConfig) -> Iterator[str]:
+    """Check that the best model has the best metric, not the worst; a resumed run keeps its settings."""
     metric, greater = config.trainer.metric_for_best_model, config.trainer.greater_is_better
     if metric is None or greater is None or config.resume is not None:
         return
@@ -96,7 +96,7 @@ def _selection(config: ExperimentConfig) -> Iterator[str]:
         )
 
 
-def _best_model(config: ExperimentConfig) -> Iterator[str]:
+def _check_best_model(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     because = "because trainer.load_best_model_at_end=true"
     if trainer.eval_strategy == "no":
