@@ -1,12 +1,12 @@
 """Typed schema of every public key. YAML files and the command line fill it; a wrong key or type fails at composition.
 
-Five groups say what may change a RESULT (``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed``); ``runtime``,
-``logger`` and the paths may only change speed and where files are written (see ``adadepth.settings.fingerprint``). This
-package imports neither torch nor transformers, so composing and checking a configuration takes a fraction of a second.
+``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed`` may change a result. ``runtime``, ``logger`` and paths
+may only change speed and where files are written; see ``adadepth.settings.fingerprint``. This package imports neither
+torch nor transformers, so that composing and checking a configuration takes a fraction of a second.
 
-A module holds the settings of one thing and the enumerations that they need, whose member names are what a YAML file or
-the command line says, and equal their values. Here stand the names that plugins and scripts need: the experiment with
-its groups, and the kinds of text and tables that other settings extend.
+Members of enumerations have the names that YAML files and the command line use, which equal their values. This module
+exports the names that plugins and scripts need: the experiment with its groups, and the kinds of text and tables that
+other settings extend.
 """
 
 from adadepth.settings.data import (

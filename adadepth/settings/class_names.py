@@ -1,4 +1,4 @@
-"""Classes of data and classes of a model are the same where they have the same name, wherever each has its number."""
+"""Matching of the classes of data with those of a model by name, whatever their numbers."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ from collections.abc import Sequence
 
 from adadepth.errors import DataError, nearest
 
-_SHOWN = 12  # names of a long list in a message
+_MAX_NAMES = 12  # of a long list in a message
 
 
-def match_classes(names: Sequence[str], known: Sequence[str]) -> list[int | None]:
-    """Return the number among the known classes of each class that is named.
+def match_classes(names: Sequence[str], classes: Sequence[str]) -> list[int | None]:
+    """Return the model's number of every class of the data.
 
-    Names are compared as they are; where these do not suffice, regardless of case, if that tells all of them apart.
+    Names that do not match exactly are compared regardless of case, if they differ then, too.
 
     Args:
         names: Classes of the data, (C,).
-        known: Classes of the model, in its order.
+        classes: Classes of the model, in its order.
 
     Returns:
-        (C,) numbers; None for a class that is not known.
+        Numbers, (C,); None for a class that the model does not have.
     """
-    exact = {name: number for number, name in enumerate(known)}
+    exact = {name: number for number, name in enumerate(classes)}
     matches = [exact.get(name) for name in names]
-    folded = {name.casefold(): number for number, name in enumerate(known)}
-    is_told_apart = len(folded) == len(known) and len({name.casefold() for name in names}) == len(names)
-    if None in matches and is_told_apart:
+    folded = {name.casefold(): number for number, name in enumerate(classes)}
+    are_distinct = len(folded) == len(classes) and len({name.casefold() for name in names}) == len(names)
+    if None in matches and are_distinct:
         return [folded.get(name.casefold()) for name in names]
     return matches
 
 
-def number_classes(names: Sequence[str], known: Sequence[str], source: str) -> list[int]:
+def number_classes(names: Sequence[str], classes: Sequence[str], source: str) -> list[int]:
     """Return the model's number of each class of the data, (C,).
 
     Args:
         names: Classes of the data.
-        known: Classes of the model, in its order.
-        source: What the data's classes come from, for the message: a setting and its value.
+        classes: Classes of the model, in its order.
+        source: Origin of the data's classes for the message: a setting and its value.
 
     Raises:
         DataError: The model does not have a class of the data; names the first.
     """
     numbers = []
-    for name, number in zip(names, match_classes(names, known), strict=True):
+    for name, number in zip(names, match_classes(names, classes), strict=True):
         if number is None:
             raise DataError(
-                f"{source}: the model has no class {name!r}{nearest(name, known)}; it predicts {shorten(known)}"
+                f"{source}: the model has no class {name!r}{nearest(name, classes)}; it predicts {shorten(classes)}"
             )
         numbers.append(number)
     return numbers
 
 
 def are_numbered(names: Sequence[str]) -> bool:
-    """Return whether these are what transformers calls classes that nobody has named: LABEL_0, LABEL_1."""
+    """Return whether these are the default names of transformers: LABEL_0, LABEL_1."""
     return list(names) == [f"LABEL_{number}" for number in range(len(names))]
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return the names in a line, a long list cut."""
-    return ", ".join(names[:_SHOWN]) + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    """Return the names in a line; a long list is cut."""
+    return ", ".join(names[:_MAX_NAMES]) + (f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

@@ -1,4 +1,4 @@
-"""Settings of every kind of data: text, tables, generated tasks, puzzles."""
+"""Settings of all kinds of data: text, tables, generated tasks, puzzles."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ Source = StrEnum("Source", ["embedded", "local", "hub", "auto"])
 
 @dataclass
 class DatasetConfig:
-    """What every data set has."""
+    """Settings of every data set."""
 
     name: str = setting(MISSING, "shown in reports")
     sequence_length: int = setting(128, "tokens, including [CLS] and [SEP] where there are any", at_least(8))
@@ -32,14 +32,14 @@ class DatasetConfig:
 
 @dataclass
 class ExamplesConfig(DatasetConfig):
-    """Data that consist of examples, in any order."""
+    """Settings of data that consist of examples, in any order."""
 
     max_evaluation_examples: int | None = setting(2000, "None: all", at_least(1), debug=8)
     pad_to_length: bool = setting(False, "pad every batch to sequence_length: fixed shapes for compiled runs")
 
 
 def local_or_hub(source: Source, path: Any) -> Source:
-    """What `auto` means, decided once, so that whoever reads a configuration sees where its data came from."""
+    """Return the source that `auto` stands for, so that a stored configuration names where its data came from."""
     if source is not Source.auto:
         return source
     return Source.local if path else Source.hub

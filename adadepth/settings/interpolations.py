@@ -1,9 +1,8 @@
-"""Settings that came from the environment: a run's files keep where from, `${oc.env:NAME}`, and never what it was.
+"""Redaction of values of environment variables: a run's files keep the reference, `${oc.env:NAME}`, never its value.
 
-What `${oc.env:TOKEN}` stands for may be a secret, and a run's folder is shared.
+The value of `${oc.env:TOKEN}` may be a secret, and run directories are shared.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,49 +12,49 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 _RESOLVER = "oc.env"
-_LEAST = 8  # characters of a value that is looked for in a text
-_noted: dict[str, str] = {}  # by dotted key, as it was written
-_texts: dict[str, str] = {}  # by what it was
+_MIN_LENGTH = 8  # characters of a value that is replaced inside a text
+_references_by_key: dict[str, str] = {}
+_references_by_value: dict[str, str] = {}
 
 
 def note_environment(settings: DictConfig) -> None:
-    """Remember which settings of the run that is about to begin came from the environment; replaces what was noted.
+    """Record which settings of the run to come are read from the environment, in place of those of the run before.
 
-    OmegaConf itself resolves each setting meanwhile, with a resolver `oc.env` that notes that it was asked: so it does
-    not matter through how many references, or through which other resolvers, a setting came to the environment.
+    OmegaConf resolves every setting meanwhile with a resolver `oc.env` that records its calls. A setting can therefore
+    reach the environment through any number of references and other resolvers.
     """
-    references = dict(_leaves(OmegaConf.to_container(settings, resolve=False)))
-    _noted.clear()
-    _texts.clear()
-    with _watched_environment() as asked:
+    references = dict(_find_references(OmegaConf.to_container(settings, resolve=False)))
+    _references_by_key.clear()
+    _references_by_value.clear()
+    with _record_reads() as reads:
         for key, text in references.items():
-            asked.clear()
-            value = _resolved(settings, key)
-            if not asked:
+            reads.clear()
+            value = _try_resolve(settings, key)
+            if not reads:
                 continue
-            _noted[key] = text
+            _references_by_key[key] = text
             if isinstance(value, str):
-                _texts[value] = text
+                _references_by_value[value] = text
 
 
 @contextmanager
-def _watched_environment() -> Iterator[dict[str, str]]:
-    """Let `oc.env` note the variables it is asked for; yields their values by name."""
-    asked: dict[str, str] = {}
+def _record_reads() -> Iterator[list[str]]:
+    """Let `oc.env` append the names of the variables that it reads to the list that is yielded."""
+    reads: list[str] = []
 
-    def watch(name: str, *default: str | None) -> str | None:
-        asked[name] = os.environ.get(name, "")
+    def record(name: str, *default: str | None) -> str | None:
+        reads.append(name)
         return oc.env(name, *default)
 
-    OmegaConf.register_new_resolver(_RESOLVER, watch, replace=True)
+    OmegaConf.register_new_resolver(_RESOLVER, record, replace=True)
     try:
-        yield asked
+        yield reads
     finally:
         OmegaConf.register_new_resolver(_RESOLVER, oc.env, replace=True)
 
 
-def _resolved(settings: DictConfig, key: str) -> Any:
-    """Return the value of a setting, or None where it cannot be resolved, which others say."""
+def _try_resolve(settings: DictConfig, key: str) -> Any:
+    """Return the value of a setting; None if it cannot be resolved, which `to_config` reports."""
     try:
         return OmegaConf.select(settings, key, throw_on_missing=False)
     except OmegaConfBaseException:
@@ -63,56 +62,61 @@ def _resolved(settings: DictConfig, key: str) -> Any:
 
 
 def holds_environment() -> bool:
-    """Whether a setting of the run came from the environment."""
-    return bool(_noted)
+    """Return whether a setting of the run is read from the environment."""
+    return bool(_references_by_key)
 
 
 def restore_references(settings: DictConfig, key: str) -> None:
-    """Write what came from the environment as it was written again, in a setting or a group that was resolved."""
-    for name, text in _noted.items():
+    """Put references to the environment back into a setting or a group that was resolved."""
+    for name, text in _references_by_key.items():
         if name == key or name.startswith(f"{key}."):
             OmegaConf.update(settings, name, text)
 
 
 def as_written(values: Any) -> Any:
-    """What a record says besides, with every text that is a value of the environment as it was written."""
+    """Return nested values with every text that is a value of the environment replaced by its reference."""
     if isinstance(values, Mapping):
         return {name: as_written(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
         return [as_written(value) for value in values]
-    return _texts.get(values, values) if isinstance(values, str) else values
+    return _references_by_value.get(values, values) if isinstance(values, str) else values
 
 
 def told_within(text: str) -> str:
-    """A text that others have written, such as an error, with the values of the environment in it as they were written.
+    """Return a text, such as an error, with values of the environment in it replaced by their references.
 
-    Values of fewer than eight characters stay: they may stand there by chance, and a secret is longer.
+    Values of fewer than eight characters stay: they may occur by chance, and a secret is longer.
     """
-    for value in sorted(_texts, key=len, reverse=True):  # one may hold another
-        if len(value) >= _LEAST:
-            text = text.replace(value, _texts[value])
+    for value in sorted(_references_by_value, key=len, reverse=True):  # one may contain another
+        if len(value) >= _MIN_LENGTH:
+            text = text.replace(value, _references_by_value[value])
     return text
 
 
 def unresolved(values: Any, prefix: str = "") -> Any:
-    """Settings as nested dictionaries and lists, with what came from the environment as it was written."""
-    if prefix in _noted:
-        return _noted[prefix]
+    """Return settings as nested dictionaries and lists, with references to the environment instead of its values.
+
+    Args:
+        values: Resolved settings.
+        prefix: Dotted key of the settings in the configuration.
+    """
+    if prefix in _references_by_key:
+        return _references_by_key[prefix]
     if isinstance(values, Mapping):
-        return {name: unresolved(value, _dotted(prefix, name)) for name, value in values.items()}
+        return {name: unresolved(value, _join_key(prefix, name)) for name, value in values.items()}
     if isinstance(values, list):
-        return [unresolved(value, _dotted(prefix, number)) for number, value in enumerate(values)]
+        return [unresolved(value, _join_key(prefix, number)) for number, value in enumerate(values)]
     return values
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Settings that refer to something else, by dotted key, as they are written."""
+def _find_references(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted keys and texts of settings with a reference."""
     if isinstance(node, dict | list):
         for name, child in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(child, _dotted(prefix, name))
+            yield from _find_references(child, _join_key(prefix, name))
     elif isinstance(node, str) and "${" in node:
         yield prefix, node
 
 
-def _dotted(prefix: str, name: Any) -> str:
+def _join_key(prefix: str, name: Any) -> str:
     return f"{prefix}.{name}" if prefix else str(name)
