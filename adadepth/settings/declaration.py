@@ -1,6 +1,6 @@
-"""One declaration of a setting: its default, one line of help, what is allowed, and what else is known of it.
+"""Declaration of settings: default, help, range and further properties of each, and the checks that follow from them.
 
-Settings are fields of dataclasses made with `setting`. From them follow the schema that YAML files and the command line
+Settings are fields of dataclasses made with `setting`. They define the schema that YAML files and the command line
 fill, its checks and its help, and for a family of models the fields of its `PreTrainedConfig`. This module imports
 neither torch nor transformers nor any other part of the package.
 """
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-# How OmegaConf spells that a setting has no default. To import it from there would take a tenth of a second from
-# everybody who uses a model, for which nothing else needs OmegaConf.
+# OmegaConf's mark of a setting without a default. Importing it would take a tenth of a second whenever a model is used,
+# which needs nothing else of OmegaConf.
 MISSING: Any = "???"
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """Which values a setting can have.
+    """Range of a setting.
 
     Attributes:
-        test: Whether a value, never None, is allowed.
-        words: The allowed values for people; continues "must be".
+        test: Predicate of an allowed value; never called with None.
+        words: The range in words; continues "must be".
     """
 
     test: Callable[[Any], bool]
@@ -35,12 +35,12 @@ class Allowed:
 
 
 def at_least(low: float) -> Allowed:
-    """Finite numbers from `low` on."""
+    """Return the range of finite numbers from `low` on."""
     return Allowed(lambda value: low <= value < math.inf, f"at least {low}")
 
 
 def between(low: float, high: float) -> Allowed:
-    """Numbers from `low` to `high`."""
+    """Return the range of numbers from `low` to `high`."""
     return Allowed(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
@@ -49,38 +49,37 @@ SHARE = Allowed(lambda value: 0 <= value <= 1, "from 0 to 1")
 OPEN_SHARE = Allowed(lambda value: 0 < value < 1, "above 0 and below 1")
 BELOW_ONE = Allowed(lambda value: 0 <= value < 1, "at least 0 and below 1")
 FINITE = Allowed(math.isfinite, "a finite number")
-TEXTS = Allowed(lambda value: _is_of(value, str | list[str]), "a text or a list of texts")
+TEXTS = Allowed(lambda value: _has_type(value, str | list[str]), "a text or a list of texts")
 FILES = Allowed(
-    lambda value: _is_of(value, str | list[str] | dict[str, str | list[str]]),
+    lambda value: _has_type(value, str | list[str] | dict[str, str | list[str]]),
     "a text, a list of texts, or a mapping of names to these",
 )
 
 _TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "null"}
-_SHOWN = 200  # characters of a value in a line of an error
-_LONGEST = 4096  # characters of a path
-_FREE_TEXTS = ("text", "symbols")  # settings that are text themselves and not the name of anything
+_MAX_PRINTED = 200  # characters of a value in a line of an error
+_MAX_TEXT = 4096  # characters of a path
+_FREE_TEXTS = ("text", "symbols")  # settings that hold text, not a name
 _UNICODE = re.compile(r"[^\ud800-\udfff]*").fullmatch
-_LINE = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{0,{_LONGEST}}}").fullmatch
+_LINE = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{0,{_MAX_TEXT}}}").fullmatch
 
-# The key of a field's metadata; and what stands for "nothing said" where None says something.
-_KEY = "adadepth"
-_UNSAID: Any = object()
+_KEY = "adadepth"  # of a field's metadata
+_UNSET: Any = object()  # where None is a value
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared of one setting beside its type and default.
+    """Properties of one setting besides its type and default.
 
     Attributes:
-        help: One line of what it means.
-        more: Further sentences: an equation, its source, what each choice does. `--help` leaves them out.
-        allowed: Its range; the choices of an enumeration follow from its type.
-        shape: It fixes the shape or the meaning of weights, which are useless under another value.
-        later: It came after the first models of its family were written: a model's folder may lack it.
-        neutral: It changes speed or what is written, never the weights that a run arrives at.
-        in_model: It is a field of the model's own configuration.
-        hub: Its default there, where that differs from the one here: what a configuration file without it means.
-        debug: Its value in a run of seconds, `debug=default`.
+        help: Meaning in one line.
+        more: Further sentences: an equation, its source, the effect of each choice. `--help` leaves them out.
+        allowed: Range; the choices of an enumeration follow from its type.
+        shape: Whether it fixes the shape or the meaning of weights, which are useless under another value.
+        later: Whether it is newer than the first models of its family, whose folders lack it.
+        neutral: Whether it changes speed or what is written, never the weights of a run.
+        in_model: Whether it is a field of the model's own configuration.
+        hub: Default of a model's configuration file without the setting, if that differs from the one here.
+        debug: Value in a run of seconds, `debug=default`.
     """
 
     help: str
@@ -95,13 +94,13 @@ class Declared:
 
     @property
     def differs_on_hub(self) -> bool:
-        """Whether a configuration file without this setting means something else than a YAML without it."""
-        return self.hub is not _UNSAID
+        """Whether the default of a model's configuration file differs from that of an experiment's YAML."""
+        return self.hub is not _UNSET
 
     @property
     def shrinks(self) -> bool:
-        """Whether a run of seconds has its own value of this setting."""
-        return self.debug is not _UNSAID
+        """Whether the setting has another value in a run of seconds."""
+        return self.debug is not _UNSET
 
 
 def setting(
@@ -113,30 +112,30 @@ def setting(
     later: bool = False,
     neutral: bool = False,
     in_model: bool = True,
-    hub: Any = _UNSAID,
-    debug: Any = _UNSAID,
+    hub: Any = _UNSET,
+    debug: Any = _UNSET,
     more: str = "",
 ) -> Any:
-    """Declare a field of a dataclass; see `Declared`.
+    """Declare a field of a dataclass.
 
     Args:
-        default: Its default; a list or dictionary is copied for every instance, of a class an instance is made.
+        default: Default value; a list or dictionary is copied, and a class is instantiated, for every instance.
         help: One line, which begins in lower case and ends without a full stop.
-        allowed: Its range, if it has one.
-        shape: See `Declared`.
-        later: See `Declared`.
-        neutral: See `Declared`.
-        in_model: See `Declared`.
-        hub: See `Declared`.
-        debug: See `Declared`.
-        more: See `Declared`; whole sentences.
+        allowed: Range, if there is one.
+        shape: See `Declared`, as for all other arguments.
+        later: Newer than the first models of its family.
+        neutral: Without influence on the weights of a run.
+        in_model: Field of the model's own configuration.
+        hub: Other default of a model's configuration file.
+        debug: Value in a run of seconds.
+        more: Whole sentences.
     """
     return field_with(default, Declared(help, more, allowed, shape, later, neutral, in_model, hub, debug))
 
 
-def field_with(default: Any, about: Declared) -> Any:
-    """A field of a dataclass of which this is declared; see `setting`."""
-    metadata = {_KEY: about}
+def field_with(default: Any, spec: Declared) -> Any:
+    """Return a field of a dataclass with these properties; see `setting`."""
+    metadata = {_KEY: spec}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     if isinstance(default, list | dict):
@@ -145,81 +144,80 @@ def field_with(default: Any, about: Declared) -> Any:
 
 
 def declared(settings: Any) -> dict[str, Declared]:
-    """What is declared of every field of a dataclass, by name, in order; fields made otherwise are left out."""
+    """Return the properties of every setting of a dataclass by name, in order; empty for anything else."""
     fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
     return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
 
 
 def same_as(settings: type, name: str) -> Any:
-    """A field that means what a setting of another dataclass does, under a name of its own."""
+    """Return a field with the default and the properties of a setting of another dataclass."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return field_with(field.default, field.metadata[_KEY])
 
 
-def in_words(about: Declared, options: Collection[str] = ()) -> str:
-    """One line of what a setting means and can be.
+def in_words(spec: Declared, options: Collection[str] = ()) -> str:
+    """Return the meaning and the range of a setting in one line.
 
     Args:
-        about: What is declared of it.
-        options: Its choices, from `choices`.
+        spec: Properties of the setting.
+        options: Choices of an enumeration, from `choices`.
     """
     parts = (
-        about.help,
+        spec.help,
         f"one of {', '.join(options)}" if options else "",
-        about.allowed.words if about.allowed else "",
+        spec.allowed.words if spec.allowed else "",
     )
-    return "; ".join(part for part in parts if part)
+    return "; ".join(filter(None, parts))
 
 
 def misfits(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for every setting whose value is not of its type, or is a text that nothing can be called.
+    """Yield a line for every setting whose value has the wrong type, or is a text with control characters.
 
-    A configuration's lists and mappings can hold anything at any depth; whatever else reads them may trust their types
-    once this has found nothing.
+    Lists and mappings of a configuration can hold anything at any depth. Code that reads them may rely on their types
+    after this check.
     """
     hints = typing.get_type_hints(type(settings))
-    for name, about in declared(type(settings)).items():
+    for name, spec in declared(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(hints[name]) and isinstance(value, hints[name]):
             yield from misfits(value, f"{key}.")
-        elif not _is_of(value, hints[name]):
-            yield f"{key}={shown(value)}: must be {_type_in_words(hints[name])}"
-        elif hints[name] is Any and about.allowed and value is not None and not about.allowed.test(value):
-            yield f"{key}={shown(value)}: must be {about.allowed.words}"
+        elif not _has_type(value, hints[name]):
+            yield f"{key}={shown(value)}: must be {_describe_type(hints[name])}"
+        elif hints[name] is Any and spec.allowed and value is not None and not spec.allowed.test(value):
+            yield f"{key}={shown(value)}: must be {spec.allowed.words}"
         elif not all(map(_UNICODE if name in _FREE_TEXTS else _LINE, _texts(value))):
-            of_line = f"a line of at most {_LONGEST} characters without control characters"
-            yield f"{key}={shown(value)}: must be {'text in Unicode' if name in _FREE_TEXTS else of_line}"
+            line = f"a line of at most {_MAX_TEXT} characters without control characters"
+            yield f"{key}={shown(value)}: must be {'text in Unicode' if name in _FREE_TEXTS else line}"
 
 
 def shown(value: Any) -> str:
-    """A value in a line of an error, however long it is."""
-    text = value if isinstance(value, str) else str(value)
-    text = text if text.isprintable() else repr(text)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} ... {text[-_SHOWN // 4 :]}"
+    """Return a value for a line of an error; a long one is cut in its middle."""
+    text = str(value) if str(value).isprintable() else repr(str(value))
+    return text if len(text) <= _MAX_PRINTED else f"{text[: _MAX_PRINTED // 2]} ... {text[-_MAX_PRINTED // 4 :]}"
 
 
 def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for every setting of a dataclass, and of those inside it, whose value is not allowed."""
-    for name, about in declared(type(settings)).items():
+    """Yield a line for every setting of a dataclass, and of those inside it, whose value is outside its range."""
+    for name, spec in declared(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(value):
             yield from out_of_range(value, f"{key}.")
         elif not _fits_64_bits(value):
             yield f"{key}={shown(value)}: must be an integer of 64 bits"
-        elif about.allowed is not None and value is not None:
-            if not about.allowed.test(value):
-                yield f"{key}={shown(value)}: must be {about.allowed.words}"
+        elif spec.allowed is not None and value is not None:
+            if not spec.allowed.test(value):
+                yield f"{key}={shown(value)}: must be {spec.allowed.words}"
         elif not all(math.isfinite(leaf) for leaf in _leaves(value) if isinstance(leaf, float)):
             yield f"{key}={shown(value)}: must be finite"
 
 
 def _fits_64_bits(value: Any) -> bool:
-    """Whether all integers in a value are such as tensors and other languages hold."""
+    """Return whether all integers in a value fit into tensors and other languages."""
     return all(-(2**63) <= leaf < 2**63 for leaf in _leaves(value) if isinstance(leaf, int))
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What is inside lists and mappings, names of entries too."""
+    """Yield the values and names inside lists and mappings at any depth."""
     if isinstance(value, dict):
         yield from value
     if isinstance(value, dict | list):
@@ -233,31 +231,31 @@ def _texts(value: Any) -> Iterator[str]:
     return (leaf for leaf in _leaves(value) if isinstance(leaf, str))
 
 
-def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of an annotated type, and what it holds of the types that it should hold."""
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a value has an annotated type, and its items theirs."""
     if kind is Any:
         return all(leaf is None or isinstance(leaf, str | int | float) for leaf in _leaves(value))
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
-        return isinstance(value, list) and all(_is_of(each, inner[0]) for each in value)
+        return isinstance(value, list) and all(_has_type(item, inner[0]) for item in value)
     if origin is dict:
         pairs = value.items() if isinstance(value, dict) else [(None, None)]
-        return all(_is_of(name, inner[0]) and _is_of(each, inner[1]) for name, each in pairs)
-    if len(members := _members(kind)) > 1:
-        return any(_is_of(value, member) for member in members)
+        return all(_has_type(name, inner[0]) and _has_type(item, inner[1]) for name, item in pairs)
+    if len(members := _get_members(kind)) > 1:
+        return any(_has_type(value, member) for member in members)
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     return isinstance(value, int | float if kind is float else kind)
 
 
-def _type_in_words(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
-        return f"a list, each {_type_in_words(inner[0])}"
+        return f"a list, each {_describe_type(inner[0])}"
     if origin is dict:
-        return f"a mapping, each value {_type_in_words(inner[1])}"
-    if len(members := _members(kind)) > 1:
-        return " or ".join(map(_type_in_words, members))
+        return f"a mapping, each value {_describe_type(inner[1])}"
+    if len(members := _get_members(kind)) > 1:
+        return " or ".join(map(_describe_type, members))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return f"one of {', '.join(kind)}"
     if dataclasses.is_dataclass(kind):
@@ -266,18 +264,18 @@ def _type_in_words(kind: Any) -> str:
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:
-    """The names that every setting of an enumerated type can have."""
-    found = {name: _enumeration(annotation) for name, annotation in typing.get_type_hints(settings).items()}
-    return {name: tuple(map(str, kind)) for name, kind in found.items() if kind is not None}
+    """Return the choices of every setting of an enumerated type, by its name."""
+    types_by_name = {name: _find_enumeration(hint) for name, hint in typing.get_type_hints(settings).items()}
+    return {name: tuple(map(str, kind)) for name, kind in types_by_name.items() if kind is not None}
 
 
 def shapes(settings: type) -> list[str]:
-    """Names of the settings that fix the shape or the meaning of weights."""
-    return [name for name, about in declared(settings).items() if about.shape]
+    """Return the names of the settings that fix the shape or the meaning of weights."""
+    return [name for name, spec in declared(settings).items() if spec.shape]
 
 
 def telling(settings: Any) -> dict[str, Any]:
-    """What a run is told by: settings that fix a shape, and those that are not at their default; never what is None."""
+    """Return the settings that fix a shape or differ from their default, without those that are None."""
     fixed, default = shapes(type(settings)), type(settings)()
     values = {name: getattr(settings, name) for name in declared(type(settings))}
     return {
@@ -288,19 +286,19 @@ def telling(settings: Any) -> dict[str, Any]:
 
 
 def without_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what cannot change a result."""
-    neutral = {name for name, about in declared(settings).items() if about.neutral}
+    """Return the values of settings without those that cannot change a result."""
+    neutral = {name for name, spec in declared(settings).items() if spec.neutral}
     return {name: value for name, value in values.items() if name not in neutral}
 
 
-def _enumeration(annotation: Any) -> type[StrEnum] | None:
-    for part in _members(annotation):
+def _find_enumeration(annotation: Any) -> type[StrEnum] | None:
+    for part in _get_members(annotation):
         if isinstance(part, type) and issubclass(part, StrEnum):
             return part
     return None
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+def _get_members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the one type."""
     is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
     return typing.get_args(annotation) if is_union else (annotation,)

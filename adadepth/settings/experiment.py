@@ -1,4 +1,4 @@
-"""Every group of an experiment but the data: model, trainer, tokenizer, budget, search, logger, runtime."""
+"""Settings of an experiment and of its groups other than data: model, trainer, budget, search, logger, runtime."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,13 +25,13 @@ Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_at
 
 
 def family_name(name: str) -> Any:
-    """The field `name` of a family's settings; its descriptor and its configuration's `model_type` follow from it."""
+    """Return the field `name` of a family's settings; its descriptor and its `model_type` follow from it."""
     return setting(name, "the family", in_model=False)
 
 
 @dataclass
 class ModelConfig:
-    """What every family has: a name from the registry of families, and where to start from."""
+    """Settings of every family: its name in the registry of families, and initial weights."""
 
     name: str = family_name(MISSING)
     pretrained: str | None = setting(None, "folder or hub id whose weights are loaded before training", in_model=False)
@@ -39,7 +39,7 @@ class ModelConfig:
 
 @dataclass
 class HaltingConfig:
-    """A second stage of training: a trained model stays as it is, and its halting head alone learns when to stop."""
+    """Second stage of training, in which only the halting head of a trained model learns."""
 
     alone: bool = setting(False, "train nothing but the halting head of the model that model.pretrained names")
     slope: float = setting(20.0, "how sharply the target turns from halting to going on", POSITIVE)
@@ -139,7 +139,7 @@ class BorrowedConfig:
 
 @dataclass
 class TrainerConfig(BorrowedConfig):
-    """What transformers' trainer has, and what adadepth.training translates for it."""
+    """Settings of transformers' trainer, and those that `adadepth.training` translates for it."""
 
     optimizer: Optimizer = setting(
         Optimizer.adamw,
@@ -170,7 +170,7 @@ BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs", "deepest_layer", "expecte
 
 @dataclass
 class BudgetConfig:
-    """Depth as something one sets: a mean that training holds, instead of a penalty whose outcome nobody knows."""
+    """Depth budget: a mean depth that training holds, instead of a penalty on depth."""
 
     target: float | None = setting(None, "mean depth of a unit, in `unit`; None: no budget", POSITIVE)
     unit: BudgetUnit = setting(BudgetUnit.updates, "of a token or sequence; docs/budget.md lists the others")
@@ -186,7 +186,7 @@ class BudgetConfig:
 
 @dataclass
 class DistanceConfig:
-    """How distances look to attention; the configuration of a model says it, too."""
+    """Distances in attention, which a model's configuration has, too."""
 
     clamp_length: int | None = setting(None, "distances beyond count as this one; None: no limit", at_least(1))
     same_length: bool = setting(
@@ -198,7 +198,7 @@ class DistanceConfig:
 
 @dataclass
 class ContextConfig(DistanceConfig):
-    """What attention sees in evaluation, where that differs from training."""
+    """Context of attention in evaluation, where that differs from training."""
 
     memory_length: int | None = setting(None, "positions before the segment; None: the model's", at_least(0))
 
@@ -227,7 +227,7 @@ _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 @dataclass
 class GateConfig:
-    """What the gates of a supernet do in training; the configuration of a model says it, too."""
+    """Gates of a supernet in training, which a model's configuration has, too."""
 
     straight_through: bool = setting(False, "forward the largest gate alone, backward the soft ones")
     tau_start: float = setting(1.0, "temperature of the gates in the first update", POSITIVE)
@@ -241,7 +241,7 @@ class GateConfig:
 
 @dataclass
 class SearchConfig(GateConfig):
-    """How a supernet's blocks choose their operation, and what becomes of the choice."""
+    """Architecture search: how a supernet's blocks choose their operation, and the training of the derived network."""
 
     method: SearchMethod = setting(
         SearchMethod.joint, "gates with the weights on the same data, or in turns on held-out data"
@@ -284,7 +284,7 @@ class SearchConfig(GateConfig):
 
 @dataclass
 class RuntimeConfig:
-    """Settings that may change the speed but never the result."""
+    """Settings that may change the speed, never the result."""
 
     num_workers: int = setting(0, "data loading processes", between(0, 1024))
     compile: bool = setting(False, "torch.compile")
@@ -301,7 +301,7 @@ Kept = StrEnum("Kept", ["report", "model"])
 
 @dataclass
 class LoggerConfig:
-    """Where metrics go besides ``metrics.jsonl``, which is always written."""
+    """Trackers of metrics besides ``metrics.jsonl``, which is always written."""
 
     report_to: Any = setting(None, "trackers: a name or a list; docs/tracking.md tells them", TEXTS)
     project: str = setting("adadepth", "of the tracker")
@@ -312,14 +312,14 @@ class LoggerConfig:
     artifacts: list[Kept] = setting([], "what a tracker keeps at the end of a run")
 
     def __post_init__(self) -> None:
-        self.report_to = _names(self.report_to)
+        self.report_to = _list_names(self.report_to)
 
 
-def _names(given: Any) -> list[str]:
-    """Names that were given as one, as a list, or, by several options of a group, as a mapping of each to true."""
-    if isinstance(given, dict):
-        given = [name for name, is_wanted in given.items() if is_wanted]
-    return [name for name in (given if isinstance(given, list) else [given]) if name not in (None, "none")]
+def _list_names(value: Any) -> list[str]:
+    """Return names from one name, a list, or the mapping of names to true that several options of a group make."""
+    if isinstance(value, dict):
+        value = [name for name, is_active in value.items() if is_active]
+    return [name for name in (value if isinstance(value, list) else [value]) if name not in (None, "none")]
 
 
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
@@ -327,7 +327,7 @@ MODES_GROUP = "adadepth.modes"
 
 
 class Mode(StrEnum):
-    """What a command does. The names of the core, which `adadepth.settings.modes` describes, and of installed modes."""
+    """Names of the modes of the core, which `adadepth.settings.modes` describes, and of installed modes."""
 
     _ignore_ = ["installed"]
     train = "train"

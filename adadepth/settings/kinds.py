@@ -1,8 +1,8 @@
-"""Kinds of data, of what is predicted of labelled ones, and of training: all that the core knows of each.
+"""Registries of kinds of data, kinds of prediction and tasks of training, with a descriptor for each.
 
-A kind is declared once, here or in an installed package. Code is named as `"module:name"`, imported when needed, and
-told those things that its arguments name, so that a new kind is its settings, its module and a `Kind`. Imports neither
-torch nor transformers.
+A kind is declared once, here or in an installed package. Code is named as `"module:name"`, imported when it is needed,
+and called with the values that its arguments name. A new kind of data therefore consists of its settings, its module
+and a `Kind`. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -56,35 +56,36 @@ Problem = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """All that is known of a kind of data. Of an installed package: what its settings extend says what it leaves out.
+    """Descriptor of a kind of data. One of an installed package inherits missing fields from the kind it extends.
 
     Attributes:
-        settings: What `dataset=NAME` fills; `name` is the data set's.
-        problem: What is predicted of them, or a function of the settings that says so; None: not labelled.
-        loader: From the settings to the data of a run, `LabelledData` where they are labelled, else what the task
-            reads; is told `tokenizer` and `seed`, and of labelled data `cls_tokens`, `double_cls_pairs` and `classes`.
-        columns: What a model reads of a row: the setting that names the column, or the columns, else the column itself.
-        tables: Reads a table that is neither of the hub nor a file a split: from the settings to a
-            `adadepth.data.text.data_table.DataTable` a split, by its name. Tokens, labels, the cache, held-out rows and
-            batches are made of them as of any other table.
-        checks: What the settings need of each other and of the configuration: from the settings, and `config` where an
-            argument has that name, to a line for every mistake.
-        scorer: The `Scorer` of an evaluation set, where it is not that of what is predicted; see `Predicted`.
-        metrics: What an evaluation measures besides the losses of the family's own; None: the losses, `score`, and what
-            `dataset.metrics` names.
-        reading: How a language model reads it, which its family has to say, too: `streams`, by a model that carries
-            states from one segment to the next, or `blocks`, packed documents, told apart by `documents` of its
-            forward; see `Family.text`. None: it is not running text for one.
-        tasks: What `task` may be.
-        evaluate: What mode=evaluate does in place of the task's evaluation, from the configuration to metrics; such
-            data are measured on and nothing else.
-        positions: The setting that says how many positions a model must have.
-        vectors: Whether an example is a vector, and no sequence of tokens.
+        settings: Schema that `dataset=NAME` fills; `name` is that of the data set.
+        problem: Kind of prediction, or a function of the settings that returns it; None: not labelled.
+        loader: Function of the settings that returns the data of a run: `LabelledData` where they are labelled, else
+            the data of the task. Its arguments may be `tokenizer` and `seed`, and for labelled data `cls_tokens`,
+            `double_cls_pairs` and `classes`.
+        columns: Setting that names the columns of a model's input, or the name of the one column.
+        tables: Reader of a table that is neither on the hub nor one file a split: function of the settings that returns
+            an `adadepth.data.text.data_table.DataTable` for every split, by its name. Tokens, labels, the cache,
+            held-out rows and batches are made from them as from any other table.
+        checks: Functions of the settings, and of `config` where an argument has that name, that yield a line for every
+            mistake.
+        scorer: `Scorer` of an evaluation set, if it differs from that of `PREDICTED`; see `Predicted`.
+        metrics: Metrics of an evaluation besides the losses of the family; None: the losses, `score`, and
+            `dataset.metrics`.
+        reading: Form in which a language model reads the text, which its family must have, too; see `Family.text`.
+            `streams`: the model carries states from one segment to the next. `blocks`: packed documents, separated by
+            `documents` of its forward. None: no running text for a language model.
+        tasks: Allowed values of `task`.
+        evaluate: Function of the configuration that returns metrics, in place of the task's evaluation, for data that
+            are only measured.
+        positions: Setting with the number of positions that a model must have.
+        vectors: Function of the settings: whether an example is a vector, not a sequence of tokens.
         own_symbols: Whether tokens are symbols that no pretrained tokenizer has.
         is_probed: Whether mode=probe reads them.
-        extensions: What training on them needs beside the loop; see `Family.extensions`.
-        sections: Further sections of the report of such a run; see `Family.sections`.
-        board: How an example is edited, an `adadepth.data.board.Board`; None: it is shown, and not edited.
+        extensions: Extensions of training on such data; see `Family.extensions`.
+        sections: Additional sections of a run's report; see `Family.sections`.
+        board: Editor of an example, an `adadepth.data.board.Board`; None: examples are shown, not edited.
     """
 
     settings: type[DatasetConfig]
@@ -108,53 +109,51 @@ class Kind:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What it names of code."""
+        """Import paths, `"module:name"`, of all code that it names."""
         single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
         return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
 
 
 @dataclass(frozen=True)
 class Regime:
-    """What is known of a task, whose module of `adadepth.tasks` is called like it.
+    """Descriptor of a task, whose module in `adadepth.tasks` has its name.
 
     Attributes:
-        reads: The data it takes, for messages.
-        example: An option of the group `dataset` with such data; by how a family reads text where that decides it.
-        head: Which of a family's heads it trains; None: that of what is predicted of the data.
+        reads: Data that it reads, for messages.
+        examples: Options of the group `dataset` with such data by `Family.text`; the first one for all other families.
+        head: Head of the family that it trains; None: that of the kind of prediction.
     """
 
     reads: str
-    example: str | Mapping[str, str]
+    examples: Mapping[str, str]
     head: str | None = None
 
     def describe_data(self, text: str) -> str:
-        """Say what data it takes, with an example for a family that reads text in this way."""
-        example = (
-            self.example if isinstance(self.example, str) else self.example.get(text, next(iter(self.example.values())))
-        )
+        """Return the data it reads in words, with an example for a family that reads text in this form."""
+        example = self.examples.get(text, next(iter(self.examples.values())))
         return f"{self.reads}, e.g. dataset={example}"
 
 
 REGIMES: dict[Task, Regime] = {
-    Task.pretrain: Regime("a corpus", "python_docs", "pretraining"),
-    Task.finetune: Regime("labelled data", "cola"),
+    Task.pretrain: Regime("a corpus", {"": "python_docs"}, "pretraining"),
+    Task.finetune: Regime("labelled data", {"": "cola"}),
     Task.language_model: Regime(
         "running text", {"streams": "stream_python_docs", "blocks": "causal_python_docs"}, "language_model"
     ),
-    Task.architecture_search: Regime("streams of text", "stream_python_docs", "search"),
+    Task.architecture_search: Regime("streams of text", {"streams": "stream_python_docs"}, "search"),
 }
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What is known of a kind of prediction.
+    """Descriptor of a kind of prediction.
 
     Attributes:
-        scorer: Makes the `Scorer` of an evaluation set; is told `model`, `data`, `examples`, `groups` (the classes of
-            the set), `dataset` (its settings) and `wants_rows`.
-        head: Which of a family's heads predicts it.
-        what: What such data do, for messages.
-        has_classes: Whether the head has a class for every label of the data, into which evaluation sorts units.
+        scorer: Function that builds the `Scorer` of an evaluation set. Its arguments may be `model`, `data`,
+            `examples`, `groups` (the classes of the set), `dataset` (its settings) and `wants_rows`.
+        head: Head of a family that makes the prediction.
+        what: Predicate of such data for messages: "has classes".
+        has_classes: Whether the head has a class for every label of the data, by which evaluation groups units.
         studies_exits: Whether `exit_rules` compares rules on such predictions.
     """
 
@@ -193,19 +192,19 @@ PREDICTED: dict[Problem, Predicted] = {
 }
 
 
-def _of_sentences(dataset: LabelledConfig) -> Problem:
+def _get_labelled_problem(dataset: LabelledConfig) -> Problem:
     return cast(Problem, str(dataset.problem))
 
 
-def _of_hops(dataset: HopsConfig) -> Problem:
+def _get_hops_problem(dataset: HopsConfig) -> Problem:
     return "tagging" if dataset.unit is LabelledUnit.token else "classification"
 
 
-def _of_vectors(dataset: ParityConfig) -> bool:
+def _has_vectors(dataset: ParityConfig) -> bool:
     return dataset.representation is Representation.vectors
 
 
-def _checks(*names: str) -> tuple[str, ...]:
+def _name_checks(*names: str) -> tuple[str, ...]:
     return tuple(f"adadepth.cli.checks.data:check_{name}" for name in names)
 
 
@@ -214,69 +213,70 @@ _SENTENCES = f"{_DATA}.labelled.sentences:load_sentences"
 _TABLE = ("table", "class_weights")
 _LABELLED = (*_TABLE, "labelled")
 
-# What an evaluation measures, so that a wrong name fails before the training, not after it.
+# Metrics of an evaluation, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
 
 KINDS: dict[str, Kind] = {
     "addition_task": Kind(
-        AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_checks("addition"),
+        AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_name_checks("addition"),
         positions="field", own_symbols=True, board=f"{_DATA}.generated.addition:ADDITION_BOARD",
     ),
     "agreement_task": Kind(
-        AgreementConfig, _of_sentences, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
-        _checks(*_LABELLED, "local"), is_probed=True,
+        AgreementConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
+        _name_checks(*_LABELLED, "local"), is_probed=True,
     ),
     "corpus": Kind(
         CorpusConfig, None, f"{_DATA}.pretraining.load:load_pretraining_data", "text_column",
-        checks=_checks("text", "corpus"), metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,),
+        checks=_name_checks("text", "corpus"), metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,),
     ),
     "hops_task": Kind(
-        HopsConfig, _of_hops, f"{_DATA}.generated.hops:load_hops", checks=_checks("hops"), own_symbols=True,
-        board=f"{_DATA}.generated.hops:HOPS_BOARD",
+        HopsConfig, _get_hops_problem, f"{_DATA}.generated.hops:load_hops", checks=_name_checks("hops"),
+        own_symbols=True, board=f"{_DATA}.generated.hops:HOPS_BOARD",
     ),
     "labelled": Kind(
-        LabelledConfig, _of_sentences, _SENTENCES, "text_columns", checks=_checks(*_LABELLED), is_probed=True
+        LabelledConfig, _get_labelled_problem, _SENTENCES, "text_columns", checks=_name_checks(*_LABELLED),
+        is_probed=True,
     ),
     "mano_task": Kind(
-        ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_checks("mano"), own_symbols=True
+        ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_name_checks("mano"), own_symbols=True
     ),
     "maze_path_task": Kind(
         MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question",
         board=f"{_DATA}.puzzles.generated:MAZE_PATH_BOARD",
     ),
     "maze_task": Kind(
-        MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_checks("maze"),
+        MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_name_checks("maze"),
         positions="field", own_symbols=True, board=f"{_DATA}.generated.maze:MAZE_BOARD",
     ),
     "multiple_choice": Kind(
         ChoiceConfig, "multiple_choice", f"{_DATA}.labelled.multiple_choice:load_choices",
-        checks=_checks(*_TABLE, "choices"),
+        checks=_name_checks(*_TABLE, "choices"),
     ),
     "parity_task": Kind(
-        ParityConfig, "classification", f"{_DATA}.generated.parity:load_parity", checks=_checks("parity"),
-        vectors=_of_vectors,
+        ParityConfig, "classification", f"{_DATA}.generated.parity:load_parity", checks=_name_checks("parity"),
+        vectors=_has_vectors,
     ),
     "puzzles": Kind(
         PuzzleTableConfig, "puzzle", f"{_DATA}.puzzles.folders:load_puzzle_table", "question_column",
-        checks=_checks(*_TABLE),
+        checks=_name_checks(*_TABLE),
     ),
     "question_answering": Kind(
         QuestionConfig, "question_answering", f"{_DATA}.labelled.question_answering:load_questions",
-        checks=_checks(*_TABLE, "questions"),
+        checks=_name_checks(*_TABLE, "questions"),
     ),
     "senteval_task": Kind(
-        SentEvalConfig, _of_sentences, _SENTENCES, "text_columns", f"{_DATA}.labelled.probing:senteval_tables",
-        _checks(*_LABELLED, "local", "senteval"), is_probed=True,
+        SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.probing:senteval_tables",
+        _name_checks(*_LABELLED, "local", "senteval"), is_probed=True,
     ),
     "causal": Kind(
         CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
-        checks=_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
+        checks=_name_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
         scorer="adadepth.evaluation.blocks:BlockScorer", reading="blocks",
     ),
     "stream": Kind(
         StreamConfig, None, f"{_DATA}.streams.load:load_language_data", "text_column",
-        checks=_checks("text", "stream"), metrics=LANGUAGE_METRICS,
+        checks=_name_checks("text", "stream"), metrics=LANGUAGE_METRICS,
         tasks=(Task.language_model, Task.architecture_search),
         extensions=("adadepth.training.extension:RecurrentMemory",), reading="streams",
     ),
@@ -286,55 +286,55 @@ KINDS: dict[str, Kind] = {
     ),
     "tagging": Kind(
         TaggingConfig, "tagging", f"{_DATA}.labelled.tagging:load_tagging", "token_column",
-        checks=_checks(*_TABLE, "tagging"),
+        checks=_name_checks(*_TABLE, "tagging"),
     ),
     "trace_task": Kind(
-        TraceConfig, "tagging", f"{_DATA}.generated.trace:load_trace", checks=_checks("trace"), own_symbols=True
+        TraceConfig, "tagging", f"{_DATA}.generated.trace:load_trace", checks=_name_checks("trace"), own_symbols=True
     ),
 }  # fmt: skip
 
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """Every kind of data by the name that YAML files extend, those of installed packages last.
+    """Return every kind of data by the name that YAML files extend, those of installed packages last.
 
     Raises:
-        ConfigError: If a package's is broken, or has a name that is taken.
+        ConfigError: A kind of a package is broken, or its name is taken.
     """
-    found = installed(GROUP, "data set", KINDS, _wrong)
-    return KINDS | {name: _completed(each) for name, each in found.items()}
+    plugins = installed(GROUP, "data set", KINDS, _find_problem)
+    return KINDS | {name: _inherit_fields(kind) for name, kind in plugins.items()}
 
 
 def kind_of(dataset: DatasetConfig) -> Kind:
-    """The kind that settings are of, or that their class extends."""
-    found = _extended(type(dataset), kinds())
-    assert found is not None, "only what is known can be composed"
-    return found
+    """Return the kind of settings, or the closest kind that their class extends."""
+    kind = _find_kind(type(dataset), kinds())
+    assert kind is not None, "only known kinds can be composed"
+    return kind
 
 
-def _extended(settings: type, among: Mapping[str, Kind]) -> Kind | None:
-    """The kind that a class of settings extends most closely, or is of."""
-    known = {kind.settings: kind for kind in among.values()}
-    return next((known[each] for each in settings.__mro__ if each in known), None)
+def _find_kind(settings: type, kinds_by_name: Mapping[str, Kind]) -> Kind | None:
+    """Return the kind of a class of settings, or of its closest base class that has one."""
+    by_class = {kind.settings: kind for kind in kinds_by_name.values()}
+    return next((by_class[base] for base in settings.__mro__ if base in by_class), None)
 
 
-def _completed(own: Kind) -> Kind:
-    """A package's kind with what the one that it extends says of all that it leaves out; checks of both are made."""
-    base = _extended(own.settings, KINDS)
+def _inherit_fields(kind: Kind) -> Kind:
+    """Return a package's kind with the missing fields, and the checks, of the kind that it extends."""
+    base = _find_kind(kind.settings, KINDS)
     if base is None:
-        return own
-    said = {each.name: value for each in fields(Kind) if (value := getattr(own, each.name)) != each.default}
-    return replace(base, **{**said, "checks": base.checks + own.checks})
+        return kind
+    values = {field.name: value for field in fields(Kind) if (value := getattr(kind, field.name)) != field.default}
+    return replace(base, **{**values, "checks": base.checks + kind.checks})
 
 
 def problem_of(dataset: DatasetConfig) -> Problem | None:
-    """What is predicted of a data set; None: it is not labelled."""
+    """Return the kind of prediction of a data set; None: it is not labelled."""
     problem = kind_of(dataset).problem
     return problem(dataset) if callable(problem) else problem
 
 
 def trained_head(task: Task, dataset: DatasetConfig) -> str:
-    """Which of a family's heads a task trains on a data set that it reads."""
+    """Return the name of the head that a task trains on a data set."""
     if (head := REGIMES[task].head) is not None:
         return head
     problem = problem_of(dataset)
@@ -343,58 +343,58 @@ def trained_head(task: Task, dataset: DatasetConfig) -> str:
 
 
 def columns_of(dataset: DatasetConfig) -> list[str] | None:
-    """The columns of a table that a model reads which was trained on such data; None: the table's names say which."""
-    about = kind_of(dataset).columns
-    named = getattr(dataset, about, about)
-    return [named] if isinstance(named, str) else None if named is None else list(named)
+    """Return the columns of a table that a model reads; None: they are recognised by the table's names."""
+    name = kind_of(dataset).columns
+    columns = getattr(dataset, name, name)
+    return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
 
 
 def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
-    """The setting that says how many positions a model must know, and its value."""
+    """Return the key of the setting with the number of positions that a model must have, and its value."""
     name = kind_of(dataset).positions
     return f"dataset.{name}", getattr(dataset, name)
 
 
-def called(place: str, *values: Any, **known: Any) -> Any:
-    """What `"module:name"` returns for some values, and for those of the known things that its arguments name."""
-    function = load(place)
-    wanted = inspect.signature(function).parameters
-    return function(*values, **{name: value for name, value in known.items() if name in wanted})
+def called(path: str, *values: Any, **options: Any) -> Any:
+    """Import `"module:name"` and call it with the values, and with those options that its arguments name."""
+    function = load(path)
+    parameters = inspect.signature(function).parameters
+    return function(*values, **{name: value for name, value in options.items() if name in parameters})
 
 
-def loaded_data(dataset: DatasetConfig, **known: Any) -> Any:
-    """What the loader of such data reads, told what it asks for; see `Kind`."""
+def loaded_data(dataset: DatasetConfig, **options: Any) -> Any:
+    """Load data with those options that the arguments of their loader name; see `Kind`."""
     loader = kind_of(dataset).loader
     assert loader is not None, "validated"
-    return called(loader, dataset, **known)
+    return called(loader, dataset, **options)
 
 
 GROUP = "adadepth.datasets"
 
 
 def dataset_schemas() -> dict[str, type[DatasetConfig]]:
-    """The settings of every kind of data by the name that YAML files extend."""
+    """Return the settings class of every kind of data by the name that YAML files extend."""
     return {name: kind.settings for name, kind in kinds().items()}
 
 
-def _wrong(descriptor: object, name: str) -> str | None:
-    """What keeps an object from being the descriptor of the data of that name."""
+def _find_problem(descriptor: object, name: str) -> str | None:
+    """Return why an object cannot be the descriptor of the kind of data of that name; None: it can."""
     if not isinstance(descriptor, Kind):
         return f"must be an adadepth.settings.kinds.Kind, not {type(descriptor).__name__}"
     settings = descriptor.settings
     if not issubclass(settings, DatasetConfig):
         return f"its settings must be a DatasetConfig, not {settings.__name__}"
     is_read = descriptor.loader is not None and (descriptor.problem is not None or descriptor.evaluate is not None)
-    if _extended(settings, KINDS) is None and not is_read:
-        known = ", ".join(kind.settings.__name__ for kind in KINDS.values())
+    if _find_kind(settings, KINDS) is None and not is_read:
+        bases = ", ".join(kind.settings.__name__ for kind in KINDS.values())
         needed = "a loader and a problem, or a loader and evaluate"
-        return f"it needs {needed}, or settings that extend one of {known}, not {settings.__name__}"
+        return f"it needs {needed}, or settings that extend one of {bases}, not {settings.__name__}"
     if isinstance(descriptor.problem, str) and descriptor.problem not in PREDICTED:
         return f"its problem {descriptor.problem!r} must be one of {', '.join(PREDICTED)}"
     if settings.name != name:
         return f"its settings call it {settings.name!r}"
     if descriptor.tables is not None and getattr(settings, "source", None) is not Source.local:
         return f"its settings must have source=local, not {getattr(settings, 'source', None)}"
-    if wrong := [place for place in descriptor.places if place.count(":") != 1]:
+    if wrong := [path for path in descriptor.places if path.count(":") != 1]:
         return f"{wrong[0]!r} must be 'module:name'"
     return None

@@ -1,4 +1,4 @@
-"""What a command does, `mode=NAME`: the modes of the core, those of installed packages, and their settings.
+"""Modes of a command, `mode=NAME`: those of the core and of installed packages, with their settings.
 
 Imports neither torch nor transformers.
 """
@@ -17,21 +17,21 @@ from adadepth.settings.plugins import installed
 
 @dataclass(frozen=True)
 class ModeSpec:
-    """What is known of a mode. Code is named as `"module:function"` and imported when it is needed.
+    """Descriptor of a mode. Code is named as `"module:function"` and imported when it is needed.
 
     Attributes:
-        run: From the configuration to the metric that `optimise` names, or to None.
-        help: One line of what it does, for `--help`.
-        activity: The same before the name of an experiment, for messages: "evaluating".
-        settings: Its own settings, a dataclass: the group of the configuration that is called like the mode.
-        always: Settings of that group that may be set with another mode: facts, which it alone reads.
-        checks: From the configuration to a line for every mistake, before anything is read.
-        checkpoints: How many checkpoints it reads.
-        inherits: Whether data, tokenizer and context are those of the checkpoint's run, where the command names none.
+        run: Function of the configuration that returns the metric that `optimise` names, or None.
+        help: One line for `--help`.
+        activity: Participle for messages, before the name of an experiment: "evaluating".
+        settings: Dataclass of its settings, the group of the configuration with the name of the mode.
+        always: Settings of that group that may be set with other modes, too.
+        checks: Functions of the configuration that yield a line for every mistake, before anything is read.
+        checkpoints: Number of checkpoints that it reads.
+        inherits: Whether data, tokenizer and context are those of the checkpoint's run unless the command names them.
         needs_model: Whether libraries, trackers and the family's members are checked first.
         describes_training: Whether it reads the settings that only a training reads.
-        batch_advice: From the configuration, bytes of memory and a precision to which batch fits, in words, for the
-            error of a batch that does not.
+        batch_advice: Function of the configuration, bytes of memory and a precision that describes the batch that
+            fits, for the error of a batch that does not.
     """
 
     run: str
@@ -72,21 +72,21 @@ MODES: dict[str, ModeSpec] = {
 
 @cache
 def modes() -> Mapping[str, ModeSpec]:
-    """Every mode by name, those of installed packages last.
+    """Return every mode by name, those of installed packages last.
 
     Raises:
-        ConfigError: If a package's is broken, or has a name that is taken.
+        ConfigError: A mode of a package is broken, or its name is taken.
     """
     return MODES | installed(MODES_GROUP, "mode", (*MODES, *ExperimentConfig.__dataclass_fields__), _find_problem)
 
 
 def experiment_schema() -> type[ExperimentConfig]:
-    """Return the root of every configuration, with a group for every mode that has settings of its own."""
-    return _extended(tuple((name, mode.settings) for name, mode in modes().items() if mode.settings is not None))
+    """Return the root of every configuration, with a group for every mode that has settings."""
+    return _make_schema(tuple((name, mode.settings) for name, mode in modes().items() if mode.settings is not None))
 
 
 @cache
-def _extended(groups: tuple[tuple[str, type], ...]) -> type[ExperimentConfig]:
+def _make_schema(groups: tuple[tuple[str, type], ...]) -> type[ExperimentConfig]:
     fields = [(name, group, setting(group, f"of mode={name}")) for name, group in groups]
     schema = make_dataclass("Experiment", fields, bases=(ExperimentConfig,))
     schema.__doc__, schema.__module__ = ExperimentConfig.__doc__, __name__
@@ -94,37 +94,36 @@ def _extended(groups: tuple[tuple[str, type], ...]) -> type[ExperimentConfig]:
 
 
 def __getattr__(name: str) -> Any:
-    """Let pickles of configurations find the class of the root, which is made when it is first needed."""
+    """Return the root class for pickles of configurations; it is built when it is first needed."""
     if name == "Experiment":
         return experiment_schema()
     raise AttributeError(name)
 
 
 def mode_settings(config: ExperimentConfig, name: str) -> Any:
-    """Return the settings of a mode that has some."""
+    """Return the settings of a mode."""
     return getattr(config, name)
 
 
 def misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Yield the groups of other modes than that of the configuration that are set, but for what may always be set."""
+    """Yield the names of other modes whose settings differ from their defaults, except for those in `always`."""
     for name, mode in modes().items():
         if mode.settings is None or name == config.mode:
             continue
-        given = mode_settings(config, name)
-        if given != mode.settings(**{key: getattr(given, key) for key in mode.always}):
+        settings = mode_settings(config, name)
+        if settings != mode.settings(**{key: getattr(settings, key) for key in mode.always}):
             yield name
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Say what keeps an object from being the descriptor of the mode of that name."""
+    """Return why an object cannot be the descriptor of the mode of that name; None: it can."""
     if not isinstance(descriptor, ModeSpec):
         return f"must be an adadepth.settings.modes.ModeSpec, not {type(descriptor).__name__}"
     if not name.isidentifier() or name.startswith("_"):
         return "its name must be one of Python"
     if descriptor.settings is not None and not is_dataclass(descriptor.settings):
         return f"its settings must be a dataclass, not {descriptor.settings!r}"
-    advice = descriptor.batch_advice
-    places = (descriptor.run, *descriptor.checks, *([] if advice is None else [advice]))
-    if wrong := [place for place in places if place.count(":") != 1]:
+    paths = (descriptor.run, *descriptor.checks, *filter(None, [descriptor.batch_advice]))
+    if wrong := [path for path in paths if path.count(":") != 1]:
         return f"{wrong[0]!r} must be 'module:function'"
     return None
