@@ -1,1 +1,1 @@
-"""A run's folder: what lies where, checkpoints, locks, what another run takes over, and what is handed on."""
+"""Run directories: records, checkpoints, locks, inheritance of settings, and upload."""

@@ -1,7 +1,7 @@
-"""A run's checkpoints: each is whole or passed over, and the newest whole one is never deleted.
+"""Checkpoints of a run: writing, rotation and checks. Incomplete ones are ignored; the newest complete one is kept.
 
-What a checkpoint consists of says its manifest, which is written last, see `adadepth.system.files`. While one is
-being written the manifest names no files, so a folder without one is of a version that had none.
+A manifest, written last, lists the files of a checkpoint; see `adadepth.system.files`. While a checkpoint is being
+written its manifest lists none. A folder without a manifest is of an older version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adadepth.system.json_files import Count, parse_json, read_json, read_regula
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
-# What one without a manifest must have, as glob patterns: one of each row, of which the first is what it is called.
+# Files of a checkpoint without a manifest, as glob patterns: one of every row; messages name the first of a row.
 _PARTS = (
     ("model.safetensors", "model.safetensors.index.json", "pytorch_model*", "global_step*"),
     ("optimizer.pt", "optimizer*", "global_step*"),
@@ -33,7 +33,7 @@ _PARTS = (
 
 
 class _File(TypedDict):
-    """A file as it was written; older manifests have a SHA-256."""
+    """Size and checksum of a file; older manifests have a SHA-256."""
 
     bytes: Count
     crc32: NotRequired[Count]
@@ -41,20 +41,20 @@ class _File(TypedDict):
 
 
 class _Manifest(TypedDict):
-    """What a checkpoint consists of; None: it is being written."""
+    """Files of a checkpoint; None: it is being written."""
 
     files: dict[str, _File] | None
 
 
 class _CallbackState(TypedDict):
-    """What a callback of transformers keeps."""
+    """State of a callback of transformers."""
 
     args: dict[str, Any]
     attributes: dict[str, Any]
 
 
 class _TrainerState(TypedDict, total=False):
-    """The fields of transformers' `TrainerState`."""
+    """Fields of transformers' `TrainerState`."""
 
     epoch: Required[float | None]
     global_step: Required[Count]
@@ -89,23 +89,23 @@ def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """The folders called `checkpoint-<step>`, oldest first, whole or not; `checkpoint-60.bak` is somebody's own."""
-    found = [path for path in directory.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=checkpoint_step)
+    """Return the folders `checkpoint-<step>`, oldest first, complete or not; `checkpoint-60.bak` is a user's own."""
+    paths = [path for path in directory.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(paths, key=checkpoint_step)
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """The optimiser step after which a checkpoint was written, from its name `checkpoint-<step>`."""
+    """Return the optimiser step after which a checkpoint was written, from its name `checkpoint-<step>`."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
 def complete_checkpoints(directory: Path) -> list[Path]:
-    """The whole checkpoints in a folder, oldest first."""
+    """Return the complete checkpoints in a folder, oldest first."""
     return [path for path in checkpoints(directory) if flaw(path) is None]
 
 
 def last_good(directory: Path) -> str:
-    """Say which checkpoint is left when training has diverged."""
+    """Return a phrase that names the newest complete checkpoint, for the error of a training that has diverged."""
     newest = next((path for path in reversed(checkpoints(directory)) if flaw(path) is None), None)
     return "there is no checkpoint yet" if newest is None else f"the last good checkpoint is {newest}"
 
@@ -115,14 +115,14 @@ def last_good(directory: Path) -> str:
 
 @contextmanager
 def nothing_if_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
-    """Write a part of a checkpoint in the block: nothing of the checkpoint stays where the disk is full.
+    """Remove the checkpoint that is written in the block if the disk becomes full.
 
     Args:
-        checkpoint: The folder, made by `begin_checkpoint` and whole after `seal_checkpoint`.
-        is_main: Whether this process makes, describes and removes it.
+        checkpoint: Folder between `begin_checkpoint` and `seal_checkpoint`.
+        is_main: Whether this process creates, describes and removes the folder.
 
     Raises:
-        DiskFullError: Naming it.
+        DiskFullError: The disk is full; names the checkpoint.
     """
     try:
         with writing(checkpoint):
@@ -134,42 +134,42 @@ def nothing_if_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
 
 
 def begin_checkpoint(checkpoint: Path) -> None:
-    """Make an empty folder that says of itself that it is not whole."""
-    _discard(checkpoint)
+    """Create an empty folder whose manifest marks it as incomplete."""
+    _delete(checkpoint)
     checkpoint.mkdir(parents=True)
     _write_manifest(checkpoint, None)
 
 
 def seal_checkpoint(checkpoint: Path) -> None:
-    """Say what the checkpoint consists of: it is whole now."""
+    """Write the manifest, which makes the checkpoint complete."""
     _write_manifest(checkpoint, describe_files(checkpoint, but=MANIFEST))
 
 
 def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
-    """Delete the oldest checkpoints beyond `limit`, but never those to keep: the newest and the best.
+    """Delete the oldest checkpoints beyond a limit.
 
     Args:
-        directory: Of the checkpoints.
-        limit: None: all are kept.
-        keep: They count towards the limit, and stay where they are more than that.
+        directory: Folder of the checkpoints.
+        limit: Most checkpoints that remain; None: no limit.
+        keep: Checkpoints that are never deleted, the newest and the best, even beyond the limit.
     """
     if limit is None:
         return
-    found = checkpoints(directory)
-    others = [path for path in found if path not in keep]
-    for path in others[: max(len(found) - max(limit, len(keep)), 0)]:
-        _discard(path)
+    paths = checkpoints(directory)
+    deletable = [path for path in paths if path not in keep]
+    for path in deletable[: max(len(paths) - max(limit, len(keep)), 0)]:
+        _delete(path)
 
 
 def remove_incomplete(directory: Path) -> None:
-    """Remove what a kill left of checkpoints that were being written or deleted."""
+    """Remove checkpoints that a killed process was writing or deleting."""
     for path in checkpoints(directory):
-        if (path / MANIFEST).is_file() and _is_unfinished(path):
+        if (path / MANIFEST).is_file() and _is_incomplete(path):
             shutil.rmtree(path)
 
 
-def _discard(checkpoint: Path) -> None:
-    """Delete a checkpoint; what a kill leaves of it is not whole."""
+def _delete(checkpoint: Path) -> None:
+    """Delete a checkpoint, which is marked as incomplete first, in case the process is killed meanwhile."""
     if checkpoint.is_symlink():
         checkpoint.unlink()
     elif checkpoint.is_dir():
@@ -186,32 +186,32 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 
 
 def flaw(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, for a sentence that names it; None: it is whole."""
+    """Return what is wrong with a checkpoint, for a sentence that names it; None: it is complete."""
     if checkpoint.is_symlink():
         return "it is a link; put the folder itself there"
     if not (checkpoint / MANIFEST).is_file():
-        return _flaw_of_older(checkpoint)
+        return _find_missing_part(checkpoint)
     try:
         files = read_json(checkpoint / MANIFEST, _Manifest)["files"]
         if files is None:
             return "it was not written to its end"
-        return damage(checkpoint, files) or _flaw_of_state(checkpoint)
+        return damage(checkpoint, files) or _find_state_error(checkpoint)
     except (CheckpointError, LookupError):
         return f"its {MANIFEST} is damaged"
 
 
-def _flaw_of_older(checkpoint: Path) -> str | None:
-    """What is missing in a checkpoint without a manifest, whose last file is the trainer's state."""
+def _find_missing_part(checkpoint: Path) -> str | None:
+    """Return what is wrong with a checkpoint without a manifest, whose last file is the trainer's state."""
     for patterns in _PARTS:
         if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
             return f"its {patterns[0]} is missing"
     if not (checkpoint / TRAINER_STATE).exists():
         return "it was not written to its end"
-    return _flaw_of_state(checkpoint)
+    return _find_state_error(checkpoint)
 
 
-def _flaw_of_state(checkpoint: Path) -> str | None:
-    """What is wrong with the trainer's state of a checkpoint, whose step is that of the folder's name."""
+def _find_state_error(checkpoint: Path) -> str | None:
+    """Return what is wrong with the trainer's state of a checkpoint, whose step must be that of the folder's name."""
     try:
         state = parse_json(read_regular(checkpoint / TRAINER_STATE).decode("utf-8"), _TrainerState, allow_nan=True)
     except ValueError as error:
@@ -224,8 +224,8 @@ def _flaw_of_state(checkpoint: Path) -> str | None:
     return f"its {TRAINER_STATE} has global_step={step}, beyond max_steps={planned}" if 0 < planned < step else None
 
 
-def _is_unfinished(checkpoint: Path) -> bool:
+def _is_incomplete(checkpoint: Path) -> bool:
     try:
         return read_json(checkpoint / MANIFEST, _Manifest)["files"] is None
     except CheckpointError:
-        return False  # damaged: it is told, and kept for whoever wants to look
+        return False  # damaged: `flaw` reports it, and it is kept for inspection

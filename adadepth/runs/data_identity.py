@@ -1,4 +1,4 @@
-"""The identity of a model's training data: saved in its configuration, compared where it meets data or a tokenizer."""
+"""Identity of a model's training data: stored in its configuration, compared with later data and tokenizers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from adadepth.settings.kinds import columns_of, kind_of, problem_of
 
 FIELD = "training_data"  # of a model's configuration
 OVERRIDE = "allow_changed_data=true"
-# What tokenizers differ in beside their vocabularies: case, accents, spaces, digits, punctuation, scripts, symbols. All
-# begin with a space, which some tokenizers add before single words and not before texts.
+# Texts that tokenizers of equal vocabularies cut differently: case, accents, spaces, digits, punctuation, scripts,
+# symbols. All begin with a space, which some tokenizers add before single words and not before texts.
 _SAMPLE = (
     " The Cafe\u0301 naïve STRASSE straße ﬁne",
     " two  spaces,\ta tab\nand a line\u00a0break\u2028here ",
@@ -31,15 +31,15 @@ _SAMPLE = (
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """What a model was trained on, but for its classes, which its configuration names in `id2label`.
+    """Training data of a model, without its classes, which its configuration has in `id2label`.
 
     Attributes:
         dataset: Name of the data set.
-        problem: What was predicted of it; None: the data are not labelled.
-        sources: Name of a split to the digest of what was read of it; empty for data that settings generate.
-        tokenizer: `digest_tokenizer` of its tokenizer; None: it reads no tokens.
+        problem: Kind of prediction; None: the data are not labelled.
+        sources: Digest of the data of every split, by its name; empty for data that settings generate.
+        tokenizer: `digest_tokenizer` of the model's tokenizer; None: the model reads no tokens.
         sequence_length: Most tokens of a sequence in training; None: a number that the task fixes.
-        columns: Columns of a table that it reads, in order.
+        columns: Columns of a table that the model reads, in order.
     """
 
     dataset: str
@@ -51,11 +51,11 @@ class DataIdentity:
 
     @classmethod
     def from_data(cls, dataset: DatasetConfig, data: Any) -> DataIdentity:
-        """Return the identity of data that were read.
+        """Return the identity of loaded data.
 
         Args:
-            dataset: Their settings.
-            data: What the loader of their kind returned; has `summary` and `tokenizer`.
+            dataset: Settings of the data.
+            data: Result of their loader; has `summary` and `tokenizer`.
         """
         return cls(
             dataset=dataset.name,
@@ -68,12 +68,12 @@ class DataIdentity:
 
     @classmethod
     def from_config(cls, key: str, path: str, config: PreTrainedConfig) -> DataIdentity | None:
-        """Return what a model's configuration says of its training data; None: it says nothing.
+        """Return the identity that a model's configuration stores; None: it stores none.
 
         Args:
-            key: The setting that names the model, for messages.
-            path: The folder or hub id of the model, for messages.
-            config: The model's configuration.
+            key: Setting that names the model, for messages.
+            path: Folder or hub id of the model, for messages.
+            config: Configuration of the model.
 
         Raises:
             CheckpointError: A field has a value of another type.
@@ -81,21 +81,21 @@ class DataIdentity:
         stored = getattr(config, FIELD, None)
         if stored is None:
             return None
-        whose = f"{key}={path}: its config.json: {FIELD}"
+        prefix = f"{key}={path}: its config.json: {FIELD}"
         if not isinstance(stored, Mapping):
-            raise CheckpointError(f"{whose} must be an object, not {type(stored).__name__}")
+            raise CheckpointError(f"{prefix} must be an object, not {type(stored).__name__}")
         if (fault := _find_fault(stored)) is not None:
-            raise CheckpointError(f"{whose}.{fault}")
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+            raise CheckpointError(f"{prefix}.{fault}")
+        fields = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in fields})
 
     def write_to(self, config: PreTrainedConfig) -> None:
-        """Let a model's configuration carry this, so that every way to save the model saves it."""
+        """Store this in a model's configuration, so that every way to save the model saves it."""
         setattr(config, FIELD, {**dataclasses.asdict(self), "columns": list(self.columns)})
 
 
 def _find_fault(stored: Mapping[str, Any]) -> str | None:
-    """Return the first field with a value of a wrong type, and what it must be; None: all are right."""
+    """Return the first field with a value of a wrong type and its right type, in words; None: all are right."""
     texts, digests = stored.get("columns", ()), stored.get("sources", {})
     length = stored.get("sequence_length")
     is_length = length is None or (isinstance(length, int) and not isinstance(length, bool) and length > 0)
@@ -120,15 +120,15 @@ def text_length(dataset: DatasetConfig) -> int | None:
 
 
 def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return a digest of what a tokenizer does: its pieces, its special tokens, and how it cuts a sample of text.
+    """Return a digest of a tokenizer's behaviour: its pieces, its special tokens, and how it cuts a sample of text.
 
-    Equal tokenizers have equal digests whichever class or file they were read from; padding, truncation and what is put
-    around texts are no part of it.
+    Equal tokenizers have equal digests, whatever class or file they come from. Padding, truncation and tokens around
+    texts are not part of it.
     """
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     try:
         cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE]
-    except Exception:  # of symbols alone: any other character is an error of the library
+    except Exception:  # a tokenizer of symbols alone: any other character is an error of the library
         cuts = []
     return digest(sorted(tokenizer.get_vocab().items()), sorted(special.items()), cuts)
 
@@ -141,14 +141,14 @@ def _digest_in_folder(folder: Path) -> str | None:
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         return digest_tokenizer(tokenizer)
-    except Exception:  # whoever needs it says what is wrong with it
+    except Exception:  # its loader reports the error
         return None
 
 
 def expected_tokenizer(key: str, path: str, config: PreTrainedConfig) -> str | None:
-    """Return the digest of the tokenizer that a model was trained with; None: nothing says which that was.
+    """Return the digest of the tokenizer that a model was trained with; None: it is unknown.
 
-    A model whose configuration does not say it was trained with the tokenizer that lies beside its weights.
+    The tokenizer in the folder of the weights counts for a model whose configuration stores no digest.
     """
     stored = DataIdentity.from_config(key, path, config)
     return stored.tokenizer if stored is not None else _digest_in_folder(Path(path))

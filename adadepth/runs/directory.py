@@ -1,6 +1,6 @@
-"""A run's folder: its name, its record ``run.json``, its lock, atomic writes, and finding an earlier run.
+"""Run directories: creation, the record ``run.json``, the settings ``config.yaml``, and search for earlier runs.
 
-Only the main process calls what writes here; the others receive the folder's path from it.
+Only the main process writes here; the other processes receive the directory's path from it.
 """
 
 import dataclasses
@@ -45,25 +45,25 @@ from adadepth.system.launchers import launches, repeated_launches
 from adadepth.system.processes import number_of_processes
 
 RECORD, CONFIG_FILE = "run.json", "config.yaml"
-MODEL = "model"  # the folder of a run that holds its best weights
-CHECKPOINTS, _EVALUATIONS = "checkpoints", "evaluations"  # those of a run
+MODEL = "model"  # folder of a run's best weights
+CHECKPOINTS, _EVALUATIONS = "checkpoints", "evaluations"  # folders of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
-SWEEP = "ADADEPTH_SWEEP"  # environment variable that names the sweep which a run is a part of
-# By what a run goes on that was at its end.
-_UNTIL = ("max_steps", "num_train_epochs", "time_budget_minutes", "early_stopping_patience")
-CONTINUE = (*(f"trainer.{key}" for key in _UNTIL), "search.stages", "search.shapes")
+SWEEP = "ADADEPTH_SWEEP"  # environment variable with the name of a run's sweep
+# Settings of which one must change to resume a finished run.
+_LIMITS = ("max_steps", "num_train_epochs", "time_budget_minutes", "early_stopping_patience")
+CONTINUE = (*(f"trainer.{key}" for key in _LIMITS), "search.stages", "search.shapes")
 _LENGTH = ("trainer.max_steps", "trainer.num_train_epochs")
-# What a continued run may change: when it ends, evaluates and saves, and at which shapes architectures are compared.
-_WHEN = ("early_stopping_threshold", "eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps")
-_MAY_CHANGE = frozenset({*CONTINUE, *(f"trainer.{key}" for key in _WHEN)})
-# How another number of processes shares the examples of a step, and how any number shares the model.
+# Settings that a resumed run may change: its end, evaluations and saves, and shapes of architecture comparisons.
+_INTERVALS = ("early_stopping_threshold", "eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps")
+_CHANGEABLE = frozenset({*CONTINUE, *(f"trainer.{key}" for key in _INTERVALS)})
+# Settings of a step's examples that another world size may change, and sharding, which may always change.
 _BATCH, _MICRO = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"
 _SHARDING = frozenset({"trainer.fsdp", "trainer.fsdp_config"})
 
 
 @dataclass
 class Run:
-    """An open run: its folder and the record that is written to ``run.json``."""
+    """Open run: its directory and the record that is written to ``run.json``."""
 
     directory: Path
     is_main: bool = True
@@ -78,24 +78,24 @@ class Run:
 
 @contextmanager
 def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) -> Iterator[Run]:
-    """Lock the folder and keep its record while a task runs: running, then finished, failed or interrupted.
+    """Lock the directory and update its record while a task runs: running, then finished, failed or interrupted.
 
-    What an earlier start has recorded stays until it is recorded anew; what a kill left half-written is removed.
-    A status set by ``run.update(status=...)`` is kept. Of a new run that cannot even be recorded no folder stays.
+    Fields of an earlier start stay until they are recorded again. Half-written files of a killed process are removed. A
+    status set by ``run.update(status=...)`` is kept. The directory of a new run that cannot be recorded is removed.
 
     Raises:
-        CheckpointError: If a live run uses the folder, or a link in it leads elsewhere.
-        DiskFullError: Naming the folder.
+        CheckpointError: A live run uses the directory, or a link in it leads elsewhere.
+        DiskFullError: The disk is full; names the directory.
     """
     if not is_main:
         yield Run(directory, is_main=False)
         return
     refuse_links(directory)
-    with _gone_if_not_begun(directory), writing(directory), locked(directory):
+    with _remove_without_record(directory), writing(directory), locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_leftovers(directory, _EVALUATIONS)
         write_atomic(directory / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
-        run.update(**earlier | _description(config, earlier))
+        run.update(**earlier | _describe_run(config, earlier))
 
         def close(status: str, **fields: Any) -> None:
             seconds = earlier.get("wall_time_s", 0.0) + time.monotonic() - begun
@@ -107,17 +107,17 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
                 yield run
         except BaseException as error:
             note_run(error, directory)
-            interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+            is_interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             with suppress(OSError, CheckpointError):  # a full disk must not hide the first error
-                how = "interrupted" if interrupted else "failed"
-                close(how, error=told_within(f"{type(error).__name__}: {error}"))
+                line = told_within(f"{type(error).__name__}: {error}")
+                close("interrupted" if is_interrupted else "failed", error=line)
             raise
         close("finished")
 
 
 @contextmanager
-def _gone_if_not_begun(directory: Path) -> Iterator[None]:
-    """Remove the folder of a run for whose record there was no room."""
+def _remove_without_record(directory: Path) -> Iterator[None]:
+    """Remove the directory of a run if the disk is too full for its record."""
     try:
         yield
     except DiskFullError:
@@ -127,35 +127,41 @@ def _gone_if_not_begun(directory: Path) -> Iterator[None]:
 
 
 def run_directory(config: ExperimentConfig) -> Path:
-    """Return the folder of this run: the one to resume, after checking its settings, or a new empty one."""
+    """Return the directory of this run: the one to resume, after checking its settings, or a new empty one."""
     if config.resume is None:
         return _new_directory(config)
     directory = resolve_run(config.resume, config, needs=CHECKPOINTS)
-    if changes := _changed_settings(config, directory):
+    if changes := _find_changed_settings(config, directory):
         raise CheckpointError(f"resume={directory}: it ran with other settings: {'; '.join(changes)}")
     return directory
 
 
 def begun_before(config: ExperimentConfig) -> Path | None:
-    """The newest run of these settings that an earlier start of this launch has begun; None: this is the first."""
-    names, wanted = set(repeated_launches()), result_hash(config)
+    """Return the newest run of these settings from an earlier start of this launch; None: this is the first start."""
+    names, expected_hash = set(repeated_launches()), result_hash(config)
     if config.resume is not None or not names:
         return None
-    for run in reversed(_runs_with(Path(config.output_dir) / config.name, CHECKPOINTS)):
+    for run in reversed(_list_runs(Path(config.output_dir) / config.name, CHECKPOINTS)):
         record = read_record(run)
-        if names.intersection(record.get("launches", ())) and record.get("result_hash") == wanted and _has_trained(run):
+        is_of_launch = names.intersection(record.get("launches", ())) and record.get("result_hash") == expected_hash
+        if is_of_launch and _has_trained(run):
             return run
     return None
 
 
 def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Path:
-    """Find the run folder that ``resume=``, ``run=`` or ``checkpoint=`` names.
+    """Return the run directory that ``resume=``, ``run=`` or ``checkpoint=`` names.
 
-    ``latest`` is the newest run of this configuration that has the file or folder ``needs``: one that trained where
-    that is its weights, else an evaluation, too. Raises ``CheckpointError`` naming the candidates.
+    Args:
+        value: Directory, or ``latest``: the newest run of this configuration that has ``needs``.
+        config: Configuration of the command.
+        needs: File or folder of the run; only trainings have `CHECKPOINTS` and `MODEL`, evaluations have records, too.
+
+    Raises:
+        CheckpointError: There is no such run; names the candidates.
     """
     parent = Path(config.output_dir) / config.name
-    candidates = _runs_with(parent, needs) if needs in (CHECKPOINTS, MODEL) else _runs_and_evaluations(parent)
+    candidates = _list_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _list_runs_and_evaluations(parent)
     if value == "latest":
         trained = (run for run in reversed(candidates) if needs not in (CHECKPOINTS, MODEL) or _has_trained(run))
         if (newest := next(trained, None)) is None:
@@ -164,15 +170,15 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     directory = Path(value)
     if not os.path.isfile(directory / RECORD):
         names = [str(path) for path in candidates]
-        known = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
-        raise CheckpointError(f"{value}: not a run directory (it has no {RECORD}){nearest(value, names)}{known}")
+        newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
+        raise CheckpointError(f"{value}: not a run directory (it has no {RECORD}){nearest(value, names)}{newest_runs}")
     if not (directory / needs).exists():
         raise CheckpointError(f"{value}: this run has no {needs}")
     return directory
 
 
-def _runs_with(parent: Path, needs: str) -> list[Path]:
-    """The runs in a folder that have the folder ``needs``, oldest first."""
+def _list_runs(parent: Path, needs: str) -> list[Path]:
+    """Return the runs in a folder that have the folder ``needs``, oldest first."""
     return sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).is_dir())
 
 
@@ -180,18 +186,18 @@ def _has_trained(run: Path) -> bool:
     return read_record(run).get("mode", "train") == "train"
 
 
-def _runs_and_evaluations(parent: Path) -> list[Path]:
-    """The runs in a folder and the evaluations in them, oldest first."""
+def _list_runs_and_evaluations(parent: Path) -> list[Path]:
+    """Return the runs in a folder and the evaluations in them, oldest first."""
     records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{_EVALUATIONS}/*/{RECORD}")]
-    begun = len("2026-11-22_14-15-16")  # of a name; an evaluation that began in the second of its run came later
-    return sorted((path.parent for path in records), key=lambda run: (run.name[:begun], len(run.parts), run.name))
+    second = len("2026-11-22_14-15-16")  # of a name; an evaluation that started in the second of its run is newer
+    return sorted((path.parent for path in records), key=lambda run: (run.name[:second], len(run.parts), run.name))
 
 
 def model_path(config: ExperimentConfig) -> str:
-    """What `checkpoint` names: a run or a demo (its best model), a checkpoint, any model folder, or a hub id.
+    """Return the model that `checkpoint` names: the best model of a run or a demo, another folder, or a hub id.
 
     Raises:
-        CheckpointError: There is no such run or demo, or what is nearly the name of a run is asked for, and no folder.
+        CheckpointError: There is no such run or demo, or the value is no folder and nearly the name of a run.
     """
     value = str(config.checkpoint)
     if (demo := resolve_demo("checkpoint", value)) is not None:
@@ -199,20 +205,20 @@ def model_path(config: ExperimentConfig) -> str:
     if value == "latest" or os.path.isfile(Path(value) / RECORD):
         return str(resolve_run(value, config, needs=MODEL) / MODEL)
     if not os.path.exists(value):
-        runs = _runs_with(Path(config.output_dir) / config.name, MODEL)
-        if meant := nearest(value, ["latest", *map(str, runs)]):
-            raise CheckpointError(f"checkpoint={value}: no such run or folder{meant}")
+        runs = _list_runs(Path(config.output_dir) / config.name, MODEL)
+        if hint := nearest(value, ["latest", *map(str, runs)]):
+            raise CheckpointError(f"checkpoint={value}: no such run or folder{hint}")
     return value
 
 
 def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
-    """The folder of the run that `checkpoint` is from; None: it is from no run, or there is none yet."""
+    """Return the directory of the run that `checkpoint` is from; None: it is from no run, or does not exist."""
     if config.checkpoint is None:
         return None
     try:
         model = Path(model_path(config))
     except CheckpointError:
-        return None  # the task says it when it looks for the model
+        return None  # the task reports it when it loads the model
     folders = (model, *model.parents[:2]) if os.path.exists(model) else ()  # RUN/model, RUN/checkpoints/checkpoint-100
     return next(
         (folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG_FILE).is_file()), None
@@ -223,10 +229,10 @@ def read_record(directory: Path) -> dict[str, Any]:
     """Read ``run.json``, or return an empty record where there is none.
 
     Raises:
-        CheckpointError: If it is damaged.
+        CheckpointError: It is damaged.
     """
     path = directory / RECORD
-    if not os.path.isfile(path):  # where `Path.is_file` raises what a name too long for the system is, this says no
+    if not os.path.isfile(path):  # `Path.is_file` would raise an error for a name too long for the system
         return {}
     try:
         record: dict[str, Any] = parse_json(read_regular(path).decode("utf-8"), RunRecordFields)
@@ -239,7 +245,7 @@ def read_settings(directory: Path) -> Any:
     """Read ``config.yaml``, the settings of a run, as Hydra wrote them.
 
     Raises:
-        CheckpointError: If it is missing or damaged.
+        CheckpointError: The file is missing or damaged.
     """
     path = directory / CONFIG_FILE
     try:
@@ -259,7 +265,7 @@ def write_jsonable(path: Path, value: Any) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """Return ``value`` as strict JSON can hold it: what is not finite becomes ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    """Return a value that strict JSON can hold: numbers that are not finite become ``"nan"``, ``"inf"``, ``"-inf"``."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -270,18 +276,18 @@ def jsonable(value: Any) -> Any:
 
 
 def _new_directory(config: ExperimentConfig) -> Path:
-    """Make ``<parent>/<date>_<time>_<hash>-<fraction>``, where the fraction is that of the second, in hexadecimals.
+    """Create ``<parent>/<date>_<time>_<hash>-<fraction>``, with the fraction of the second in hexadecimals.
 
-    Equal jobs are so in the order of their beginnings, and no two have one folder.
+    The names of equal jobs are in the order of their starts, and no two jobs share a directory.
     """
     while True:
         now = datetime.now()
         name = f"{now:%Y-%m-%d_%H-%M-%S}_{result_hash(config)}-{now.microsecond * 16**4 // 10**6:04x}"
-        directory = _parent(config) / name
+        directory = _find_parent(config) / name
         try:
             directory.mkdir(parents=True)
         except OSError as error:
-            if not directory.is_dir():  # else another process of this very moment has it
+            if not directory.is_dir():  # else another process created it at the same moment
                 raise CheckpointError(
                     f"output_dir={config.output_dir}: cannot make {directory}: {error.strerror}"
                 ) from error
@@ -289,10 +295,10 @@ def _new_directory(config: ExperimentConfig) -> Path:
             return directory
 
 
-def _parent(config: ExperimentConfig) -> Path:
-    """Where the folder of a new run is made: in ``<output_dir>/<name>``, or, of an evaluation, in the run evaluated.
+def _find_parent(config: ExperimentConfig) -> Path:
+    """Return the folder for a new run: ``<output_dir>/<name>``, or, for an evaluation, a folder of the evaluated run.
 
-    A run outside ``output_dir`` may be somebody else's, and a demo is the package's: nothing is written there.
+    Nothing is written into a run outside ``output_dir``, which may be somebody else's, or into a demo of the package.
     """
     run = run_of_checkpoint(config)
     is_within = run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve())
@@ -303,64 +309,66 @@ def _parent(config: ExperimentConfig) -> Path:
 
 
 def settings_of(config: ExperimentConfig) -> dict[str, Any]:
-    """What a run's file holds, as plain values: what trackers are told.
+    """Return the settings for a run's file and for trackers, as plain values.
 
     Groups at their defaults that the family never reads are left out.
     """
     read, values = family(config.model.name).groups, dataclasses.asdict(config)
     unread = {name for name, group in OPTIONAL_GROUPS.items() if name not in read and getattr(config, name) == group()}
-    settings: Any = unresolved({name: _plain(value) for name, value in values.items() if name not in unread})
+    settings: Any = unresolved({name: _to_yaml_values(value) for name, value in values.items() if name not in unread})
     return settings
 
 
-def _plain(value: Any) -> Any:
-    """Settings as YAML has them: choices by name."""
+def _to_yaml_values(value: Any) -> Any:
+    """Return settings as YAML has them, with choices by name."""
     if isinstance(value, Mapping):
-        return {_plain(name): _plain(child) for name, child in value.items()}
+        return {_to_yaml_values(name): _to_yaml_values(child) for name, child in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(child) for child in value]
+        return [_to_yaml_values(child) for child in value]
     return value.name if isinstance(value, Enum) else value
 
 
-def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
-    """Say which settings that decide what was trained so far differ from those the run was started with."""
+def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
+    """Return a line for every changed setting that influenced the training so far."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = flat(result_settings(stored)), flat(result_settings(unresolved(dataclasses.asdict(config))))
-    earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
-    spread, processes = _spread_over_steps(config), processes_of_run(directory)
-    free = _SHARDING | (_MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH))
+    defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
+    earlier = flat(result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
+    schedule, processes = _find_length_dependence(config), processes_of_run(directory)
+    free = _SHARDING | (_CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH))
     free |= {_BATCH, _MICRO} if processes != number_of_processes() else set()
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
-    reasons = dict.fromkeys(_LENGTH, f" ({spread} counts on the number of updates)")
-    told = [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
-    return [*told, *_changed_step(earlier, now, processes)]
+    reasons = dict.fromkeys(_LENGTH, f" ({schedule} counts on the number of updates)")
+    lines = [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
+    return [*lines, *_check_step_size(earlier, now, processes)]
 
 
 def processes_of_run(directory: Path) -> int:
-    """How many processes a run had when it was last started; as many as now where its record does not say it."""
-    found: int = read_record(directory).get("hardware", {}).get("processes", number_of_processes())
-    return found
+    """Return the world size of a run's last start; the present one if its record lacks it."""
+    processes: int = read_record(directory).get("hardware", {}).get("processes", number_of_processes())
+    return processes
 
 
-def _changed_step(earlier: Mapping[str, Any], now: Mapping[str, Any], processes: int) -> Iterator[str]:
-    """Say that other processes make a step of more or fewer examples than it had, and how it would have as many."""
-    here = number_of_processes()
-    before, after = earlier[_BATCH] * earlier[_MICRO] * processes, now[_BATCH] * now[_MICRO] * here
-    if processes == here or before == after:
+def _check_step_size(earlier: Mapping[str, Any], now: Mapping[str, Any], old_processes: int) -> Iterator[str]:
+    """Yield a line if another world size changes the examples of a step, with settings that keep their number."""
+    processes = number_of_processes()
+    before, after = earlier[_BATCH] * earlier[_MICRO] * old_processes, now[_BATCH] * now[_MICRO] * processes
+    if old_processes == processes or before == after:
         return
-    line = f"{_counted(processes)} made a step of {before} examples"
-    if before % here:
-        yield f"{line}, which {_counted(here)} cannot share evenly"
+    line = f"{_format_processes(old_processes)} made a step of {before} examples, "
+    if before % processes:
+        yield f"{line}which {_format_processes(processes)} cannot share evenly"
     else:
-        yield f"{line}, {_counted(here)} would of {after}; {_BATCH}={before // here} {_MICRO}=1 keeps them"
+        hint = f"{_BATCH}={before // processes} {_MICRO}=1 keeps them"
+        yield f"{line}{_format_processes(processes)} would of {after}; {hint}"
 
 
-def _counted(processes: int) -> str:
-    return f"{processes} process" + ("es" if processes > 1 else "")
+def _format_processes(number: int) -> str:
+    return f"{number} process" + ("es" if number > 1 else "")
 
 
-def _spread_over_steps(config: ExperimentConfig) -> str | None:
-    """The setting, if there is one, by which the first updates depend on how many there will be."""
+def _find_length_dependence(config: ExperimentConfig) -> str | None:
+    """Return the setting by which the first updates depend on the number of all updates; None: there is none."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"
     if 0 < config.trainer.warmup_steps < 1:
@@ -370,21 +378,15 @@ def _spread_over_steps(config: ExperimentConfig) -> str | None:
     return "search" if family(config.model.name).searches(config.model) else None
 
 
-def _defaults(config: ExperimentConfig) -> ExperimentConfig:
-    """What the file of an older run means where it lacks a setting: the same groups, each at its defaults."""
-    groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer")}
-    return dataclasses.replace(config, **{name: type(group)() for name, group in groups.items()})
-
-
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with names joined by dots."""
+    """Return nested dictionaries as one, with names joined by dots."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}
     return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
 
 
-def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe what runs, where and on what; a resumed run keeps the time it was first started."""
+def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a run that starts; a resumed run keeps the time of its first start."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {
         "status": "running",
@@ -393,7 +395,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "seed": config.seed,
         "result_hash": result_hash(config),
         "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
-        "settings": _settings_told(config),
+        "settings": _select_settings(config),
         "command": own_command(),
         "chosen": noted_choices() or earlier.get("chosen", []),
         "launches": launches(),
@@ -411,22 +413,22 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
 
 
 def surroundings() -> dict[str, Any]:
-    """What runs here: `versions` of packages, `git_commit` of the project, and `hardware`."""
+    """Return the environment of a run: `versions` of packages, `git_commit` of the project, and `hardware`."""
     return {
-        "versions": {"python": platform.python_version(), **_versions()},
-        "git_commit": _git_commit(),
+        "versions": _collect_versions(),
+        "git_commit": _find_git_commit(),
         "hardware": collect_hardware(),
     }
 
 
-def _settings_told(config: ExperimentConfig) -> dict[str, Any]:
-    """What a run is told by, of every group that says something; see `telling`."""
+def _select_settings(config: ExperimentConfig) -> dict[str, Any]:
+    """Return the settings of every group that fix a shape or differ from their defaults; see `telling`."""
     groups = {name: telling(getattr(config, name)) for name in ("model", *OPTIONAL_GROUPS)}
     return {name: unresolved(group, name) for name, group in groups.items() if group}
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
+def _collect_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
@@ -434,14 +436,14 @@ def _versions() -> dict[str, str]:
 
 
 @cache
-def _git_commit() -> str | None:
+def _find_git_commit() -> str | None:
     """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone.
 
-    As a process first asks: it keeps the code that it has imported, whatever is committed meanwhile.
+    The result of the first call is kept, because a process keeps the code that it has imported.
     """
 
     def git(*arguments: str) -> str:
-        # Without locks: a run that is killed here would leave one, which stops every later commit of the user's.
+        # Without locks: a run that is killed here would leave one, which blocks the user's commits.
         command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 

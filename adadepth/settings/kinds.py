@@ -355,7 +355,7 @@ def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
     return f"dataset.{name}", getattr(dataset, name)
 
 
-def called(path: str, *values: Any, **options: Any) -> Any:
+def called(path: str, /, *values: Any, **options: Any) -> Any:
     """Import `"module:name"` and call it with the values, and with those options that its arguments name."""
     function = load(path)
     parameters = inspect.signature(function).parameters
