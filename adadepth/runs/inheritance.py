@@ -1,9 +1,9 @@
-"""What a run takes over from another: its settings when it is resumed, evaluated, or has a rival."""
+"""Settings that a command takes from the file of another run, which it resumes or evaluates."""
 
 import copy
 import dataclasses
 import shlex
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from adadepth.runs.directory import (
     CONFIG_FILE,
     CONTINUE,
     MODEL,
+    flat,
     model_path,
     read_record,
     read_settings,
@@ -36,46 +37,51 @@ _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
-    """Return a composed configuration with what it inherits from the run that its `checkpoint` is from.
+def with_inherited(composed: DictConfig, overridden: Set[str]) -> DictConfig:
+    """Return a composed configuration with groups of the run that its `checkpoint` is from.
 
-    A group that the command line chose stays as it is composed; of the other groups, each key that it gave does.
+    Groups and keys that the command line sets stay as they are composed.
 
     Args:
-        composed: Any; where no run's checkpoint is evaluated or predicts it is returned as it is.
-        given: Groups and keys of the command line.
+        composed: Composed configuration; returned unchanged without a run to inherit from.
+        overridden: Groups and keys of the command line.
     """
-    if (run := _run_of(composed)) is None:
+    if (run := _find_run(composed)) is None:
         return composed
     stored = read_settings(run)
     inheriting = copy.deepcopy(composed)
-    for group in _inherited_groups(given, run):
+    for group in _list_inherited_groups(overridden, run):
         values = stored.get(group) or {}
-        schema = _schema_of_group(group, run, values)
+        schema = _find_group_schema(group, run, values)
         settings = OmegaConf.merge(OmegaConf.structured(schema), values)
-        if group == "tokenizer" and (own := _own_tokenizer(composed)) is not None:
-            settings.path = own
-        if group == "dataset" and "dataset.path" in given and settings.source is Source.hub:
+        if group == "tokenizer" and (folder := _find_saved_tokenizer(composed)) is not None:
+            settings.path = folder
+        if group == "dataset" and "dataset.path" in overridden and settings.source is Source.hub:
             settings.source = Source.auto
-        for key in _given_keys(group, given):
+        for key in _select_keys(group, overridden):
             OmegaConf.update(settings, key, OmegaConf.select(composed, f"{group}.{key}"), merge=False)
         inheriting[group] = settings
     return inheriting
 
 
-def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
-    """Say in a line what `with_inherited` takes from a run; None: nothing."""
-    if (run := _run_of(composed)) is None or not (groups := list(_inherited_groups(given, run))):
+def inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
+    """Return a line with the groups that `with_inherited` takes from a run; None: it takes none."""
+    if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(overridden, run))):
         return None
-    but = [f"{group}.{key}" for group in groups for key in _given_keys(group, given)]
-    return f"{', '.join(groups)} as in {format_run(run)}" + (f", but for {', '.join(but)}" if but else "")
+    exceptions = [f"{group}.{key}" for group in groups for key in _select_keys(group, overridden)]
+    return f"{', '.join(groups)} as in {format_run(run)}" + _format_exceptions(exceptions)
 
 
-def _run_of(composed: Any) -> Path | None:
-    """Return the folder of the run whose checkpoint is used; None: nobody asks for one, or it is from no run.
+def _format_exceptions(keys: Iterable[str]) -> str:
+    names = ", ".join(keys)
+    return f", but for {names}" if names else ""
+
+
+def _find_run(composed: Any) -> Path | None:
+    """Return the directory of the run whose checkpoint is used; None: no checkpoint is used, or it is from no run.
 
     Raises:
-        CheckpointError: There is no such run; said before what else would be missing without its data.
+        CheckpointError: There is no such run; raised before errors about the data that it would bring.
     """
     if not modes()[composed.mode].inherits or not isinstance(composed.checkpoint, str | None):
         return None
@@ -84,24 +90,25 @@ def _run_of(composed: Any) -> Path | None:
     return run_of_checkpoint(composed)
 
 
-def _inherited_groups(given: Set[str], run: Path) -> Iterator[str]:
-    """Yield the groups that a run says; the model where the run's data chose it, and no command line."""
+def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
+    """Return the groups to take from a run; the model only if it was chosen automatically by the run's data."""
     groups = ("dataset", "tokenizer", "context", *(("model",) if read_record(run).get("chosen") else ()))
-    return (group for group in groups if group not in given)
+    return (group for group in groups if group not in overridden)
 
 
-def _schema_of_group(group: str, run: Path, values: Any) -> type:
+def _find_group_schema(group: str, run: Path, values: Any) -> type:
     if group == "dataset":
         return data_schema(run, set(values))
     return families()[values["name"]].settings if group == "model" else _SCHEMAS[group]
 
 
-def _given_keys(group: str, given: Set[str]) -> list[str]:
-    return sorted(key.removeprefix(f"{group}.") for key in given if key.startswith(f"{group}."))
+def _select_keys(group: str, overridden: Set[str]) -> list[str]:
+    """Return the keys of a group that the command line sets."""
+    return sorted(key.removeprefix(f"{group}.") for key in overridden if key.startswith(f"{group}."))
 
 
 def data_schema(run: Path, keys: Set[str]) -> type:
-    """Return the dataclass of a run's data: its record names it, that of an older run follows from the keys."""
+    """Return the dataclass of a run's data: named by its record, or for an older run by its keys."""
     schemas = dataset_schemas()
     if (name := read_record(run).get("dataset_schema")) in schemas:
         return schemas[name]
@@ -109,73 +116,74 @@ def data_schema(run: Path, keys: Set[str]) -> type:
     return min(fields, key=lambda schema: (len(fields[schema] ^ keys), len(schema.__mro__)))
 
 
-def _own_tokenizer(composed: Any) -> str | None:
-    """Return the folder of the checkpoint if a tokenizer was saved with it: the run's, wherever that came from."""
+def _find_saved_tokenizer(composed: Any) -> str | None:
+    """Return the folder of the checkpoint if the run's tokenizer was saved with it; else None."""
     model = model_path(composed)
     return model if any(Path(model, name).is_file() for name in _TOKENIZER_FILES) else None
 
 
-_NOT_LAID_OVER = ("hydra", "resume", "output_dir")  # they say where the run is, or how Hydra behaves
+_NOT_MERGED = ("hydra", "resume", "output_dir")  # keys that locate the run, or configure Hydra
 
 
-def resumed(config: ExperimentConfig, composed: DictConfig, given: Set[str]) -> ExperimentConfig:
-    """The settings of the run that `config.resume` names, with what the command line gave laid over them.
+def resumed(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> ExperimentConfig:
+    """Return the settings of the run that `config.resume` names, overridden by those of the command line.
 
-    Which of these may not change, `run_directory` says, when the data have decided what they decide.
+    `run_directory` refuses changes that a resumed run may not make, once the data have completed the settings.
 
     Args:
-        config: As it was composed.
-        composed: The composed settings with Hydra's own node.
-        given: Groups and keys of the command line.
+        config: Composed configuration.
+        composed: Composed settings with Hydra's own node.
+        overridden: Groups and keys of the command line.
 
     Raises:
-        CheckpointError: If there is no such run, it is finished, or its settings cannot be read.
+        CheckpointError: There is no such run, it is finished, or its settings cannot be read.
     """
     assert config.resume is not None
     run = resolve_run(config.resume, config, needs=CHECKPOINTS)
     if (mode := read_record(run).get("mode", "train")) != "train":
         raise CheckpointError(f"resume={run}: it ran with mode={mode}; only a training can be continued")
-    settings, now = _settings_of(run, "resume"), OmegaConf.structured(config)
-    own = OmegaConf.to_object(settings)
-    assert isinstance(own, ExperimentConfig)
-    for key in _settings(composed, given):
-        OmegaConf.update(settings, key, OmegaConf.select(now, key), merge=False)
+    settings, composed_settings = _load_settings(run, "resume"), OmegaConf.structured(config)
+    earlier = _to_experiment(settings)
+    for key in _list_overrides(composed, overridden):
+        OmegaConf.update(settings, key, OmegaConf.select(composed_settings, key), merge=False)
         restore_references(settings, key)
     settings.resume, settings.output_dir = str(run), str(run.absolute().parents[1])
     note_environment(settings)
-    found = OmegaConf.to_object(settings)
-    assert isinstance(found, ExperimentConfig)
-    if found.small != own.small:
-        raise CheckpointError(f"resume={run}: it cannot change its size: small was {own.small}, is {found.small}")
-    _refuse_finished(run, OmegaConf.structured(own), settings)
-    return found
+    merged = _to_experiment(settings)
+    if merged.small != earlier.small:
+        raise CheckpointError(f"resume={run}: it cannot change its size: small was {earlier.small}, is {merged.small}")
+    _refuse_finished(run, OmegaConf.structured(earlier), settings)
+    return merged
 
 
-def resumption(config: ExperimentConfig, composed: DictConfig, given: Set[str]) -> str | None:
-    """Say in a line where the settings of a continued run are from; None: no run is continued."""
+def resumption(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> str | None:
+    """Return a line with the origin of the settings of a resumed run; None: no run is resumed."""
     if config.resume is None:
         return None
-    but = ", ".join(_settings(composed, given))
-    return f"settings as in {config.resume}" + (f", but for {but}" if but else "")
+    return f"settings as in {config.resume}" + _format_exceptions(_list_overrides(composed, overridden))
 
 
 def settings_of_run(run: Path, key: str) -> ExperimentConfig:
-    """The settings that a run was made with, as they stand in its folder.
+    """Return the settings in the file of a run.
 
     Args:
-        run: Its folder.
-        key: The setting that names it, for messages.
+        run: Run directory.
+        key: Setting that names the run, for messages.
 
     Raises:
-        CheckpointError: They cannot be read.
+        CheckpointError: The settings cannot be read.
     """
-    found = OmegaConf.to_object(_settings_of(run, key))
-    assert isinstance(found, ExperimentConfig)
-    return found
+    return _to_experiment(_load_settings(run, key))
 
 
-def _settings_of(run: Path, key: str) -> Any:
-    """A run's file over the schema, so that it may lack what is newer."""
+def _to_experiment(settings: Any) -> ExperimentConfig:
+    config = OmegaConf.to_object(settings)
+    assert isinstance(config, ExperimentConfig)
+    return config
+
+
+def _load_settings(run: Path, key: str) -> Any:
+    """Return a run's file merged into the schema, so that it may lack newer settings."""
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
         raise CheckpointError(f"{key}={run}: model.name={name}: this family is not installed")
@@ -186,8 +194,8 @@ def _settings_of(run: Path, key: str) -> Any:
         if OmegaConf.is_dict(stored[group]):  # the settings of a mode that is not installed here
             del stored[group]
     if "name" in stored.logger:  # before several could be named at once
-        sink = stored.logger.pop("name")
-        stored.logger.report_to = [] if sink == "none" else [sink]
+        tracker = stored.logger.pop("name")
+        stored.logger.report_to = [] if tracker == "none" else [tracker]
     try:
         return OmegaConf.merge(settings, stored)
     except OmegaConfBaseException as error:
@@ -195,50 +203,48 @@ def _settings_of(run: Path, key: str) -> Any:
         raise CheckpointError(f"{key}={run}: its {CONFIG_FILE} is of another version: {problem}") from error
 
 
-def _settings(composed: DictConfig, given: Set[str]) -> Iterator[str]:
-    """Keys and groups of the configuration that the command line set, those of options for the whole run among them."""
-    known = {field.name for field in dataclasses.fields(experiment_schema())}
-    for key in sorted(given, key=lambda key: (key.count("."), key)):  # a group first, then single values of it
+def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]:
+    """Yield the keys and groups of the configuration that the command line sets, by itself or by an option."""
+    fields = {field.name for field in dataclasses.fields(experiment_schema())}
+    for key in sorted(overridden, key=lambda key: (key.count("."), key)):  # a group first, then single values of it
         root = key.partition(".")[0].partition("/")[0]
-        if root in _NOT_LAID_OVER:
+        if root in _NOT_MERGED:
             continue
-        if root in known:
+        if root in fields:
             yield key
         else:
-            yield from _set_by_option(composed, key)
+            yield from _list_keys_of_option(composed, key)
 
 
-def _set_by_option(composed: DictConfig, group: str) -> Iterator[str]:
-    """What an option sets that belongs to no group of the configuration, such as `debug=default`."""
+def _list_keys_of_option(composed: DictConfig, group: str) -> Iterator[str]:
+    """Yield the keys that an option for the whole run sets, such as `debug=default`."""
     hydra = composed.hydra if "hydra" in composed else HydraConfig.get()
     for source in hydra.runtime.config_sources:
         file = Path(source.path, group, f"{hydra.runtime.choices.get(group)}.yaml")
         if source.schema == "file" and file.is_file():
             option = from_yaml(file.read_text(encoding="utf-8")) or {}
-            chosen = (name for entry in option.pop("defaults", []) if isinstance(entry, dict) for name in entry)
-            yield from (name.removeprefix("override /") for name in chosen if not name.startswith("override /hydra"))
+            groups = (name for entry in option.pop("defaults", []) if isinstance(entry, dict) for name in entry)
+            yield from (name.removeprefix("override /") for name in groups if not name.startswith("override /hydra"))
             option.pop("hydra", None)
-            yield from _leaves(option)
+            yield from flat(option) if option else ()
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[str]:
-    if not isinstance(node, dict):
-        yield prefix[:-1]
-        return
-    for name, child in node.items():
-        yield from _leaves(child, f"{prefix}{name}.")
+def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
+    """Refuse to resume a finished run unless the command line changes its limits.
 
-
-def _refuse_finished(run: Path, own: Any, now: Any) -> None:
-    """A run that is at its end has nothing to continue, unless the command line says how it goes on."""
+    Args:
+        run: Run directory.
+        earlier: Settings in the run's file.
+        merged: The same with those of the command line.
+    """
     record = read_record(run)
     if record.get("status") != "finished" or record.get("stopped_because") is not None:
         return
-    if all(OmegaConf.select(own, key) == OmegaConf.select(now, key) for key in CONTINUE):
+    if all(OmegaConf.select(earlier, key) == OmegaConf.select(merged, key) for key in CONTINUE):
         pretrained = shlex.quote(format_override("model.pretrained", run / MODEL))
         command = str(record.get("command") or "")
-        started = "" if "resume=" in command else f"{command} "
+        prefix = "" if "resume=" in command else f"{command} "
         raise CheckpointError(
             f"resume={run}: this run is finished, there is nothing to continue; to train another from its weights: "
-            f"{started}{pretrained}"
+            f"{prefix}{pretrained}"
         )

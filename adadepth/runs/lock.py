@@ -1,4 +1,4 @@
-"""The lock of a run's folder: held by one process, and let go by the system when that ends, however it ends."""
+"""Lock of a run directory, which one process holds; the system releases it when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from adadepth.system.files import is_dead
 from adadepth.system.json_files import read_json
 
 LOCK = ".lock"
-_LAST_WORKERS_S = 10.0  # loader workers hold what their process held, and notice its death within five seconds
+_WORKER_TIMEOUT_S = 10.0  # loader workers inherit their process's lock, and notice its death within five seconds
 
 
 class _Owner(TypedDict):
-    """The process that holds a lock."""
+    """Process that holds a lock."""
 
     pid: int | str
     host: int | str
@@ -29,24 +29,24 @@ class _Owner(TypedDict):
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of a folder, whose file names process and host.
+    """Hold the lock of a directory, whose file names process and host.
 
     Raises:
-        CheckpointError: Its file is a link or a folder; a live process holds it, or one on another host did, which
-            cannot be asked from here.
+        CheckpointError: The file is a link or a folder; a live process holds the lock, or one on another host, whose
+            state is unknown here.
     """
     path = directory / LOCK
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise CheckpointError(f"{path}: must be a file of its own; delete it")
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=_LAST_WORKERS_S if _is_dead(_owner(path)) else 0)
+        lock.acquire(timeout=_WORKER_TIMEOUT_S if _is_dead(_read_owner(path)) else 0)
     except Timeout as error:
-        raise CheckpointError(f"{directory}: in use{_described(_owner(path))}") from error
+        raise CheckpointError(f"{directory}: in use{_describe(_read_owner(path))}") from error
     try:
-        owner = _owner(path)
+        owner = _read_owner(path)
         if owner.get("host", socket.gethostname()) != socket.gethostname():
-            raise CheckpointError(f"{directory}: in use{_described(owner)}; if that run is dead, delete {path}")
+            raise CheckpointError(f"{directory}: in use{_describe(owner)}; if that run is dead, delete {path}")
         path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         try:
             yield
@@ -57,13 +57,13 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def forget_elsewhere(directory: Path) -> None:
-    """Take the lock from a process on another host, which is known to be dead."""
-    if _owner(directory / LOCK).get("host", socket.gethostname()) != socket.gethostname():
+    """Remove the lock of a process on another host that is known to be dead."""
+    if _read_owner(directory / LOCK).get("host", socket.gethostname()) != socket.gethostname():
         (directory / LOCK).unlink(missing_ok=True)
 
 
-def _owner(path: Path) -> dict[str, Any]:
-    """Return what the file says of the process that holds it; nothing where it says something else."""
+def _read_owner(path: Path) -> dict[str, Any]:
+    """Return process and host of a lock file; empty if the file is damaged."""
     try:
         owner: dict[str, Any] = read_json(path, _Owner)
     except CheckpointError:
@@ -71,7 +71,7 @@ def _owner(path: Path) -> dict[str, Any]:
     return owner
 
 
-def _described(owner: dict[str, Any]) -> str:
+def _describe(owner: dict[str, Any]) -> str:
     return f" by process {owner['pid']} on {owner['host']}" if owner else " by another process"
 
 

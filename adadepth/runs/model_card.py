@@ -1,4 +1,4 @@
-"""The card of a saved model: what it is, how good and how deep it is, on what, and how to load it."""
+"""Model card of a saved model: family, results, depth, training data, and how to load it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.system.plain_yaml import from_yaml
 CARD = "README.md"
 _ROOT = Path(__file__).resolve().parents[2]
 _CITATION = "CITATION.cff"
-# What a class name ends in -> the hub's name for such a task.
+# Suffix of a class name -> the hub's name of its task.
 _TASKS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -30,9 +30,16 @@ _TASKS = {
     "ForMaskedLM": "fill-mask",
     "ForCausalLM": "text-generation",
 }
-_PREDICTED = ("text-classification", "token-classification", "fill-mask", "text-generation")
+_PIPELINE_TASKS = ("text-classification", "token-classification", "fill-mask", "text-generation")
 _NO_RESULT = ("runtime", "tokens_per_second")
-_UNTOLD = ("name", "pretrained", "base_model", "path", "evaluation_path", "test_path")  # told above, or paths
+_HIDDEN = (
+    "name",
+    "pretrained",
+    "base_model",
+    "path",
+    "evaluation_path",
+    "test_path",
+)  # elsewhere in the card, or paths
 _DEPTHS = {
     "halting/all/mean": "mean updates of a unit",
     "halting/all/median": "median",
@@ -43,30 +50,30 @@ _DEPTHS = {
 
 
 def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any], model: Any, first_set: str) -> Path:
-    """Write README.md of a model folder.
+    """Write README.md into a model folder and return its path.
 
     Args:
-        folder: With the saved model.
-        config: Of its run.
-        record: Of its run, with the final metrics.
-        model: What was saved.
+        folder: Folder of the saved model.
+        config: Configuration of its run.
+        record: Record of its run, with the final metrics.
+        model: The saved model.
         first_set: Name of the evaluation set that selected it.
     """
     metrics = record.get("final_metrics") or {}
     task = next((task for suffix, task in _TASKS.items() if type(model).__name__.endswith(suffix)), None)
-    named = config.model.pretrained or getattr(config.model, "base_model", None)
-    source = named if _is_hub_name(named) else None  # a path says nothing to others
+    base = config.model.pretrained or getattr(config.model, "base_model", None)
+    source = base if _is_hub_name(base) else None  # a local path means nothing elsewhere
     data = ModelCardData(
         model_name=config.name,
-        license=_citation()["license"].lower(),
+        license=_read_citation()["license"].lower(),
         library_name="adadepth",
         pipeline_tag=task,
         base_model=source,
-        datasets=_datasets(config) or None,
+        datasets=_list_hub_datasets(config) or None,
         tags=["adadepth", "adaptive-depth", config.model.name],
-        eval_results=list(_results(config, record, task or str(config.task), first_set)) or None,
+        eval_results=list(_list_results(config, record, task or str(config.task), first_set)) or None,
     )
-    text = _template().render(
+    text = _load_template().render(
         name=config.name,
         family=config.model.name,
         unit=model.depth_unit,
@@ -75,25 +82,27 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
         source=source,
         seed=config.seed,
         data=config.dataset.name,
-        predicts=task in _PREDICTED,
+        predicts=task in _PIPELINE_TASKS,
         scores=[(result.dataset_split, result.metric_type, result.metric_value) for result in data.eval_results or []],
         depths=[(name, metrics[key]) for key, name in _DEPTHS.items() if key in metrics],
-        work=[(key.removeprefix("cost/"), value) for key, value in metrics.items() if _is_work(key, value)],
-        settings=_settings(config),
+        work=[(key.removeprefix("cost/"), value) for key, value in metrics.items() if _is_model_cost(key, value)],
+        settings=_select_settings(config),
         versions=record.get("versions") or {},
-        citation=_citation(),
-        papers=[_paper(reference) for reference in _citation()["references"]],
+        citation=_read_citation(),
+        papers=[_format_paper(reference) for reference in _read_citation()["references"]],
         card=data.to_yaml(),
     )
     text = told_within(text)
-    ModelCard(text)  # what is no card ends here, and not on the hub
+    ModelCard(text)  # raises an error for an invalid card here, not on the hub
     path = folder / CARD
     write_atomic(path, text)
     return path
 
 
-def _results(config: ExperimentConfig, record: Mapping[str, Any], task: str, first_set: str) -> Iterator[EvalResult]:
-    """Every metric of every evaluated set: `eval/` is the first one, which selected the model."""
+def _list_results(
+    config: ExperimentConfig, record: Mapping[str, Any], task: str, first_set: str
+) -> Iterator[EvalResult]:
+    """Yield every metric of every evaluated set; `eval/` is the first one, which selected the model."""
     hub = getattr(getattr(config.dataset, "hub", None), "path", None)
     for key, value in (record.get("final_metrics") or {}).items():
         kind, _, metric = key.partition("/")
@@ -110,29 +119,30 @@ def _results(config: ExperimentConfig, record: Mapping[str, Any], task: str, fir
         )
 
 
-def _is_work(key: str, value: Any) -> bool:
-    """Whether a metric says what the model costs; how its evaluation ran does not."""
-    as_run = ("cost/executed_", "cost/dense_")
-    return key.startswith("cost/") and not key.startswith(as_run) and isinstance(value, int | float)
+def _is_model_cost(key: str, value: Any) -> bool:
+    """Return whether a metric is a cost of the model, not of the execution of its evaluation."""
+    is_execution = key.startswith(("cost/executed_", "cost/dense_"))
+    return key.startswith("cost/") and not is_execution and isinstance(value, int | float)
 
 
-def _settings(config: ExperimentConfig) -> dict[str, str]:
-    """What tells this training from others, group by group, as its command would say it."""
+def _select_settings(config: ExperimentConfig) -> dict[str, str]:
+    """Return the settings that distinguish this training, by the keys of its command."""
     groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer", "budget")}
     return {
         f"{group}.{name}": str(as_written(unresolved(value, f"{group}.{name}")))
         for group, settings in groups.items()
         for name, value in without_neutral(type(settings), telling(settings)).items()
-        if name not in _UNTOLD and not isinstance(value, dict | list)
+        if name not in _HIDDEN and not isinstance(value, dict | list)
     }
 
 
-def _datasets(config: ExperimentConfig) -> list[str]:
-    """The names of its data on the hub."""
+def _list_hub_datasets(config: ExperimentConfig) -> list[str]:
+    if str(getattr(config.dataset, "source", "")) != "hub":
+        return []
     hub = getattr(config.dataset, "hub", None)
     entries = hub if isinstance(hub, list) else [{"path": getattr(hub, "path", None)}]
     names = dict.fromkeys(entry.get("path") for entry in entries)
-    return [name for name in names if _is_hub_name(name)] if str(getattr(config.dataset, "source", "")) == "hub" else []
+    return list(filter(_is_hub_name, names))
 
 
 def _is_hub_name(name: str | None) -> TypeGuard[str]:
@@ -140,27 +150,27 @@ def _is_hub_name(name: str | None) -> TypeGuard[str]:
 
 
 @cache
-def _citation() -> dict[str, Any]:
-    """CITATION.cff of the repository, or the one that a wheel holds."""
-    places = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
-    found: dict[str, Any] = from_yaml(next(filter(Path.is_file, places)).read_text(encoding="utf-8"))
-    return found
+def _read_citation() -> dict[str, Any]:
+    """Return CITATION.cff of the repository, or that of a wheel."""
+    paths = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
+    citation: dict[str, Any] = from_yaml(next(filter(Path.is_file, paths)).read_text(encoding="utf-8"))
+    return citation
 
 
-def _paper(reference: Mapping[str, Any]) -> str:
+def _format_paper(reference: Mapping[str, Any]) -> str:
     authors = ", ".join(author["family-names"] for author in reference["authors"])
-    places = [reference.get("doi"), *(each["value"] for each in reference.get("identifiers", []))]
-    place = next(filter(None, places), "")
-    return f"{authors} ({reference['year']}). {reference['title']}. {place}. {reference.get('notes', '')}".rstrip()
+    identifiers = [reference.get("doi"), *(entry["value"] for entry in reference.get("identifiers", []))]
+    identifier = next(filter(None, identifiers), "")
+    return f"{authors} ({reference['year']}). {reference['title']}. {identifier}. {reference.get('notes', '')}".rstrip()
 
 
-def _words(text: object) -> str:
-    """A name or value of the user's as plain words of one line: no markup, no further cell of a table."""
+def _escape_markup(text: object) -> str:
+    """Return a user's name or value as plain words in one line, without markup or marks of a table."""
     return re.sub(r"([\\`*\[\]<>#|&])", r"\\\1", " ".join(str(text).split()))
 
 
-def _template() -> Any:
+def _load_template() -> Any:
     loader = PackageLoader("adadepth.runs")
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["words"] = _words
+    environment.filters["words"] = _escape_markup
     return environment.get_template(f"{CARD}.j2")

@@ -1,4 +1,4 @@
-"""How this program was started, and commands for the same program that a person can copy."""
+"""Commands of this program that a user can copy: the present one, and those that continue or evaluate a run."""
 
 import shlex
 import shutil
@@ -14,116 +14,110 @@ from omegaconf import OmegaConf
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.overrides import format_override
 
-# What an evaluation takes from the command line of its training: the data, the tokenizer and the model's own settings
-# it takes from the run. A choice of the model says the family.
-_OF_TRAINER = ("trainer.precision", "trainer.use_cpu", "trainer.per_device_eval_batch_size")
-_OF_FILES = ("optimise", "predictions", "output_dir")
-_KEPT = ("model", "task", "trainer", *_OF_TRAINER, "runtime", *_OF_FILES, "debug", "small")
-
+# Overrides of a training that its evaluation repeats. The data, the tokenizer and the model's settings are in the run;
+# the option of the model names the family.
+_TRAINER_KEYS = ("trainer.precision", "trainer.use_cpu", "trainer.per_device_eval_batch_size")
+_FILE_KEYS = ("optimise", "predictions", "output_dir")
+_REPEATED = ("model", "task", "trainer", *_TRAINER_KEYS, "runtime", *_FILE_KEYS, "debug", "small")
 
 _CHOICES: list[str] = []
 
 
 def note_choices(lines: Iterable[str]) -> None:
-    """Note what was chosen for the command line of this process, a line each, in place of what was noted before."""
+    """Store the lines of automatic settings of this process, in place of earlier ones."""
     _CHOICES[:] = lines
 
 
 def noted_choices() -> list[str]:
-    """Return what `note_choices` noted."""
+    """Return the lines that `note_choices` stored."""
     return list(_CHOICES)
 
 
 def program() -> list[str]:
-    """The words that start this program as it was started: `adadepth`, `python -m adadepth` or that with run.py."""
-    given = Path(sys.argv[0])
-    if given.name == "run.py":
-        return ["python", str(given)]
-    if given.name != "adadepth":  # started as a module, or by a launcher of jobs
+    """Return the words that started this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
+    path = Path(sys.argv[0])
+    if path.name == "run.py":
+        return ["python", str(path)]
+    if path.name != "adadepth":  # started as a module, or by a launcher of jobs
         return ["python", "-m", "adadepth"]
-    is_found = (found := shutil.which(given.name)) is not None and Path(found).resolve() == given.resolve()
-    return [given.name if is_found else str(given)]
+    script = shutil.which(path.name)
+    return [path.name if script is not None and Path(script).resolve() == path.resolve() else str(path)]
 
 
 def own_command() -> str:
-    """What repeats this run; of a job of a sweep, that job alone."""
+    """Return the command that repeats this run; for a job of a sweep, that job alone."""
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return shlex.join([*program(), *sys.argv[1:]])
-    overrides = (each for each in _given_overrides() if _key(each) != "sweep")
-    return shlex.join([*_root(HydraConfig.get().job.config_name or ""), *overrides])
+    overrides = (override for override in _read_overrides() if _get_key(override) != "sweep")
+    return shlex.join([*_start_command(HydraConfig.get().job.config_name or ""), *overrides])
 
 
 def checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
-    """Return the words of what reads the best checkpoint of a training from the same working directory.
+    """Return the words of a command that reads the best checkpoint of a training, from the same working directory.
 
     Args:
-        config: Of the training.
-        run: Its folder, or `latest`.
-        mode: What is done with the checkpoint.
-        overrides: Further ones.
+        config: Configuration of the training.
+        run: Run directory, or `latest`.
+        mode: Mode of the command.
+        overrides: Additional overrides.
     """
-    has_given = HydraConfig.initialized()
-    given = _given_overrides() if has_given else []
-    kept = [each for each in given if _is_kept(_key(each))]
-    if config.seeds > 1 or any(_key(each) in ("seed", "seeds") for each in given):
-        kept.append(f"seed={config.seed}")
-    root = (HydraConfig.get().job.config_name if has_given else None) or config.name
-    return [*_root(root), f"mode={mode}", format_override("checkpoint", run), *kept, *overrides]
+    is_command = HydraConfig.initialized()
+    current = _read_overrides() if is_command else []
+    repeated = [override for override in current if _is_repeated(_get_key(override))]
+    if config.seeds > 1 or any(_get_key(override) in ("seed", "seeds") for override in current):
+        repeated.append(f"seed={config.seed}")
+    name = (HydraConfig.get().job.config_name if is_command else None) or config.name
+    return [*_start_command(name), f"mode={mode}", format_override("checkpoint", run), *repeated, *overrides]
 
 
 def training_command(*overrides: str) -> list[str] | None:
-    """Return the words of what trains as this program was told to, but for some overrides; None where it was not told.
+    """Return the words of a command that trains like the present one with other overrides; None without a command.
 
     Args:
-        overrides: Take the place of those of the same keys. One run goes on with none that was begun before.
+        overrides: Overrides that replace those of the same keys. The command starts a new run.
     """
     if not HydraConfig.initialized():
         return None
-    replaced = {"resume", "sweep", "rival_of", *map(_key, overrides)}
-    kept = [override for override in _given_overrides() if _key(override) not in replaced]
-    return [*_root(HydraConfig.get().job.config_name or ""), *kept, *overrides]
+    replaced = {"resume", "sweep", "rival_of", *map(_get_key, overrides)}
+    repeated = [override for override in _read_overrides() if _get_key(override) not in replaced]
+    return [*_start_command(HydraConfig.get().job.config_name or ""), *repeated, *overrides]
 
 
 def is_given(key: str) -> bool:
-    """Return whether the command line sets a key or chooses of a group."""
+    """Return whether the command line sets a key or an option of a group."""
     return key in overridden_keys()
 
 
 def overridden_keys() -> list[str]:
-    """Return the groups and keys that the command line sets, as they were given."""
-    return [_key(each.lstrip("~")) for each in _given_overrides()] if HydraConfig.initialized() else []
+    """Return the groups and keys that the command line sets, in its order."""
+    return [_get_key(override.lstrip("~")) for override in _read_overrides()] if HydraConfig.initialized() else []
 
 
 def continuation_command(run: Path) -> str:
-    """Write what continues a training from the same working directory; all its settings are in its folder.
+    """Return the command that resumes a training, from the same working directory; its settings are in its directory.
 
     Args:
-        run: Its folder.
+        run: Run directory.
     """
     return shlex.join([*program(), format_override("resume", run)])
 
 
-def _given_overrides() -> list[str]:
-    """Return the overrides of this job as they were written: Hydra resolves references to the environment in them."""
-    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    return list(map(str, given))
+def _read_overrides() -> list[str]:
+    """Return the overrides of this job with their references to the environment, which Hydra would resolve."""
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return list(map(str, overrides))
 
 
-def _is_kept(key: str) -> bool:
-    return key in _KEPT or key.startswith("runtime.")
+def _is_repeated(key: str) -> bool:
+    return key in _REPEATED or key.startswith("runtime.")
 
 
-def _key(override: str) -> str:
+def _get_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+")
 
 
-def _root(name: str) -> list[str]:
-    """The program with the configuration, and with the user's folder of YAML files where there is one."""
-    return [*program(), *(word for path in _own_folders() for word in ("--config-dir", path)), "--config-name", name]
-
-
-def _own_folders() -> Iterable[str]:
-    if HydraConfig.initialized():
-        sources = HydraConfig.get().runtime.config_sources
-        return [source.path for source in sources if source.provider == "command-line"]
-    return []
+def _start_command(name: str) -> list[str]:
+    """Return the program with a configuration, and with the user's folder of YAML files if there is one."""
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    folders = [source.path for source in sources if source.provider == "command-line"]
+    return [*program(), *(word for folder in folders for word in ("--config-dir", folder)), "--config-name", name]
