@@ -39,7 +39,7 @@ _HIDDEN = (
     "path",
     "evaluation_path",
     "test_path",
-)  # elsewhere in the card, or paths
+)  # in the card, or paths
 _DEPTHS = {
     "halting/all/mean": "mean updates of a unit",
     "halting/all/median": "median",
