@@ -269,7 +269,6 @@ EXEMPT = {
     "dataset.held_out=0.1 'dataset.evaluation_splits=[{}]'": "a table of the user's",
     "mode=serve asks it about whole examples": "a text of the user's",
     "no matched baseline (baseline=none)": "says what was given",
-    "text='": "quotes the user's own text",
     "text={}": "a command of the page: tests/contrib/serve/test_showing.py runs it",
     "new_tokens={}": "a command of the page: tests/contrib/serve/test_showing.py runs it",
     "mode=evaluate reads the examples": "what a command of the page does",
