@@ -32,7 +32,7 @@ from adadepth.cli.help import register_key_help
 from adadepth.cli.hints import explain
 from adadepth.cli.hydra_keys import close_hydra_keys
 from adadepth.cli.validation import checked
-from adadepth.runs.inheritance import inheritance, resumption
+from adadepth.runs.inheritance import describe_inheritance, resumption
 from adadepth.runs.program import note_choices, noted_choices
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.interpolations import told_within
@@ -57,7 +57,7 @@ def run_job(composed: DictConfig) -> float | None:
         with activity("checking the configuration"):
             config = checked(composed)
         given = given_keys(composed)
-        line = inheritance(composed, given) or resumption(config, composed, given)
+        line = describe_inheritance(composed, given) or resumption(config, composed, given)
         if is_first_process():
             for told in filter(None, [line, *noted_choices()]):
                 say(told)

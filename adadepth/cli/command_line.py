@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from adadepth.cli.composition import check_yaml
-from adadepth.cli.help import about, usage, versions
+from adadepth.cli.help import describe_topic, format_usage, format_versions
 from adadepth.cli.hints import known_configs, published_configs
 from adadepth.cli.python_values import from_python
 from adadepth.errors import ConfigError, nearest
@@ -56,7 +56,7 @@ def arguments(words: list[str]) -> list[str]:
         if any(_names_latest(override) for override in overrides):
             raise ConfigError("latest: the newest run of a configuration, which --config-name says")
         raise ConfigError(_format_missing_config(options))
-    return options + [expand_preset(override, config_name(options)) for override in overrides]
+    return options + [expand_preset(override, parse_config_name(options)) for override in overrides]
 
 
 def expand_preset(override: str, config_name: str | None) -> str:
@@ -79,7 +79,7 @@ def expand_preset(override: str, config_name: str | None) -> str:
     return "preset=" + ",".join(f"paper/{config_name}" if preset == "paper" else preset for preset in presets)
 
 
-def config_name(words: Sequence[str]) -> str | None:
+def parse_config_name(words: Sequence[str]) -> str | None:
     """Return the name after ``--config-name``, or after its equals sign; None without that flag."""
     name = _parse_options(words)[0].config_name
     return None if name is None else str(name).removesuffix(".yaml")
@@ -105,11 +105,11 @@ def help_text(words: list[str]) -> str | None:
     """Return the text for ``--help [GROUP|EXPERIMENT|KEY]`` or ``--version``; None with a configuration or neither."""
     options, rest = _parse_options(words)
     if options.version:
-        return versions()
+        return format_versions()
     if options.help and "=" not in options.help:
-        return about(options.help, folders())
+        return describe_topic(options.help, folders())
     is_usage = not rest and not options.help and options.config_name is None and (options.help == "" or not words)
-    return usage(folders()) if is_usage else None
+    return format_usage(folders()) if is_usage else None
 
 
 def folders() -> list[Path]:

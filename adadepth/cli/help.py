@@ -47,7 +47,7 @@ Further help:
 """
 
 
-def usage(folders: Sequence[Path]) -> str:
+def format_usage(folders: Sequence[Path]) -> str:
     """Return how to run, every mode and every experiment in a line, and every group with its options."""
     experiments = _format_table({name: _read_comment(path) for name, path in _find_files(folders).items()})
     groups = "\n".join(
@@ -61,13 +61,13 @@ def usage(folders: Sequence[Path]) -> str:
     )
 
 
-def versions() -> str:
+def format_versions() -> str:
     """Return the versions of adadepth and of the packages that decide its results."""
     packages = (f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "hydra-core"))
     return f"adadepth {__version__}\n{', '.join(packages)}, Python {platform.python_version()}\n"
 
 
-def about(name: str, folders: Sequence[Path]) -> str:
+def describe_topic(name: str, folders: Sequence[Path]) -> str:
     """Return the help of a group, an experiment or a key.
 
     Raises:

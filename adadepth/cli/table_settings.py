@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.cli.command_line import config_name, is_override
+from adadepth.cli.command_line import parse_config_name, is_override
 from adadepth.data.cache import cache_root
 from adadepth.data.labelled.classes import is_numeric, label_text
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
@@ -115,7 +115,7 @@ def add_table_settings(words: Sequence[str]) -> list[str]:
 
 def _read_command(words: Sequence[str]) -> _Command | None:
     """Return the overrides and the table of a command line; None: it trains on no table, or Hydra will refuse it."""
-    if config_name(words) != _CONFIGURATION:
+    if parse_config_name(words) != _CONFIGURATION:
         return None
     try:
         overrides = OverridesParser.create().parse_overrides(list(filter(is_override, words)))

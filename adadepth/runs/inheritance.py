@@ -64,7 +64,7 @@ def with_inherited(composed: DictConfig, overridden: Set[str]) -> DictConfig:
     return inheriting
 
 
-def inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
+def describe_inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
     """Return a line with the groups that `with_inherited` takes from a run; None: it takes none."""
     if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(overridden, run))):
         return None

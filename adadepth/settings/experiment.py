@@ -329,15 +329,15 @@ MODES_GROUP = "adadepth.modes"
 class Mode(StrEnum):
     """Names of the modes of the core, which `adadepth.settings.modes` describes, and of installed modes."""
 
-    _ignore_ = ["installed"]
+    _ignore_ = ["plugin"]
     train = "train"
     evaluate = "evaluate"
     predict = "predict"
     probe = "probe"
     report = "report"
-    for installed in installed_names(MODES_GROUP):
-        if installed not in vars():
-            vars()[installed] = installed
+    for plugin in installed_names(MODES_GROUP):
+        if plugin not in vars():
+            vars()[plugin] = plugin
 
 
 _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
