@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.cli.command_line import parse_config_name, is_override
+from adadepth.cli.command_line import is_override, parse_config_name
 from adadepth.data.cache import cache_root
 from adadepth.data.labelled.classes import is_numeric, label_text
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
