@@ -67,8 +67,8 @@ def _refuse(problems: Iterable[str]) -> None:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        out_of_range, check_largest_sizes, _check_task, check_prediction, check_halting_stage, check_settings_of_family,
-        check_budget,
+        out_of_range, check_largest_sizes, _check_task, check_prediction, check_halting_stage,
+        check_settings_of_family, check_budget,
         *((check_data,) if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing,
         check_trainer, _check_mode, _check_reports, _check_exit_rules, _check_baseline, _check_seeds, _check_names,
         _check_trackers,
