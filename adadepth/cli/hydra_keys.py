@@ -4,7 +4,7 @@ Hydra instantiates what its settings name, sets up Python's logging by them and 
 Launchers write theirs into a script that a shell runs. A YAML file that somebody hands on must run nothing by that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
 from typing import Any
@@ -121,7 +121,8 @@ def _resolved_leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
     if not OmegaConf.is_config(node):
         yield key, node
         return
-    for name in node if isinstance(node, DictConfig) else range(len(node)):
+    names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
+    for name in names:
         if OmegaConf.is_missing(node, name):
             continue
         try:
