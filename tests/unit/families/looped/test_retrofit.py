@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_classifier, build_language_model, load_model
-from adadepth.families.looped.retrofit import select_layers, retrofit
+from adadepth.families.looped.retrofit import retrofit, select_layers
 from tests.configs.support import configured
 
 PIECES, LENGTH, LAYERS = 53, 9, 6
