@@ -100,18 +100,6 @@ def step_macs(config: TrmConfig) -> float:
     return config.applications * config.num_layers * block_macs(config) + heads
 
 
-def price_puzzles(config: TrmConfig, trace: DepthTrace) -> Work:
-    """Return the multiply-accumulates of a traced batch; rows that have exited are not computed."""
-    step, updates, ran = step_macs(config), trace.updates.double(), trace.executed
-    computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
-    return Work(
-        executed=step * computed.to(updates),
-        dense=step * len(updates) * updates.max(),
-        adaptive=step * updates.sum(),
-        full=step * len(updates) * updates.new_tensor(trace.max_updates),
-    )
-
-
 # Contents of the slots in training, empty before the first step: answer, reasoning (B, S, D); input_ids, labels (B, L);
 # steps int64, halted bool, puzzle_kinds (B,).
 Carry = dict[str, Tensor]
@@ -403,8 +391,15 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return numbers
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_puzzles`."""
-        return price_puzzles(self.config, trace)
+        """Return the multiply-accumulates of a traced batch; rows that have exited are not computed."""
+        step, updates, ran = step_macs(self.config), trace.updates.double(), trace.executed
+        computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
+        return Work(
+            executed=step * computed.to(updates),
+            dense=step * len(updates) * updates.max(),
+            adaptive=step * updates.sum(),
+            full=step * len(updates) * updates.new_tensor(trace.max_updates),
+        )
 
     @property
     def vocabulary_size(self) -> int:
