@@ -120,7 +120,7 @@ class Family:
             `adadepth.families.adalayers.base.build_on_base`.
         published: Types of other people's models whose folders its configuration and its heads read as they are.
         adopts: Makes a model of the layers of a pretrained decoder that is of no family; called like
-            `adadepth.families.looped.retrofit.adopted`. None: such a checkpoint is refused.
+            `adadepth.families.looped.retrofit.build_from_decoder`. None: such a checkpoint is refused.
         text: How its language model reads text, `Kind.reading` of the data that it trains on; see there.
         settle: What the training text decides of the settings, before a language model is built: called like
             `adadepth.families.par_xl.configuration.settle_cutoffs`.

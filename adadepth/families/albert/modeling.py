@@ -38,9 +38,9 @@ class PlainAlbertModel(OneBlock, AlbertModel):
 
 
 class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlbert, AlbertForSequenceClassification):
-    """The classifier of transformers, whose checkpoints it reads and writes; a sequence gets `num_hidden_layers` updates.
+    """The classifier of transformers, whose checkpoints it reads and writes.
 
-    It can start from ACT-ALBERT checkpoints, too.
+    A sequence gets `num_hidden_layers` updates. The model can start from ACT-ALBERT checkpoints, too.
     """
 
     config: AlbertConfig

@@ -111,7 +111,7 @@ class _KeyValueRecorder:
     """A cache that records a layer's keys and values and stops its forward pass there."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.keys_and_values = keys, values
+        self.recorded = keys, values
         raise _StopForward
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -132,7 +132,7 @@ def keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positi
         try:
             layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=recorder)
         except _StopForward:
-            results.append(recorder.keys_and_values)
+            results.append(recorder.recorded)
     assert len(results) == len(layers), "a layer cached no keys and values"
     return results
 

@@ -110,7 +110,7 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
     """Loop until all units have exited, or through all loops if these are read or later tokens will attend to them.
 
     A rule decides on states that do not depend on it: a unit that has exited goes on for the others, unless the policy
-    of the cache stops it (`compaction`).
+    of the cache stops it (token compaction).
     """
     rule, steps = reading.rule, run.loops
     last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.all_loops else steps

@@ -213,7 +213,7 @@ FAMILY = Family(
     ),
     depth="num_loops",
     published=("ouro", "huginn_raven"),
-    adopts="adadepth.families.looped.retrofit:adopted",
+    adopts="adadepth.families.looped.retrofit:build_from_decoder",
     text="blocks",
     checks=("adadepth.families.looped.family:check_looped",),
 )

@@ -478,7 +478,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
 
 
 class _Classifier(LoopedTaskModel):
-    """A linear head on units of a text, read after every loop."""
+    """A linear head on units of a text, read after every loop: the base class of classifiers."""
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
@@ -526,19 +526,6 @@ class _Classifier(LoopedTaskModel):
             output.logits = self.score(results.at_exit).float()
         return run, output
 
-    def _add_loss(
-        self, output: LoopedOutput, losses: Tensor, weights: Tensor, num_targets: Mapping[str, Tensor] | None
-    ) -> None:
-        """Set the loss from the losses of the loops, (K, n); n is 1 where the last loop alone was read."""
-        terms = objective_terms(self.config, losses, output.halting_logits, weights)
-        output.loss, output.loss_parts = combine_terms(terms, num_targets)
-
-
-class LoopedForSequenceClassification(_Classifier):
-    """A classifier or regressor of texts, read at their last token; the unit of depth is the text."""
-
-    depth_unit: DepthUnit = "sequence"
-
     @can_return_tuple
     def forward(
         self,
@@ -555,23 +542,55 @@ class LoopedForSequenceClassification(_Classifier):
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> LoopedOutput:
-        """Predict; labels follow `problem_type_of`, the other arguments are those of `LoopedForCausalLM.forward`."""
+        """Predict; the arguments are those of `LoopedForCausalLM.forward`.
+
+        Labels of texts follow `problem_type_of`, those of tokens are classes (B, T), negative where there is none.
+        """
         real = _find_real_inputs(input_ids, attention_mask, inputs_embeds)
-        rows, length = real.shape
-        last = length - 1 - real.flip(1).long().argmax(dim=1)
-        slots = torch.arange(rows, device=real.device) * length + last
+        slots = self._find_slots(real)
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
         call = LoopOptions(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
         run, output = self._read(inputs, slots, call, labels)
-        exits = _unwrap(output.exit_steps)
-        output.trace = self._trace(exits, torch.ones_like(slots, dtype=torch.bool), run, real.sum(dim=1))
         if labels is not None:
-            read = output.step_logits if output.step_logits is not None else _unwrap(output.logits).unsqueeze(1)
-            losses, _ = step_losses(self.config, read, labels)
-            ones = torch.ones_like(losses[:, 0])
-            weights = target_weights(self.config, labels) if problem_type_of(self.config, labels) == CLASSES else ones
-            self._add_loss(output, losses, weights, num_targets)
+            # One column, the logits at exit, if the last loop alone was read.
+            readings = output.step_logits if output.step_logits is not None else _unwrap(output.logits).unsqueeze(1)
+            losses, weights = self._compute_losses(readings, labels, slots)
+            terms = objective_terms(self.config, losses, output.halting_logits, weights)
+            output.loss, output.loss_parts = combine_terms(terms, num_targets)
+        self._complete(output, run, real, slots)
         return output
+
+    def _find_slots(self, real: Tensor) -> Tensor:
+        """Return b T + t of the K units, int64 (K,), from which tokens are no padding, (B, T)."""
+        raise NotImplementedError
+
+    def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return losses (K, n) of the logits (K, n, C), and the weights of the units, (K,)."""
+        raise NotImplementedError
+
+    def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:
+        """Set what depends on the kind of unit in an output."""
+        raise NotImplementedError
+
+
+class LoopedForSequenceClassification(_Classifier):
+    """A classifier or regressor of texts, read at their last token; the unit of depth is the text."""
+
+    depth_unit: DepthUnit = "sequence"
+
+    def _find_slots(self, real: Tensor) -> Tensor:
+        rows, length = real.shape
+        last = length - 1 - real.flip(1).long().argmax(dim=1)
+        return torch.arange(rows, device=real.device) * length + last
+
+    def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        losses, _ = step_losses(self.config, readings, labels)
+        has_classes = problem_type_of(self.config, labels) == CLASSES
+        return losses, target_weights(self.config, labels) if has_classes else torch.ones_like(losses[:, 0])
+
+    def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:
+        valid = torch.ones_like(slots, dtype=torch.bool)
+        output.trace = self._trace(_unwrap(output.exit_steps), valid, run, real.sum(dim=1))
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Count the texts with a label, for every part of the loss."""
@@ -585,39 +604,20 @@ class LoopedForSequenceClassification(_Classifier):
 class LoopedForTokenClassification(_Classifier):
     """A classifier of tokens, each of which sees those before it."""
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_targets: Mapping[str, Tensor] | None = None,
-        num_loops: int | None = None,
-        initial_state: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        exit_rule: str | ExitRule | None = None,
-        run_all_steps: bool | None = None,
-        generator: torch.Generator | None = None,
-    ) -> LoopedOutput:
-        """Predict; labels are (B, T), negative where there is none, all else as in `LoopedForCausalLM.forward`."""
-        real = _find_real_inputs(input_ids, attention_mask, inputs_embeds)
-        slots = real.flatten().nonzero().squeeze(1)
-        inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
-        call = LoopOptions(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
-        run, output = self._read(inputs, slots, call, labels)
+    def _find_slots(self, real: Tensor) -> Tensor:
+        return real.flatten().nonzero().squeeze(1)
+
+    def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        targets = labels.flatten()[slots]
+        losses, _ = class_losses(readings, targets)
+        return losses, target_weights(self.config, targets)
+
+    def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:
         exits = torch.zeros_like(real, dtype=torch.int64).view(-1).index_copy(0, slots, _unwrap(output.exit_steps))
         output.unit_slots, output.trace = slots, self._trace(exits.view_as(real), real, run)
-        assert output.logits is not None
-        if labels is not None:
-            targets = labels.flatten()[slots]
-            read = output.step_logits if output.step_logits is not None else _unwrap(output.logits).unsqueeze(1)
-            losses, _ = class_losses(read, targets)
-            self._add_loss(output, losses, target_weights(self.config, targets), num_targets)
-        table = output.logits.new_zeros((real.numel(), output.logits.shape[-1]))
-        output.logits = table.index_copy(0, slots, output.logits).view(*real.shape, -1)
-        return output
+        logits = _unwrap(output.logits)
+        table = logits.new_zeros((real.numel(), logits.shape[-1]))
+        output.logits = table.index_copy(0, slots, logits).view(*real.shape, -1)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Count the tokens with a label, for every part of the loss."""

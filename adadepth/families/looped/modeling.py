@@ -52,10 +52,6 @@ from adadepth.halting.trace import DepthUnit
 # ---- Layers: attention and a gated feed-forward layer, with norms before, behind or around them
 
 
-class RMSNorm(nn.RMSNorm):
-    """u / sqrt(mean u^2 + eps) * w over the last dimension."""
-
-
 def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
     width = config.width_of_head
@@ -172,8 +168,8 @@ class LoopedLayer(nn.Module):
         return summed
 
 
-def _build_norm(config: LoopedConfig) -> RMSNorm:
-    return RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+def _build_norm(config: LoopedConfig) -> nn.RMSNorm:
+    return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class LoopedHaltingUnit(nn.Linear):

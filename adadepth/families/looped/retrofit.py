@@ -29,7 +29,7 @@ _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole
 _COMPARED = 8  # tokens of the comparison
 
 
-def kept_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
+def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
     """Return the numbers of the layers that a looped model takes from a decoder.
 
     Raises:
@@ -68,7 +68,7 @@ def retrofit(
         CheckpointError: If its layers, one after the other, are not all that it computes.
     """
     decoder: Any = _load_decoder(source) if isinstance(source, str) else source
-    numbers = kept_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
+    numbers = select_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
     base = _reduce_config(decoder.config, numbers)
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = LoopedConfig(
@@ -93,7 +93,7 @@ def _load_decoder(source: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(source)
 
 
-def adopted(
+def build_from_decoder(
     model_class: Any,
     settings: LoopedSettings,
     source: PreTrainedConfig,

@@ -1,4 +1,4 @@
-"""The configurations of models that ponder: PonderALBERT's, and the recurrent network's."""
+"""The configurations of PonderALBERT and of the recurrent network of PonderNet."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from adadepth.settings.declaration import at_least, setting
 
 @strict
 class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
-    """ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021), on the first two tokens.
+    """The configuration of ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021).
 
     The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
     2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`, `kl_direction=prior_posterior`,
     `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
     """
 
-    # The settings of `PonderAlbertSettings`, which say what they mean; with what a file without them means.
+    # The settings of `PonderAlbertSettings`, which documents them, with the values of a file that lacks them.
     prior: str = "geometric"
     target_halt_probability: int | float = 0.1
     kl_penalty_factor: int | float = 0.01
@@ -43,17 +43,17 @@ class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
 
     @property
     def cls_tokens(self) -> int:
-        """How many [CLS] a text begins with."""
+        """The number of [CLS] at the start of a text."""
         return 2 if self.readout == "tokens" else 1
 
 
 @strict
 class PonderRnnConfig(FamilyConfig, settings=PonderRnnSettings):
-    """A recurrent network that ponders over one vector (Banino et al. 2021, section 3.1)."""
+    """The configuration of a recurrent network that ponders over one vector (Banino et al. 2021, section 3.1)."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
 
-    # The settings of `PonderRnnSettings`, which say what they mean; with what a file without them means.
+    # The settings of `PonderRnnSettings`, which documents them, with the values of a file that lacks them.
     prior: str = "geometric"
     target_halt_probability: int | float = 0.1
     kl_penalty_factor: int | float = 0.01

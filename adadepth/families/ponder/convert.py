@@ -1,4 +1,4 @@
-"""Reading the checkpoints of the reference PonderALBERT."""
+"""Conversion of the checkpoints of the reference PonderALBERT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adadepth.errors import CheckpointError, nearest
 from adadepth.families.shared.albert.convert import LEGACY_BUFFER
 
 _FIRST_NORM = "albert_layer.LayerNorm"
-# Part of the reference classifier -> what precedes it here.
+# Part of the reference classifier -> prefix of its name here.
 _PARTS = {
     "embeddings": "albert.",
     "embedding_hidden_mapping_in": "albert.encoder.",
@@ -21,7 +21,7 @@ _PARTS = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """The reference classifier keeps the encoder's parts at the top; it has no pooler."""
+    """Rename the weights of the reference classifier, which has the encoder's parts at the top, and no pooler."""
     converted = {}
     for name, weight in state_dict.items():
         if name == LEGACY_BUFFER:

@@ -1,4 +1,4 @@
-"""The settings of PonderALBERT and PonderNet's cell, and what is known of both before torch is imported."""
+"""The settings of PonderALBERT and of PonderNet's cell, their checks, and the descriptors of both families."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ class PonderRnnSettings(PonderSettings, ModelConfig):
 
 
 def check_prior(config: ExperimentConfig) -> Iterator[str]:
-    """A uniform prior has no probability."""
+    """Check that a uniform prior has no halting probability."""
     model = config.model
     assert isinstance(model, PonderSettings)
     probability = model.target_halt_probability
@@ -109,7 +109,7 @@ def check_prior(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """A prior that prefers some depth is a price beside the target."""
+    """Check that no prior prefers a depth beside the target of a budget."""
     model = config.model
     assert isinstance(model, PonderSettings)
     if model.prior is Prior.geometric and model.kl_penalty_factor > 0:
@@ -120,7 +120,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
-    """Only one of the heads has further layers."""
+    """Check that more than one layer is set for the head that can have them."""
     model = config.model
     assert isinstance(model, PonderAlbertSettings)
     layers = model.halting_head_layers
@@ -129,7 +129,7 @@ def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """How many [CLS] a text begins with, from the settings or from the model's configuration."""
+    """Return how many [CLS] a text begins with, from the settings or from the model's configuration."""
     return {
         "cls_tokens": 2 if model.readout == Readout.tokens else 1,
         "double_cls_pairs": str(model.double_cls_pairs),

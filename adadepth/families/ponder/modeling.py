@@ -1,4 +1,4 @@
-"""PonderNet's objective, and PonderALBERT, which trains with it.
+"""PonderNet's objective, and PonderALBERT, which is trained with it.
 
     L = (1/B) sum_b sum_n p_bn loss(y_b, yhat_bn) + beta (1/B) sum_b KL_b
 
@@ -52,17 +52,17 @@ from adadepth.halting.trace import DepthTrace, Work
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
-    """Posterior p, (B, N), and what it is drawn to, the prior, (N,).
+    """Return the posterior p, (B, N), and the prior that it is drawn to, (N,).
 
     Args:
-        config: With `prior`, `target_halt_probability` and `truncation`.
+        config: Configuration with `prior`, `target_halt_probability` and `truncation`.
         halting_logits: z_n, (B, N).
     """
     steps, device = halting_logits.shape[-1], halting_logits.device
     if config.prior == "uniform":
         prior = uniform_prior(steps, device)
     else:
-        # Like the posterior, but where that drops what is left the prior's last step gets it, as in PALBERT.
+        # Truncated like the posterior; but the prior's last step gets the mass that a posterior drops, as in PALBERT.
         truncation = "leftover" if config.truncation == "none" else config.truncation
         prior = geometric_prior(config.target_halt_probability, steps, truncation, device)
     return halting_distribution(halting_logits, config.truncation), prior
@@ -71,14 +71,15 @@ def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDi
 def ponder_terms(
     config: Any, losses: Tensor, counted: Tensor, posterior: HaltingDistribution, prior: HaltingDistribution
 ) -> dict[str, LossTerm]:
-    """The loss parts `task` and `kl`, summed over the sequences that have a target and counted in them.
+    """Return the loss parts `task` and `kl`, summed over the sequences with a target, and their number.
 
     Args:
-        config: With `kl_penalty_factor`, beta, `kl_direction`, and maybe `ce_normalisation`; see `PonderAlbertConfig`.
+        config: Configuration with `kl_penalty_factor`, beta, `kl_direction`, and maybe `ce_normalisation`; see
+            `PonderAlbertConfig`.
         losses: Task loss after every step, (B, N).
-        counted: Sequences with a target, bool, (B,).
+        counted: Whether each sequence has a target, boolean, (B,).
         posterior: p, (B, N).
-        prior: What p is drawn to, (N,).
+        prior: The prior, (N,).
     """
     task = expected_loss(losses, posterior.pmf)
     if getattr(config, "ce_normalisation", "sum") == "mean_over_steps":
@@ -99,17 +100,17 @@ class HaltingStage:
     threshold: float
 
     def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """The one loss part `halting`: see `continuation_losses`; summed and counted as in `ponder_terms`."""
+        """Return the one loss part `halting`, see `continuation_losses`, summed and counted as in `ponder_terms`."""
         per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
 class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
-    """What models that ponder have in common: loss and counts, setting their depth, going on with the halting head.
+    """The base class of models that ponder: loss and counts, their depth, the second stage of training.
 
     Attributes:
-        config: With what the functions above ask for, and `exit_rule`.
-        halting_stage: The second stage of training, where the model is in it.
+        config: Configuration with the fields that the functions above read, and `exit_rule`.
+        halting_stage: The second stage of training; None if the model is in the first.
     """
 
     exit_signals = frozenset({"logits", "halting"})
@@ -118,14 +119,16 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
     @property
     def halting_head(self) -> nn.Module:
-        """What gives the halting logits, and nothing else."""
+        """The module that computes the halting logits, and nothing else."""
         raise NotImplementedError
 
-    def weigh(self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> None:
-        """Set the distribution over the steps, and with labels the loss.
+    def add_halting(
+        self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None
+    ) -> None:
+        """Set the halting distribution, and with labels the loss, of an output.
 
         Args:
-            output: With all steps.
+            output: An output with all steps.
             labels: See `step_losses`.
             num_targets: See `combine_terms`.
         """
@@ -143,12 +146,12 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         output.loss, output.loss_parts = combine_terms(terms, num_targets)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
         names = ("task", "kl") if self.halting_stage is None else ("halting",)
         return dict.fromkeys(names, count_sequences(self.config, batch["labels"]))
 
     def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
-        """What is told of the prior where all steps ran: its probabilities on the CPU, (N,), and how it is used."""
+        """Return the prior's probabilities on the CPU, (N,), and how it is used; nothing unless all steps ran."""
         if outputs.prior is None:
             return {}
         return {
@@ -158,7 +161,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         }
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Sequences of a batch, whose depths a budget counts."""
+        """Count the sequences of a batch, whose depths a budget counts."""
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     @property
@@ -168,15 +171,15 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         return last.bias
 
     def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
-        """The expected steps of every sequence: of a distribution over all steps each is differentiable."""
+        """Return the expected steps of every sequence, differentiable in the distribution over all steps."""
         assert outputs.posterior is not None
         steps = outputs.posterior.expected_steps()
         return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
 
     def train_halting_alone(self, slope: float, threshold: float) -> None:
-        """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
+        """Start the second stage: all but the halting head is frozen, and the loss is that head's alone.
 
-        It lasts as long as this object; neither the configuration nor the saved weights know of it.
+        It lasts as long as this object; the configuration and the saved weights do not record it.
         """
         self.halting_stage = HaltingStage(slope, threshold)
         self.requires_grad_(False)
@@ -184,7 +187,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
+        """Set the mode; in the second stage all that is frozen stays in evaluation mode, without dropout."""
         super().train(mode)
         if self.halting_stage is not None:
             for child in self.children():
@@ -193,12 +196,12 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
 
 class PonderClassificationLoss:
-    """The objective as a criterion of its own, for training loops that do not give the model its labels.
+    """The objective as a criterion, for training loops that do not pass labels to the model.
 
     Args:
         kl_penalty_factor: Weight beta of the divergence.
-        ce_normalisation: As in `PonderAlbertConfig`.
-        kl_direction: As in `PonderAlbertConfig`.
+        ce_normalisation: See `PonderAlbertConfig`.
+        kl_direction: See `PonderAlbertConfig`.
     """
 
     def __init__(
@@ -215,7 +218,7 @@ class PonderClassificationLoss:
         """Compute the loss.
 
         Args:
-            prediction: A model's output with all its steps.
+            prediction: A model's output with all steps.
             labels: Classes (B,), as a list or a tensor; negative ones are not targets.
 
         Returns:
@@ -238,10 +241,10 @@ class PonderClassificationLoss:
 def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and segments (B, T) of texts, or of pairs of texts; see `_read_text_rows`.
+    """Return ids, mask and segments (B, T) of texts, or of pairs of texts; see `_read_text_rows`.
 
-    `[CLS] [CLS] a [SEP] b [SEP]` with two [CLS]; with `double_cls_pairs=both` another one before b, as in the reference
-    code. The longer text of a pair loses tokens first where the model has too few positions.
+    With two [CLS] a pair is `[CLS] [CLS] a [SEP] b [SEP]`; with `double_cls_pairs=both` another one precedes b, as in
+    the reference code. The longer text of a pair loses tokens first if the model has too few positions.
 
     Raises:
         DataError: If there is no text, or something else.
@@ -256,7 +259,7 @@ def _encode_texts(
 
 
 def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
-    """Texts and pairs of texts, a tuple each.
+    """Return texts and pairs of texts as a tuple each.
 
     Args:
         texts: A sequence of texts, or of pairs; or, as the original takes pairs, a tuple of two lists of equal length,
@@ -306,7 +309,7 @@ _Text = str | tuple[str, str]
 
 
 class PonderAlbertModel(SteppedAlbertModel):
-    """The encoder, without heads: all steps, and the pooled first token where heads read that."""
+    """The encoder without heads, which runs all steps, and pools the first token where heads read that."""
 
     config: PonderAlbertConfig
     config_class = PonderAlbertConfig
@@ -320,7 +323,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
 
     Args:
         config: A PonderAlbertConfig, or the configuration of another ALBERT, whose shape it takes.
-        tokenizer: For calls with texts; without it they fetch the one beside the weights.
+        tokenizer: Tokenizer for calls with texts; None: they load the one beside the weights.
         **overrides: Fields of the configuration to change.
 
     Raises:
@@ -333,12 +336,12 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
     def __init__(
         self, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None = None, **overrides: Any
     ) -> None:
-        own = derive_config(PonderAlbertConfig, config, overrides)
-        super().__init__(own)
-        self.albert = SteppedAlbert(own, add_pooling_layer=own.readout == "pooler")
-        self.dropout = nn.Dropout(own.classifier_dropout_prob)
-        self.classifier = _classifier(own)
-        self.ponder = _halting_head(own)
+        derived = derive_config(PonderAlbertConfig, config, overrides)
+        super().__init__(derived)
+        self.albert = SteppedAlbert(derived, add_pooling_layer=derived.readout == "pooler")
+        self.dropout = nn.Dropout(derived.classifier_dropout_prob)
+        self.classifier = _build_classifier(derived)
+        self.ponder = _build_halting_head(derived)
         self.tokenizer = tokenizer
         self.post_init()
 
@@ -357,36 +360,36 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
+        """Run steps until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
         Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
         see `combine_terms`. `input_ids` may also be B texts, or pairs of texts, see `_read_text_rows`.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
-            encoded = _encode_texts(self._tokenizer(), input_ids, self.config)
+            encoded = _encode_texts(self._get_tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         output, run_all = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
         if run_all:  # the halting distribution and the loss need every step
-            self.weigh(output, labels, num_targets)
+            self.add_halting(output, labels, num_targets)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict and ponder; see `adadepth.families.shared.albert.stepper.ReadStates`.
+        """Predict and compute halting logits; see `adadepth.families.shared.albert.stepper.ReadStates`.
 
-        The memory is the previous step's features, (A, H): PALBERT's halting heads look at how they changed.
+        The memory has the previous step's features, (A, H), whose change PALBERT's halting heads read.
         """
         if self.config.readout == "tokens":  # two [CLS]: one predicts, the other ponders
             predicting, pondering = state[:, 0], state[:, 1]
-            seen = self._halting_features(pondering, memory)
+            features = self._prepare_halting_features(pondering, memory)
         else:
             pondering = self.albert.pooled(state)
             predicting = self.dropout(pondering)
-            seen = self.dropout(self._halting_features(pondering, memory))
-        return Reading(self.classifier(predicting), self.ponder(seen).squeeze(-1), pondering)
+            features = self.dropout(self._prepare_halting_features(pondering, memory))
+        return Reading(self.classifier(predicting), self.ponder(features).squeeze(-1), pondering)
 
-    def _halting_features(self, features: Tensor, previous: Tensor | None) -> Tensor:
-        """What the halting head reads, (A, H) or (A, 2H)."""
+    def _prepare_halting_features(self, features: Tensor, previous: Tensor | None) -> Tensor:
+        """Return the input of the halting head, (A, H) or (A, 2H)."""
         if self.config.halting_head in ("mlp", "linear"):
             return features
         if previous is None:
@@ -396,7 +399,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         return torch.cat([features, previous], dim=-1)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch; see `price_sequences`."""
+        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
         return price_sequences(self.config, trace, each_step=self.head_work)
 
     @property
@@ -408,10 +411,10 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
 
     @property
     def halting_head(self) -> nn.Module:
-        """What gives the halting logits."""
+        """The module that computes the halting logits."""
         return self.ponder
 
-    def _tokenizer(self) -> PreTrainedTokenizerBase:
+    def _get_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
             if not self.config.name_or_path:
                 raise ConfigError("a call with texts needs a tokenizer: give one when the model is built")
@@ -422,14 +425,14 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
 PonderAlbertClassifier = PonderAlbertForSequenceClassification
 
 
-def _classifier(config: PonderAlbertConfig) -> nn.Module:
+def _build_classifier(config: PonderAlbertConfig) -> nn.Module:
     hidden, classes = config.hidden_size, label_count(config)
     if config.readout == "pooler":
         return nn.Linear(hidden, classes)
     return nn.Sequential(nn.Linear(hidden, config.head_size), nn.GELU(), nn.Linear(config.head_size, classes))
 
 
-def _halting_head(config: PonderAlbertConfig) -> nn.Sequential:
+def _build_halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     width = config.hidden_size * (2 if config.halting_head == "linear_cat" else 1)
     if config.halting_head == "mlp":
         last = HaltingProjection(config.head_size, config.halt_bias_init)

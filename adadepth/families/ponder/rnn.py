@@ -1,4 +1,4 @@
-"""The recurrent cell of the PonderNet paper: a fixed input, read again at every step."""
+"""The recurrent network of the PonderNet paper, whose cell reads a fixed input at every step."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Uniform in +-1 / sqrt(inputs), torch's for recurrent cells, but for an orthogonal recurrent matrix.
+        """Draw from +-1 / sqrt(inputs), as torch does for recurrent cells, and an orthogonal recurrent matrix.
 
-        transformers' normal(0.02) leaves the state nearly linear in the input; an orthogonal recurrent matrix keeps it
-        changing from step to step. What each is worth on parity: docs/log.md.
+        With transformers' normal(0.02) the state is nearly linear in the input; with an orthogonal recurrent matrix it
+        changes from step to step. docs/log.md has the effect of each on parity.
         """
         if not isinstance(module, nn.Linear):
             return
@@ -79,21 +79,21 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         places: int | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Step until every example has exited, and with labels compute the loss.
+        """Run steps until every example has exited, and with labels compute the loss.
 
         Args:
             inputs: Examples, (B, S), floating point.
             labels: Classes or values, (B,); see `step_losses`.
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            exit_rule: Lets examples exit; None: the configuration's.
+            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
+            exit_rule: Rule by which examples exit; None: the configuration's.
             run_all_steps: See `runs_all`.
-            generator: For rules that draw.
-            places: How many examples are computed at a time; the others wait until one exits. None: all.
+            generator: Random generator for rules that draw.
+            places: Number of examples computed at a time; the others wait until one exits. None: all.
             **kwargs: `return_dict`; anything else is ignored.
 
         Raises:
-            ValueError: If the examples have another size than the model, or `places` are less than 1, or given
-                where every example runs all steps.
+            ValueError: If the examples have another size than the model, or `places` is less than 1, or set
+                although every example runs all steps.
         """
         if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
@@ -106,11 +106,11 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
         output = stepwise_output(steps, rule, tokens=None)
         if run_all:  # the halting distribution and the loss need every step
-            self.weigh(output, labels, num_targets)
+            self.add_halting(output, labels, num_targets)
         return output
 
     def step(self, driven: Tensor, state: Tensor) -> Tensor:
-        """The next state (A, H) from the input's share of the gates (A, G H), the same at every step, and the state."""
+        """Return the next state (A, H), from the input's part of the gates (A, G H), the same at all steps."""
         recurrent = self.recurrent(state)
         if self.config.cell == "tanh":
             return torch.tanh(driven + recurrent)
@@ -119,18 +119,18 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         return torch.lerp(torch.tanh(candidate + reset * candidate_h), state, update)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch, heads included."""
+        """Return the multiply-accumulates of a traced batch, heads included."""
         heads = self.classifier.in_features * (self.classifier.out_features + 1)
-        once, each = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
+        once, step = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
         updates = trace.updates.double()
         rows = updates.new_full((len(updates),), once)
         ran = trace.executed
         computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
         return Work(
-            executed=rows.sum() + each * computed.to(rows),
-            dense=(rows + each * updates.max()).sum(),
-            adaptive=(rows + each * updates).sum(),
-            full=(rows + each * trace.max_updates).sum(),
+            executed=rows.sum() + step * computed.to(rows),
+            dense=(rows + step * updates.max()).sum(),
+            adaptive=(rows + step * updates).sum(),
+            full=(rows + step * trace.max_updates).sum(),
         )
 
     @property
@@ -140,21 +140,21 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
     @property
     def halting_head(self) -> nn.Module:
-        """What gives the halting logits."""
+        """The module that computes the halting logits."""
         return self.halting
 
 
 class RnnStepper:
-    """Vectors in the middle of their steps; see `adadepth.families.shared.steps.RefillingStepper`."""
+    """A `RefillingStepper` of vectors; see `adadepth.families.shared.steps`."""
 
     width, computed = 1, None
 
     def __init__(self, model: PonderRnnForClassification, inputs: Tensor, places: int | None) -> None:
         self._model, self._inputs = model, inputs
         self.rows, self.device = len(inputs), inputs.device
-        self._driven, self._state = self._begin(inputs[:places])
+        self._driven, self._state = self._start(inputs[:places])
 
-    def _begin(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _start(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         driven = self._model.input(inputs)
         return driven, driven.new_zeros(len(inputs), self._model.config.hidden_size)
 
@@ -164,10 +164,10 @@ class RnnStepper:
         return self._model.classifier(self._state), self._model.halting(self._state).squeeze(-1)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
+        """Remove all other rows."""
         self._driven, self._state = self._driven[rows], self._state[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Begin other examples."""
-        driven, state = self._begin(self._inputs[rows])
+        """Start waiting examples beside those that run."""
+        driven, state = self._start(self._inputs[rows])
         self._driven, self._state = torch.cat([self._driven, driven]), torch.cat([self._state, state])

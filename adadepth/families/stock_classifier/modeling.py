@@ -229,7 +229,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         inputs_embeds: Tensor | None = None,
         **options: Any,
     ) -> StockOutput:
-        """Classify ids (B, T) under a mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
+        """Classify ids (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
@@ -360,7 +360,8 @@ def build_on_pretrained(
         head: Class for sequences or for tokens.
         settings: The `model` group.
         vocab_size: Size of the tokenizer, at most that of the model's vocabulary.
-        fields: Fields of the configuration that the data decide: `id2label` and `label2id`, or `num_labels`, and `problem_type`.
+        fields: Fields of the configuration that the data decide: `id2label` and `label2id`, or
+            `num_labels`, and `problem_type`.
 
     Raises:
         ConfigError: If the tokenizer is larger than the model's.

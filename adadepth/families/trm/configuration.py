@@ -13,11 +13,11 @@ from adadepth.settings.declaration import at_least, setting
 
 @strict
 class TrmConfig(FamilyConfig, settings=TrmSettings):
-    """A tiny recursive model of puzzles of one size (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
+    """The configuration of a tiny recursive model of puzzles (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
 
     keys_to_ignore_at_inference = [*BESIDE_LOGITS, "carry"]
 
-    # The settings of `TrmSettings`, which say what they mean; with what a file without them means.
+    # The settings of `TrmSettings`, which documents them, with the values of a file that lacks them.
     vocab_size: int = 11
     hidden_size: int = 512
     num_layers: int = 2
@@ -53,12 +53,12 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
 
     @property
     def length(self) -> int:
-        """S = P + L, positions of a sequence."""
+        """S = P + L, the positions of a sequence."""
         return self.prefix_length + self.cells
 
     @property
     def inner_width(self) -> int:
-        """F, of a feed-forward layer."""
+        """F, the inner width of a feed-forward layer."""
         return self.intermediate_size or published_width(self.hidden_size)
 
     @property
@@ -68,10 +68,10 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
 
     @property
     def applications(self) -> int:
-        """T (n + 1), how often a step applies the network."""
+        """T (n + 1), the number of times that a step applies the network."""
         return self.cycles * (self.reasoning_updates + 1)
 
 
 def published_width(width: int, multiple: int = 256) -> int:
-    """Inner width of a gated layer as in the published code: round(8/3 width), up to a multiple of 256."""
+    """Return the inner width of a gated layer in the published code: round(8/3 width), up to a multiple of 256."""
     return -(-round(8 * width / 3) // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Reading the checkpoints of the published code of tiny recursive models."""
+"""Conversion of the checkpoints of the published code of tiny recursive models."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 from adadepth.errors import CheckpointError, nearest
 
-# What the published training script puts before every name.
+# Prefixes that the published training script adds to every name.
 _WRAPPERS = ("_orig_mod.", "model.", "inner.")
-# Published name, or how names begin -> what is there instead of it here.
+# Published name or prefix -> name or prefix here.
 _NAMES = {
     "embed_tokens.embedding_weight": "embed_tokens.weight",
     "embed_pos.embedding_weight": "embed_positions.weight",
@@ -24,15 +24,15 @@ _NAMES = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """The published code calls the answer z_H and the reasoning z_L; the one network is its `L_level`."""
-    return {_renamed(name): weight for name, weight in state_dict.items()}
+    """Rename published weights: the answer is z_H there, the reasoning z_L, the one network `L_level`."""
+    return {_rename(name): weight for name, weight in state_dict.items()}
 
 
-def _renamed(name: str) -> str:
-    own = name
+def _rename(name: str) -> str:
+    bare = name
     for wrapper in _WRAPPERS:
-        own = own.removeprefix(wrapper)
+        bare = bare.removeprefix(wrapper)
     for published, ours in _NAMES.items():
-        if own.startswith(published):
-            return ours + own.removeprefix(published)
-    raise CheckpointError(f"{name}: not a parameter of the published model{nearest(own, _NAMES)}")
+        if bare.startswith(published):
+            return ours + bare.removeprefix(published)
+    raise CheckpointError(f"{name}: not a parameter of the published model{nearest(bare, _NAMES)}")

@@ -1,4 +1,4 @@
-"""The settings of tiny recursive models."""
+"""The settings of tiny recursive models, their checks, and the family's descriptor."""
 
 import re
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ class TrmSettings(ModelConfig):
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:
-    """Every batch has a row for each slot, and puzzles are asked whether they are solved."""
+    """Check that every batch has a row for each slot, and that the exit rule does not let all puzzles exit at once."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if re.fullmatch(r"correct:0*\.?0*", rule) and rule != "correct:":
         yield f"model.exit_rule={rule}: every puzzle would exit after its first step; say fixed:1 if that is meant"
@@ -105,7 +105,7 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_target(config: ExperimentConfig) -> Iterator[str]:
-    """The rule whose threshold training fits to a target is that of the Q head."""
+    """Check that the exit rule has the threshold that a target fits: that of the Q head."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if config.mode is Mode.train and not rule.startswith("correct:"):
         yield f"model.exit_rule={rule}: budget.target={config.budget.target:g} fits the threshold P of correct:P"

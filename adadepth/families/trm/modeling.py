@@ -1,4 +1,4 @@
-"""What a supervision step is trained on: the answer's cells, and whether all of them are right.
+"""Tiny recursive models of puzzles: the model, its slots and loss in training, its multiply-accumulates.
 
     loss = 1/B sum_b ( mean over labelled cells of CE + w BCE(q_b, 1[all labelled cells of b are right now]) )
 
@@ -37,19 +37,19 @@ from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 def stablemax_log_probabilities(logits: Tensor) -> Tensor:
-    """Log s(v) / sum s(v), s(v) = v + 1 for v >= 0 and 1 / (1 - v) below, (..., V) float64.
+    """Return log s(v) / sum s(v), s(v) = v + 1 for v >= 0 and 1 / (1 - v) below, (..., V) float64.
 
-    Prieto et al. 2025 (arXiv 2501.04697), equation 5: grows linearly, so that it does not overflow. float64 as in the
-    published code; float32 on devices without it.
+    Prieto et al. 2025 (arXiv 2501.04697), equation 5: s grows linearly, so that it does not overflow. The result is
+    float64 as in the published code; float32 on devices without it.
     """
     precise = logits.float() if logits.device.type == "mps" else logits.double()
-    # Each branch sees values of its own side only: the other's pole would put NaN into the gradient.
+    # Each branch is clamped to its side of 0: the pole of the other would make the gradient NaN.
     scores = torch.where(precise < 0, 1.0 / (1.0 - precise.clamp(max=0.0)), precise.clamp(min=0.0) + 1.0)
     return scores.log() - scores.sum(dim=-1, keepdim=True).log()
 
 
 def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
-    """Mean cross-entropy of the labelled cells of each row, (B, L, V) and (B, L) to float32 (B,); 0 without any."""
+    """Return the mean cross-entropy of the labelled cells of each row, float32 (B,), from (B, L, V) and (B, L)."""
     log_probabilities = (
         stablemax_log_probabilities(logits) if kind == "stablemax" else logits.float().log_softmax(dim=-1)
     )
@@ -60,17 +60,17 @@ def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 
 
 def all_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether every labelled cell of a row has its largest logit at its label, boolean (B,)."""
+    """Return whether every labelled cell of a row has its largest logit at its label, boolean (B,)."""
     return ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=-1)
 
 
 def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight: float) -> dict[str, LossTerm]:
-    """The parts `task` and `halt` of the loss, summed over rows; `halt` is weighted.
+    """Return the parts `task` and `halt` of the loss, summed over rows; `halt` is weighted.
 
     Args:
-        logits: Of the cells, (B, L, V).
+        logits: Logits of the cells, (B, L, V).
         q: Logits of being right, (B,).
-        labels: (B, L) int64, negative where a cell is not asked for.
+        labels: Symbols of the cells, (B, L) int64, negative where a cell is not labelled.
         kind: `stablemax` or `softmax`.
         halt_weight: w.
     """
@@ -84,7 +84,10 @@ def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight
 
 
 def block_macs(config: TrmConfig) -> float:
-    """Of one block and row: 4 S D^2 + 2 S^2 D of attention, or 3 S F_S D of positions, and 3 S D F."""
+    """Return the multiply-accumulates of a block, a row.
+
+    They are 4 S D^2 + 2 S^2 D of attention, or 3 S F_S D of mixing over positions, and 3 S D F.
+    """
     length, width = config.length, config.hidden_size
     attention = 4 * length * width**2 + 2 * length**2 * width
     mixing = 3 * length * config.mixing_width * width if config.mixing == "positions" else attention
@@ -92,29 +95,18 @@ def block_macs(config: TrmConfig) -> float:
 
 
 def step_macs(config: TrmConfig) -> float:
-    """Of one supervision step and row, both heads included: T (n + 1) applications of all blocks."""
+    """Return the multiply-accumulates of a supervision step, a row: T (n + 1) applications of all blocks, and heads."""
     heads = config.cells * config.hidden_size * config.vocab_size + config.hidden_size
     return config.applications * config.num_layers * block_macs(config) + heads
 
 
-def price_puzzles(config: TrmConfig, trace: DepthTrace) -> Work:
-    """Work of a traced batch; rows that have left are not computed."""
-    each, updates, ran = step_macs(config), trace.updates.double(), trace.executed
-    computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
-    return Work(
-        executed=each * computed.to(updates),
-        dense=each * len(updates) * updates.max(),
-        adaptive=each * updates.sum(),
-        full=each * len(updates) * updates.new_tensor(trace.max_updates),
-    )
-
-
-# answer, reasoning (B, S, D); steps int64, halted bool, puzzle_kinds (B,); input_ids, labels (B, L). Empty at first.
+# Contents of the slots in training, empty before the first step: answer, reasoning (B, S, D); input_ids, labels (B, L);
+# steps int64, halted bool, puzzle_kinds (B,).
 Carry = dict[str, Tensor]
 
 
-def refilled(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle_kinds: Tensor) -> Carry:
-    """What the slots hold at the beginning of a step: new puzzles where the old ones have halted."""
+def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle_kinds: Tensor) -> Carry:
+    """Return the slots at the start of a step: new puzzles replace those that have halted."""
     answer, reasoning = model.start(len(input_ids))
     fresh = {
         "answer": answer,
@@ -133,17 +125,17 @@ def refilled(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle
             has = f"shape {tuple(carry[name].shape)}, {carry[name].dtype}" if name in carry else "nothing"
             raise DataError(f"carry: of {name} it has {has}; needed is shape {tuple(shape)}")
     halted = carry["halted"]
-    return {name: torch.where(_like(halted, new), new, carry[name]) for name, new in fresh.items()}
+    return {name: torch.where(_broadcast(halted, new), new, carry[name]) for name, new in fresh.items()}
 
 
 def slots_halt(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None) -> Tensor:
-    """Which slots halt after a step, boolean (B,).
+    """Return which slots halt after a step, boolean (B,).
 
     Args:
-        config: With `num_steps` and `exploration`.
-        steps: Of the puzzles in the slots, this one included, int64 (B,).
-        q: Their logits of being right, (B,).
-        draws: Two uniform numbers a slot, (B, 2); None: nobody explores.
+        config: Configuration with `num_steps` and `exploration`.
+        steps: Steps of the puzzles in the slots, this one included, int64 (B,).
+        q: Logits of being right, (B,).
+        draws: Two uniform numbers a slot, (B, 2); None: no exploration.
     """
     halted = (steps >= config.num_steps) | (q > 0)
     if draws is None or config.num_steps < 2:
@@ -152,11 +144,11 @@ def slots_halt(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None
     return halted & ((steps >= least) | (draws[:, 0] >= config.exploration))
 
 
-def _like(rows: Tensor, values: Tensor) -> Tensor:
+def _broadcast(rows: Tensor, values: Tensor) -> Tensor:
     return rows.view(-1, *[1] * (values.dim() - 1))
 
 
-Q_BIAS = -5.0  # at first nothing is right
+Q_BIAS = -5.0  # of the Q head at first: no answer is right
 
 
 @dataclass
@@ -164,14 +156,14 @@ class TrmOutput(StepwiseOutput):
     """Answers after every step; see `StepwiseOutput`. `logits` are (B, L, V), `step_logits` (B, N, L, V).
 
     Attributes:
-        carry: What the slots of a batch hold after a training step; see `adadepth.families.trm.modeling`.
+        carry: Contents of the slots of a batch after a training step; see `Carry`.
     """
 
     carry: Carry | None = None
 
 
 class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
-    """A tiny network that refines the answer to a puzzle, and says when it is right."""
+    """A tiny network that refines the answer to a puzzle, with a Q head that estimates whether it is right."""
 
     config: TrmConfig
     config_class = TrmConfig
@@ -204,7 +196,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As published: matrices 1 / sqrt(inputs), embeddings 1 / sqrt(D), start states 1, a Q head certain of no."""
+        """Initialise as published: deviations 1 / sqrt(inputs), of embeddings 1 / sqrt(D), of start states 1."""
         if isinstance(module, TrmForPuzzles):
             truncated_normal(module.answer_init, 1.0)
             truncated_normal(module.reasoning_init, 1.0)
@@ -233,28 +225,28 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         places: int | None = None,
         **kwargs: Any,
     ) -> TrmOutput:
-        """Refine the answers until every puzzle has exited; or, with `carry`, take one step of training.
+        """Refine the answers until every puzzle has exited; or, with `carry`, run one step of training.
 
-        With labels and without `carry` the loss is the mean over all N steps; with `places` that of the steps at which
-        the puzzles exit.
+        With labels and without `carry` the loss is the mean over all N steps; with `places` it is that of the steps at
+        which the puzzles exit.
 
         Args:
             input_ids: Cells, (B, L).
-            labels: Symbols that are asked for, (B, L), negative where none is.
-            puzzle_kinds: What is asked, (B,); None: the first kind.
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            carry: What the slots held after the step before; empty at the beginning. See `slots`.
+            labels: Symbols of the answer, (B, L), negative where a cell is not labelled.
+            puzzle_kinds: Kind of each puzzle, (B,); None: the first kind.
+            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
+            carry: Contents of the slots after the previous step; empty before the first. See `Carry`.
             draws: Uniform numbers for exploration, (B, 2); None: none.
-            exit_rule: Lets puzzles exit; None: the configuration's.
+            exit_rule: Rule by which puzzles exit; None: the configuration's.
             run_all_steps: See `runs_all`.
-            generator: For rules that draw.
-            places: How many puzzles are computed at a time; the others wait until one exits. None: the configuration's,
+            generator: Random generator for rules that draw.
+            places: Number of puzzles computed at a time; the others wait until one exits. None: the configuration's,
                 unless all steps run anyway.
             **kwargs: `return_dict`; anything else is ignored.
 
         Raises:
             DataError: If the puzzles have another number of cells than the model.
-            ValueError: If `places` are less than 1, or given where every puzzle runs all steps.
+            ValueError: If `places` is less than 1, or set although every puzzle runs all steps.
         """
         if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
             raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: needed are (batch, {self.config.cells})")
@@ -262,9 +254,9 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             puzzle_kinds = input_ids.new_zeros(len(input_ids))
         if carry is not None:
             assert labels is not None, "a step of training has targets"
-            return self._train_slots(refilled(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
+            return self._train_slots(refill_slots(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
 
-        rule, places = rule_of(self, exit_rule), self._places(places, run_all_steps)
+        rule, places = rule_of(self, exit_rule), self._resolve_places(places, run_all_steps)
         run_all = runs_all(run_all_steps, labels if places is None else None, training=self.training)
         stepper = TrmStepper(self, input_ids, puzzle_kinds, places)
         steps = run_steps(
@@ -276,14 +268,14 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             output.loss, output.loss_parts = loss(output, labels, num_targets)
         return output
 
-    def _places(self, given: int | None, run_all_steps: bool | None) -> int | None:
-        """Those of a call, or where it names none the configuration's, unless all steps run anyway."""
-        if given is not None or run_all_steps or self.training or torch.compiler.is_exporting():
-            return given
+    def _resolve_places(self, slots: int | None, run_all_steps: bool | None) -> int | None:
+        """Return the slots of a call; None: the configuration's, unless all steps run anyway."""
+        if slots is not None or run_all_steps or self.training or torch.compiler.is_exporting():
+            return slots
         return self.config.places
 
     def _train_slots(self, carry: Carry, draws: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> TrmOutput:
-        """One supervision step of all slots, its loss, and what they hold then."""
+        """Run a supervision step of all slots; returns its loss and their contents after it."""
         labels, config = carry["labels"], self.config
         embedded = self.embed(carry["input_ids"], carry["puzzle_kinds"])
         answer, reasoning = self.step(embedded, carry["answer"], carry["reasoning"])
@@ -292,7 +284,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         loss, parts = combine_terms(terms, num_targets)
         steps = carry["steps"] + 1
         halted = slots_halt(config, steps, q.detach(), draws)
-        held = {"answer": answer.detach(), "reasoning": reasoning.detach(), "steps": steps, "halted": halted}
+        changed = {"answer": answer.detach(), "reasoning": reasoning.detach(), "steps": steps, "halted": halted}
         trace = DepthTrace("sequence", steps.float(), halted, self.max_updates, execution=Execution(1))
         return TrmOutput(
             loss=loss,
@@ -300,21 +292,20 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             logits=logits,
             halting_logits=q.unsqueeze(1),
             trace=trace,
-            carry={**carry, **held},
+            carry={**carry, **changed},
         )
 
     def _mean_loss(
         self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean over the steps of their losses; every step counts as many rows."""
+        """Return the mean of the losses of all steps."""
         assert output.step_logits is not None
         assert output.halting_logits is not None
         answers, steps = output.step_logits, output.step_logits.shape[1]
-        every = labels.repeat_interleave(steps, dim=0)
         terms = step_terms(
             answers.flatten(0, 1),
             output.halting_logits.flatten(),
-            every,
+            labels.repeat_interleave(steps, dim=0),
             self.config.answer_loss,
             self.config.halt_loss_weight,
         )
@@ -325,7 +316,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def _exit_loss(
         self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the steps at which the puzzles exit."""
+        """Return the loss of the steps at which the puzzles exit."""
         assert output.logits is not None
         assert output.exit_steps is not None
         assert output.halting_logits is not None
@@ -334,7 +325,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return combine_terms(terms, num_targets)
 
     def embed(self, input_ids: Tensor, puzzle_kinds: Tensor) -> Tensor:
-        """x, (B, S, D): the vector of each puzzle's kind, empty registers, and the cells."""
+        """Return x, (B, S, D): the vector of each puzzle's kind, empty registers, and the cells."""
         config = self.config
         registers = self.prefix(puzzle_kinds).unsqueeze(1)
         padding = registers.new_zeros(len(input_ids), config.prefix_length - 1, config.hidden_size)
@@ -344,8 +335,8 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return embedded * math.sqrt(config.hidden_size)
 
     def step(self, embedded: Tensor, answer: Tensor, reasoning: Tensor) -> tuple[Tensor, Tensor]:
-        """One supervision step: y and z, (A, S, D) each, from those before and x."""
-        rotation = self._rotation(embedded)
+        """Run a supervision step; returns y and z, (A, S, D) each, from x and the y and z before."""
+        rotation = self._compute_rotation(embedded)
         with torch.no_grad():
             for _ in range(self.config.cycles - 1):
                 answer, reasoning = self.cycle(embedded, answer, reasoning, rotation)
@@ -355,22 +346,22 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         self, embedded: Tensor, answer: Tensor, reasoning: Tensor, rotation: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         """Update the reasoning n times, then the answer, which never sees the puzzle itself."""
-        given = answer + embedded
+        context = answer + embedded
         for _ in range(self.config.reasoning_updates):
-            reasoning = self.network(reasoning + given, rotation)
+            reasoning = self.network(reasoning + context, rotation)
         return self.network(answer + reasoning, rotation), reasoning
 
     def read(self, answer: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the cells (A, L, V), and of being right, float32 (A,)."""
+        """Return the logits of the cells (A, L, V), and of being right, float32 (A,)."""
         q = nn.functional.linear(answer[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
         return self.lm_head(answer[:, self.config.prefix_length :]), q[:, 0]
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Y and z before the first step, (rows, S, D) each: one vector each, drawn once and never trained."""
+        """Return y and z before the first step, (rows, S, D) each: a vector each that is drawn once and not trained."""
         shape = (rows, self.config.length, self.config.hidden_size)
         return self.answer_init.expand(shape), self.reasoning_init.expand(shape)
 
-    def _rotation(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _compute_rotation(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
         config = self.config
         if config.mixing == "positions" or config.positions != "rotary":
             return None
@@ -378,30 +369,37 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return rotations(config.length, width, config.rope_theta, like.device)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows, for both parts: the published loss is a mean over rows of means over cells."""
+        """Count the rows, for both parts: the published loss is a mean over rows of means over cells."""
         rows = torch.full((), len(batch["labels"]), device=batch["labels"].device)
         return {"task": rows, "halt": rows}
 
     def descending_by_sign(self) -> set[str]:
-        """The vectors of the puzzles' kinds, in the published code beside its optimizer for all else."""
+        """Return the vectors of the puzzles' kinds, for which the published code has another optimizer."""
         return {"prefix.weight"}
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """What the last cycle of a step keeps: the states before every block, and its inner states, gate and up."""
+        """Return what the last cycle of a step stores: the states before every block, and its inner states."""
         config, rows = self.config, len(lengths)
         blocks = (config.reasoning_updates + 1) * config.num_layers
         at_once = 1 if recomputed else blocks
-        found = {
+        numbers = {
             "states": blocks * rows * config.length * config.hidden_size,
             "feed-forward": at_once * rows * config.length * 2 * config.inner_width,
         }
         if config.mixing == "positions":
-            found["mixing"] = at_once * rows * config.hidden_size * 2 * config.mixing_width
-        return found
+            numbers["mixing"] = at_once * rows * config.hidden_size * 2 * config.mixing_width
+        return numbers
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch."""
-        return price_puzzles(self.config, trace)
+        """Return the multiply-accumulates of a traced batch; rows that have exited are not computed."""
+        step, updates, ran = step_macs(self.config), trace.updates.double(), trace.executed
+        computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
+        return Work(
+            executed=step * computed.to(updates),
+            dense=step * len(updates) * updates.max(),
+            adaptive=step * updates.sum(),
+            full=step * len(updates) * updates.new_tensor(trace.max_updates),
+        )
 
     @property
     def vocabulary_size(self) -> int:
@@ -415,7 +413,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
 
 class TrmStepper:
-    """Puzzles in the middle of their steps; see `adadepth.families.shared.steps.RefillingStepper`."""
+    """A `RefillingStepper` of puzzles; see `adadepth.families.shared.steps`."""
 
     width, computed = 1, None
 
@@ -426,19 +424,19 @@ class TrmStepper:
         self._answer, self._reasoning = model.start(len(self._embedded))
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Take a supervision step and read the answer."""
+        """Run a supervision step and read the answer."""
         # Gradients never cross a step's boundary.
         answer, reasoning = self._model.step(self._embedded, self._answer.detach(), self._reasoning.detach())
         self._answer, self._reasoning = answer, reasoning
         return self._model.read(answer)
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with some rows and drop all others."""
+        """Remove all other rows."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Begin some waiting puzzles beside those that run."""
+        """Start waiting puzzles beside those that run."""
         embedded = self._model.embed(self._cells[rows], self._kinds[rows])
         self._embedded = torch.cat([self._embedded, embedded])
         answer, reasoning = self._model.start(len(rows))

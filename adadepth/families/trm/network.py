@@ -1,4 +1,4 @@
-"""The network of tiny recursive models."""
+"""The network of tiny recursive models: attention or mixing over positions, gated feed-forward layers, norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPSILON = 1e-5
 
 
 class SwiGlu(nn.Module):
-    """W_down (silu(W_gate u) * W_up u) over the last dimension; one product for gate and up."""
+    """W_down (silu(W_gate u) * W_up u) over the last dimension, with one product for gate and up."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class SwiGlu(nn.Module):
         self.down_proj = Product(inner, width, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(..., width) to (..., width)."""
+        """Map (..., width) to (..., width)."""
         gate, up = self.gate_up_proj(states).chunk(2, dim=-1)
         mixed: Tensor = self.down_proj(functional.silu(gate) * up)
         return mixed
 
 
 class SelfAttention(nn.Module):
-    """Every position attends to all, without a mask."""
+    """Self-attention without a mask."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class SelfAttention(nn.Module):
         self.o_proj = Product(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """(B, S, D) to (B, S, D)."""
+        """Map (B, S, D) to (B, S, D)."""
         batch, length, width = states.shape
         query, key, value = self.qkv_proj(states).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if rotation is not None:
@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(GradientCheckpointingLayer):
-    """Mixes over positions, by attention or an MLP, then an MLP over the width; each is added and normalised."""
+    """A block: attention or an MLP over positions, then an MLP over the width; each is added and normalised."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
@@ -64,24 +64,24 @@ class Block(GradientCheckpointingLayer):
         self.mlp = SwiGlu(config.hidden_size, config.inner_width)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """(B, S, D) to (B, S, D); over positions the norm, too, is one over positions."""
+        """Map (B, S, D) to (B, S, D); mixing over positions also normalises over them."""
         if self.mixes_positions:
-            turned = states.transpose(1, 2)
-            states = rms(turned + self.mlp_t(turned)).transpose(1, 2)
+            transposed = states.transpose(1, 2)
+            states = rms(transposed + self.mlp_t(transposed)).transpose(1, 2)
         else:
             states = rms(states + self.self_attn(states, rotation))
         return rms(states + self.mlp(states))
 
 
 class Network(nn.Module):
-    """f: all blocks. What it is told to do follows from what is summed up before it."""
+    """f: all blocks. Its input, a sum of states, decides whether it updates the reasoning or the answer."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """(B, S, D) to (B, S, D)."""
+        """Map (B, S, D) to (B, S, D)."""
         for layer in self.layers:
             states = layer(states, rotation)
         return states
@@ -94,7 +94,7 @@ def rms(states: Tensor) -> Tensor:
 
 
 def rotations(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each: halves, not pairs, rotate."""
+    """Return cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each, for halves."""
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies).repeat(1, 2)
     return angles.cos(), angles.sin()
@@ -109,7 +109,7 @@ def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def truncated_normal(weight: Tensor, deviation: float) -> None:
-    """Draw from a normal cut at two standard deviations, widened so that what is left has the wanted one (as JAX)."""
+    """Draw from a normal cut at two standard deviations, widened so that `deviation` is that of the result (as JAX)."""
     cut = math.erf(math.sqrt(2.0))  # the mass within two standard deviations
     density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)
     width = deviation / math.sqrt(1.0 - 4.0 * density / cut)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_classifier, build_language_model, load_model
-from adadepth.families.looped.retrofit import kept_layers, retrofit
+from adadepth.families.looped.retrofit import retrofit, select_layers
 from tests.configs.support import configured
 
 PIECES, LENGTH, LAYERS = 53, 9, 6
@@ -92,13 +92,13 @@ def test_layers_in_between_are_dropped() -> None:
     source = decoder()
     looped = retrofit(source, prelude=1, core=2, coda=1, num_loops=2)
     kept = [0, 3, 4, 5]
-    assert kept_layers(LAYERS, 1, 2, 1) == kept
+    assert select_layers(LAYERS, 1, 2, 1) == kept
     for layer, number in zip([*looped.model.prelude, *looped.model.core, *looped.model.coda], kept, strict=True):
         for name, weight in layer.state_dict().items():
             assert torch.equal(weight, source.model.layers[number].state_dict()[name])
     assert len(source.model.layers) == LAYERS  # the source is as it was
     assert source.config.num_hidden_layers == LAYERS
-    assert kept_layers(22, 4, 8, 4) == [*range(4), *range(10, 18), *range(18, 22)]  # as published of TinyLlama
+    assert select_layers(22, 4, 8, 4) == [*range(4), *range(10, 18), *range(18, 22)]  # as published of TinyLlama
 
 
 def test_layers_keep_their_kinds() -> None:
