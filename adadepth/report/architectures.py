@@ -1,4 +1,4 @@
-"""Tables about architectures: operations, gates, evaluations, and networks compared."""
+"""Tables and sections about architectures: operations, gates, evaluations, and networks compared."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATION_TITLES = ("attention", "feed-forward", "identity")
 
 
 def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
-    """How often each operation occurs in every third of the depth, and in all."""
+    """Build the table of how often each operation occurs in every third of the depth, and in all."""
     operations = zip(OPERATION_NAMES, OPERATION_TITLES, LETTERS, strict=True)
     columns = [
         Column("third", "third of the blocks", text, "text"),
@@ -59,11 +59,11 @@ def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
 
 
 def gate_table(described: Mapping[str, Any]) -> Table:
-    """The probabilities of every block of a supernet."""
+    """Build the table of operation probabilities of every block of a supernet."""
     columns = [
         Column("block"),
         Column("operation", "operation", text, "text"),
-        *(Column(key, title, _percent_of_two) for key, title in zip(OPERATION_NAMES, OPERATION_TITLES, strict=True)),
+        *(Column(key, title, _format_percent) for key, title in zip(OPERATION_NAMES, OPERATION_TITLES, strict=True)),
         Column("entropy", "entropy (nats)", rounded(3)),
     ]
     blocks = zip(described["string"], described["probabilities"], described["entropy"], strict=True)
@@ -74,26 +74,26 @@ def gate_table(described: Mapping[str, Any]) -> Table:
     return Table("gates", columns, rows)
 
 
-def _percent_of_two(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{rounded(2)(100 * share)}%"
 
 
 def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
-    """The quality of every evaluation, under the figures that any of them has."""
-    names = measured_qualities([{"quality": found} for found in evaluations.values()])
+    """Build the table of the quality of every evaluation, with a column per metric that any of them has."""
+    names = measured_qualities([{"quality": qualities} for qualities in evaluations.values()])
     columns = [
         Column("evaluation", "evaluation", text, "text", remark="definition"),
         *(Column(name, QUALITIES[name], rounded(4)) for name in names),
     ]
     rows = [
-        {"evaluation": name, "definition": EVALUATION_COSTS.get(name, ""), **found}
-        for name, found in evaluations.items()
+        {"evaluation": name, "definition": EVALUATION_COSTS.get(name, ""), **qualities}
+        for name, qualities in evaluations.items()
     ]
     return Table("evaluations", columns, rows)
 
 
 def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
-    """The architecture at every evaluation, with the perplexity of the first kind of them."""
+    """Build the table of the architecture at every evaluation, with the perplexity of the first kind of evaluation."""
     columns = [
         Column("step"),
         Column("string", "most probable operations", text, "code"),
@@ -106,7 +106,7 @@ def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
 
 
 def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> str:
-    """A search, or a fixed architecture, as text: a header, a line per gated block, the evaluations.
+    """Format a search or a fixed architecture as text: a header, a line per gated block, the evaluations.
 
     A bar has a letter for every 4 % that an operation of the block has.
 
@@ -114,28 +114,31 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
         halting: What halting.json holds, of a task whose unit is `architecture`.
         step: Optimiser steps done, for the header.
     """
-    found = halting["architecture"]
+    architecture = halting["architecture"]
     header = [
-        f"architecture{at_step(step)}: {found['string']}",
-        f"{found['blocks'] - found['string'].count('-')} of {found['blocks']} blocks kept",
+        f"architecture{at_step(step)}: {architecture['string']}",
+        f"{architecture['blocks'] - architecture['string'].count('-')} of {architecture['blocks']} blocks kept",
     ]
-    if found["temperature"] is not None:
-        header += [f"expected {found['expected_blocks']:.2f}", f"mean entropy {found['mean_entropy']:.3f} of ln 3 nats"]
-        header.append(f"temperature {found['temperature']:.3f}")
-    thirds = ", ".join("/".join(str(third[name]) for name in OPERATION_NAMES) for third in found["thirds"])
+    if architecture["temperature"] is not None:
+        header += [
+            f"expected {architecture['expected_blocks']:.2f}",
+            f"mean entropy {architecture['mean_entropy']:.3f} of ln 3 nats",
+        ]
+        header.append(f"temperature {architecture['temperature']:.3f}")
+    thirds = ", ".join("/".join(str(third[name]) for name in OPERATION_NAMES) for third in architecture["thirds"])
     second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
     second += cost_words(halting["cost"], halting["unit"])
-    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else ["", *gate_lines(found)])]
+    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(architecture) else ["", *gate_lines(architecture)])]
     lines += ["", as_text(evaluation_table(halting["evaluations"]))] if halting["evaluations"] else []
     return "\n".join([*lines, *not_available(halting)])
 
 
-def gate_lines(found: Mapping[str, Any]) -> list[str]:
+def gate_lines(described: Mapping[str, Any]) -> list[str]:
     """Return the heading, the rule and a line for every block of a supernet."""
-    head, rule, *rows = as_text(gate_table(found)).splitlines()
+    head, rule, *rows = as_text(gate_table(described)).splitlines()
     bars = [
         "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
-        for row in found["probabilities"]
+        for row in described["probabilities"]
     ]
     return [head, rule, *(f"{row}  {bar}" for row, bar in zip(rows, bars, strict=True))]
 
@@ -144,7 +147,7 @@ def gate_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def quality_table(comparison: Mapping[str, Any]) -> Table:
-    """Networks of several architectures, and how good they are."""
+    """Build the table of networks of several architectures and their quality."""
     rows = compared_rows(comparison)
     columns = [
         Column("label", "network", text, "text", remark="kind"),
@@ -154,47 +157,47 @@ def quality_table(comparison: Mapping[str, Any]) -> Table:
         *(Column(name, QUALITIES[name], rounded(4)) for name in measured_qualities(rows)),
         Column("set", "set", text, "text", absent=NOT_MEASURED),
     ]
-    told = []
+    table_rows = []
     for row in rows:
         same = {key: row[key] for key in ("label", "architecture", "parameters")}
         kind, counts = f"{row['kind']}, {row['trained']}", "/".join(map(str, row["counts"]))
         where = set_title(row["quality_set"]) if row["quality"] else None
-        told.append({**(row["quality"] or {}), **same, "kind": kind, "counts": counts, "set": where})
-    return Table("architectures", columns, told)
+        table_rows.append({**(row["quality"] or {}), **same, "kind": kind, "counts": counts, "set": where})
+    return Table("architectures", columns, table_rows)
 
 
 def cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
-    """What networks of several architectures cost at a shape, and what share of the reference's that is."""
+    """Build the table of what networks cost at an input shape, also as a share of the reference's cost."""
     rows = compared_rows(comparison)
-    of = f"of {comparison['reference']}"
-    has_blocks = any("blocks_median" in found for row in rows for found in row["costs"].values())
+    share_title = f"of {comparison['reference']}"
+    has_blocks = any("blocks_median" in costs for row in rows for costs in row["costs"].values())
     blocks = [
-        Column("blocks_median", "blocks alone, ms", _milliseconds, absent=NOT_MEASURED),
-        Column("blocks_median_share", of, percent),
+        Column("blocks_median", "blocks alone, ms", _format_milliseconds, absent=NOT_MEASURED),
+        Column("blocks_median_share", share_title, percent),
     ]
     columns = [
         Column("label", "network", text, "text"),
-        Column("macs", "MACs (M)", _millions, absent=NOT_MEASURED),
-        Column("macs_share", of, percent),
-        Column("median", "median ms", _milliseconds, absent=NOT_MEASURED),
-        Column("p10", "p10", _milliseconds),
-        Column("p90", "p90", _milliseconds),
-        Column("median_share", of, percent),
+        Column("macs", "MACs (M)", _format_millions, absent=NOT_MEASURED),
+        Column("macs_share", share_title, percent),
+        Column("median", "median ms", _format_milliseconds, absent=NOT_MEASURED),
+        Column("p10", "p10", _format_milliseconds),
+        Column("p90", "p90", _format_milliseconds),
+        Column("median_share", share_title, percent),
         *(blocks if has_blocks else []),
     ]
     return Table(f"cost_{shape}", columns, [{"label": row["label"], **row["costs"][shape]} for row in rows])
 
 
-def _millions(macs: float) -> str:
+def _format_millions(macs: float) -> str:
     return rounded(2)(macs / 1e6)
 
 
-def _milliseconds(seconds: float) -> str:
+def _format_milliseconds(seconds: float) -> str:
     return rounded(2)(1e3 * seconds)
 
 
 def comparison_text(comparison: Mapping[str, Any]) -> str:
-    """Networks of several architectures as text: quality, then multiply-accumulates and measured time by shape.
+    """Format networks of several architectures as text: quality, then multiply-accumulates and time by shape.
 
     Args:
         comparison: What architectures.json holds; see `comparison`.
@@ -215,35 +218,43 @@ History = Sequence[tuple[int, Mapping[str, Any]]]
 
 
 def search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
-    """The evaluations of a search; none of a network that has nothing to choose."""
+    """Return (step, description) of every evaluation of a search; empty for a fixed architecture."""
     described = files.halting.get("architecture")
     return [] if described is None or is_fixed(described) else architecture_history(files.metrics)
 
 
 def architecture_overview(files: RunFiles) -> Section | None:
-    """Tiles on the architecture that a search found, or the reason why there is none."""
+    """Build the tiles on the architecture that a search chose, or state why there are none."""
     described = files.halting.get("architecture")
     if described is None:
-        return _undescribed(files, "", "overview")
-    kept = described["blocks"] - described["string"].count("-")
+        return _explain_missing_architecture(files, "", "overview")
+    block_count = described["blocks"] - described["string"].count("-")
     evaluations = files.halting.get("evaluations", {})
-    html = fill("architectures:tiles", found=described, fixed=is_fixed(described), kept=kept, evaluations=evaluations)
+    html = fill(
+        "architectures:tiles", found=described, fixed=is_fixed(described), kept=block_count, evaluations=evaluations
+    )
     return Section("", "overview", html)
 
 
 def architecture(files: RunFiles) -> Section | None:
-    """The operations of every block, and the quality of the evaluations."""
+    """Build the section on the operations of every block and the quality of the evaluations."""
     described = files.halting.get("architecture")
     if described is None:
-        return _undescribed(files, "Architecture", "architecture")
+        return _explain_missing_architecture(files, "Architecture", "architecture")
     thirds, evaluations = third_table(described["thirds"]), files.halting.get("evaluations", {})
     quality = evaluation_table(evaluations) if evaluations else None
     gates = None if is_fixed(described) else gate_table(described)
-    shown = {"found": described, "thirds": thirds, "gates": gates, "quality": quality, "legend": swatch_legend(_PARTS)}
+    content = {
+        "found": described,
+        "thirds": thirds,
+        "gates": gates,
+        "quality": quality,
+        "legend": swatch_legend(_PARTS),
+    }
     now = stack_panel("Probabilities at the last evaluation", described)
     html = fill(
         "architectures:architecture",
-        **shown,
+        **content,
         letters=letters(described["string"]),
         token_unit=token_unit(files),
         now=now,
@@ -252,28 +263,28 @@ def architecture(files: RunFiles) -> Section | None:
     return Section("Architecture", "architecture", html, tables=tables)
 
 
-def _undescribed(files: RunFiles, title: str, name: str) -> Section | None:
-    """What stands instead of an architecture; nothing in other runs, and where networks are compared."""
+def _explain_missing_architecture(files: RunFiles, title: str, name: str) -> Section | None:
+    """Return a section that says why the architecture is missing; None where the run has no architecture of its own."""
     if run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
         return None
     return Section(title, name, absent("The architecture is", files, "halting.json"))
 
 
 def token_unit(files: RunFiles) -> str:
-    """What a perplexity is per."""
+    """Return a sentence that names the tokenizer that perplexities per token depend on."""
     name = tokenizer(files)
-    told = f" ({name})" if name else ", which the files do not name"
-    return f"Perplexities are per token of the tokenizer{told}; those of other tokenizers compare per word only."
+    remark = f" ({name})" if name else ", which the files do not name"
+    return f"Perplexities are per token of the tokenizer{remark}; those of other tokenizers compare per word only."
 
 
 def letters(architecture: str) -> list[tuple[str, str, str]]:
-    """(letter, background, text colour) of every block."""
+    """Return (letter, background colour, text colour) of every block."""
     colors = dict(zip(LETTERS, OPERATION_COLORS, strict=True))
     return [(letter, colors[letter], text_on(colors[letter])) for letter in architecture]
 
 
 def stack_panel(title: str, described: Mapping[str, Any], description: str = "") -> Panel:
-    """The probabilities of every block as stacked bars, with the operation that each would get."""
+    """Build a panel of stacked bars: the operation probabilities of every block, labelled with the chosen operation."""
     x, y = (
         depth_axis(BLOCK, described["blocks"], air=0.6),
         Axis("probability", (0, 1), (0, 0.25, 0.5, 0.75, 1), percent=True),
@@ -283,17 +294,17 @@ def stack_panel(title: str, described: Mapping[str, Any], description: str = "")
 
 
 def frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
-    """The gates at one evaluation: a frame of the search as a film."""
+    """Build the panel of the gates at one evaluation, a frame of the film of a search."""
     temperature = described["temperature"]
-    told = "" if temperature is None else f", temperature {temperature:.3f}"
-    return stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{told}", described)
+    remark = "" if temperature is None else f", temperature {temperature:.3f}"
+    return stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{remark}", described)
 
 
 # ---- the search over training
 
 
 def search(files: RunFiles) -> Section | None:
-    """What every block chose at every evaluation."""
+    """Build the section on the operation probabilities of every block over training."""
     described = files.halting.get("architecture")
     if described is None or is_fixed(described):
         return None
@@ -310,17 +321,22 @@ def search(files: RunFiles) -> Section | None:
     perplexity = dict(series(files.metrics, "eval/perplexity"))
     rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
     table = history_table(rows, evaluations[0] if evaluations else "")
-    panels = [*figure.panels, *_perplexities(files, evaluations)]
-    drawn = thin(history, max(_MAX_CELLS // described["blocks"], 8))
+    panels = [*figure.panels, *_build_perplexity_panels(files, evaluations)]
+    shown_history = thin(history, max(_MAX_CELLS // described["blocks"], 8))
     html = fill(
-        "architectures:search", panels=panels, frames=frames, table=table, drawn=drawn, operations=OPERATION_TITLES
+        "architectures:search",
+        panels=panels,
+        frames=frames,
+        table=table,
+        drawn=shown_history,
+        operations=OPERATION_TITLES,
     )
     return Section(title, "search", html, [figure], [table])
 
 
 def heat_panels(history: History) -> list[Panel]:
-    """The probability of each operation, and the entropy, by block and evaluation."""
-    found = [
+    """Build panels of the probability of each operation, and of the entropy, by block and evaluation."""
+    operation_heats = [
         (
             f"Probability of {title}",
             "probability",
@@ -331,12 +347,12 @@ def heat_panels(history: History) -> list[Panel]:
     shares = [(step, [value / math.log(len(LETTERS)) for value in now["entropy"]]) for step, now in history]
     return [
         heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)
-        for title, measure, columns in [*found, ("Entropy", "share of ln 3", shares)]
+        for title, measure, columns in [*operation_heats, ("Entropy", "share of ln 3", shares)]
     ]
 
 
-def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
-    """Perplexities of the evaluations over training; that of the first has the plain name."""
+def _build_perplexity_panels(files: RunFiles, names: Sequence[str]) -> list[Panel]:
+    """Build the panel of perplexities over training; the first evaluation's metric has the plain name."""
     lines = [
         (name, series(files.metrics, f"eval/{name}/perplexity" if number else "eval/perplexity"))
         for number, name in enumerate(names)
@@ -350,31 +366,31 @@ def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
 
 
 def comparison(files: RunFiles) -> Section | None:
-    """Networks of several architectures side by side."""
-    title, found = "Architectures compared", files.of(ARCHITECTURES)
-    if not found.get("rows"):
+    """Build the section that compares networks of several architectures."""
+    title, compared = "Architectures compared", files.of(ARCHITECTURES)
+    if not compared.get("rows"):
         return told_if_damaged(title, "comparison", "The comparison is", files, ARCHITECTURES)
-    rows, panels = compared_rows(found), _scatters(found)
+    rows, panels = compared_rows(compared), _build_scatter_panels(compared)
     figures = [Figure("architectures", panels, columns=3)] if panels else []
-    shapes = [shape["name"] for shape in found["shapes"]]
-    quality, costs = quality_table(found), {shape: cost_table(found, shape) for shape in shapes}
+    shapes = [shape["name"] for shape in compared["shapes"]]
+    quality, costs = quality_table(compared), {shape: cost_table(compared, shape) for shape in shapes}
     left_out = [row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]]
-    shown = {
+    content = {
         "quality": quality,
         "costs": costs,
         "figures": figures,
-        "reference": found["reference"],
+        "reference": compared["reference"],
         "left_out": left_out,
     }
-    html = fill("comparison", **shown, conditions=conditions_text(found), token_unit=token_unit(files))
-    of = f"n = {len(rows)} networks, one seed each"
-    return Section(title, "comparison", html, figures, [quality, *costs.values()], of=of)
+    html = fill("comparison", **content, conditions=conditions_text(compared), token_unit=token_unit(files))
+    sample = f"n = {len(rows)} networks, one seed each"
+    return Section(title, "comparison", html, figures, [quality, *costs.values()], of=sample)
 
 
-def _scatters(found: Mapping[str, Any]) -> list[Panel]:
-    """Perplexity against measured time, or multiply-accumulates, for every evaluated set and shape."""
+def _build_scatter_panels(compared: Mapping[str, Any]) -> list[Panel]:
+    """Build panels of perplexity against measured time or multiply-accumulates, one per evaluated set and shape."""
     panels = []
-    for title, axis, points in quality_points(found):
+    for title, axis, points in quality_points(compared):
         x, y = (with_air(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
         dots = [(row["label"], [Dot(x, y, f"{row['label']}: {y:.2f}")]) for x, y, row in points]
         axes = Axis(axis, x), Axis("perplexity per token", y, start=1.0)

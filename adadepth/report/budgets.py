@@ -1,4 +1,4 @@
-"""One checkpoint at several depths: the rows of budgets.json, and what is drawn of them."""
+"""Sections on budgets: one checkpoint at several depths, networks of equal work, and the controller over training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def budget_row(
     target: float | None,
     fit: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """A checkpoint at one depth.
+    """Build the record of a checkpoint evaluated at one depth.
 
     Args:
         metrics: Of the evaluation.
@@ -39,30 +39,30 @@ def budget_row(
     return {"target": target, "fit": None if fit is None else dict(fit), **depths, **work, "metrics": dict(metrics)}
 
 
-def drawn_quality(found: Mapping[str, Any]) -> str | None:
-    """The metric that stands for quality in the curve."""
-    metrics = found["rows"][0]["metrics"]
+def drawn_quality(budgets: Mapping[str, Any]) -> str | None:
+    """Return the name of the quality metric that the curve shows; None if the rows have none."""
+    metrics = budgets["rows"][0]["metrics"]
     return next((name for name in _QUALITIES if name in metrics), None)
 
 
-def _quality_points(found: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """(mean depth, quality) of every row, by depth."""
-    name = drawn_quality(found)
-    return sorted((row["mean"], row["metrics"][name]) for row in found["rows"] if name in row["metrics"])
+def _get_quality_points(budgets: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return (mean depth, quality) of every row, sorted by depth."""
+    name = drawn_quality(budgets)
+    return sorted((row["mean"], row["metrics"][name]) for row in budgets["rows"] if name in row["metrics"])
 
 
 def budget_label(row: Mapping[str, Any]) -> str:
-    """What a row is, in words."""
+    """Return the label of a row: its target, or that it is the checkpoint as trained."""
     if row["target"] is None:
         return "as trained"
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
 
 
-def budget_table(found: Mapping[str, Any]) -> Table:
-    """A checkpoint at several depths; work as a share of full depth.
+def budget_table(budgets: Mapping[str, Any]) -> Table:
+    """Build the table of a checkpoint at several depths; work is a share of full depth.
 
     Args:
-        found: What budgets.json holds.
+        budgets: What budgets.json holds.
     """
     columns = [
         Column("row", "target", text, "text", where="view"),
@@ -71,36 +71,37 @@ def budget_table(found: Mapping[str, Any]) -> Table:
         Column("std", "sd", rounded(2)),
         Column("executed_over_full", where="file"),
         Column("adaptive_over_full", "work", rounded(3)),
-        *(Column(name, name, rounded(4)) for name in found["rows"][0]["metrics"]),
+        *(Column(name, name, rounded(4)) for name in budgets["rows"][0]["metrics"]),
     ]
     rows = []
-    for row in found["rows"]:
+    for row in budgets["rows"]:
         fit = row["fit"] or {}
-        told = {"row": budget_label(row), "level": fit.get("level"), "fitted": fit.get("depth")}
-        rows.append({**row["metrics"], **row, **told})
+        cells = {"row": budget_label(row), "level": fit.get("level"), "fitted": fit.get("depth")}
+        rows.append({**row["metrics"], **row, **cells})
     return Table("budgets", columns, rows)
 
 
-def budgets_text(found: Mapping[str, Any]) -> str:
-    """One checkpoint at several depths as text.
+def budgets_text(budgets: Mapping[str, Any]) -> str:
+    """Format one checkpoint at several depths as text.
 
     Args:
-        found: What budgets.json holds.
+        budgets: What budgets.json holds.
     """
     header = (
-        f"one checkpoint at several depths ({found['unit']}), by {found['knob']}: fitted on {found['fitted_on']:,} "
-        f"examples of {found['set']}, measured on {found['measured_on']:,} others; work as a share of full depth"
+        f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: "
+        f"fitted on {budgets['fitted_on']:,} examples of {budgets['set']}, "
+        f"measured on {budgets['measured_on']:,} others; work as a share of full depth"
     )
-    return f"{header}\n\n{as_text(budget_table(found))}"
+    return f"{header}\n\n{as_text(budget_table(budgets))}"
 
 
-def rival_table(found: Mapping[str, Any]) -> Table:
-    """An adaptive run and its rivals: depth, work as a multiple of the adaptive run's, quality.
+def rival_table(comparison: Mapping[str, Any]) -> Table:
+    """Build the table of an adaptive run and its rivals: depth, relative work, quality.
 
     Args:
-        found: What rivals.json holds.
+        comparison: What rivals.json holds.
     """
-    reference = found["rows"][0]
+    reference = comparison["rows"][0]
     names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
     columns = [
         Column("network", "network", text, "text"),
@@ -110,34 +111,34 @@ def rival_table(found: Mapping[str, Any]) -> Table:
         *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
     ]
     rows = []
-    for row in found["rows"]:
+    for row in comparison["rows"]:
         network = "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"
-        rows.append({**row["metrics"], **row, "work": _work(row) / _work(reference), "network": network})
+        rows.append({**row["metrics"], **row, "work": _get_macs(row) / _get_macs(reference), "network": network})
     return Table("rivals", columns, rows)
 
 
-def _work(row: Mapping[str, Any]) -> float:
-    """What the depths of a network need; of older comparisons what its evaluation executed."""
-    found: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
-    return found
+def _get_macs(row: Mapping[str, Any]) -> float:
+    """Return the multiply-accumulates that depths need; older files hold what the evaluation executed."""
+    macs: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
+    return macs
 
 
-def rivals_text(found: Mapping[str, Any]) -> str:
-    """An adaptive run beside its rivals as text.
+def rivals_text(comparison: Mapping[str, Any]) -> str:
+    """Format an adaptive run and its rivals as text.
 
     Args:
-        found: What rivals.json holds.
+        comparison: What rivals.json holds.
     """
-    return f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{as_text(rival_table(found))}"
+    return f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{as_text(rival_table(comparison))}"
 
 
 _RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")
 
 
-def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
+def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:
     """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
-    write_json(directory / BUDGETS, found)
-    write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(found)))
+    write_json(directory / BUDGETS, budgets)
+    write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(budgets)))
 
 
 _CURVES = {
@@ -147,7 +148,7 @@ _CURVES = {
 
 
 def budget(files: RunFiles) -> Section | None:
-    """Target, measured depth and multiplier over training."""
+    """Build the section on target, measured depth and multiplier over training."""
     panels = []
     for title, (names, unit) in _CURVES.items():
         lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
@@ -155,35 +156,35 @@ def budget(files: RunFiles) -> Section | None:
             panels.append(line_panel(title, lines, unit))
     if not panels:
         return None
-    figure, asked = Figure("budget", panels), target(files)
-    html = fill("budgets:budget", figure=figure, sentences=asked.sentences if asked else [])
-    of = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"
-    return Section("Budget", "budget", html, [figure], of=of)
+    figure, finding = Figure("budget", panels), target(files)
+    html = fill("budgets:budget", figure=figure, sentences=finding.sentences if finding else [])
+    sample = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"
+    return Section("Budget", "budget", html, [figure], of=sample)
 
 
 def targets(files: RunFiles) -> Section | None:
-    """One checkpoint whose depth was set to several targets."""
-    found = files.of(BUDGETS)
-    if not found:
+    """Build the section on one checkpoint whose depth was set to several targets."""
+    budgets = files.of(BUDGETS)
+    if not budgets:
         return None
-    points, name, panels = _quality_points(found), str(drawn_quality(found)), []
+    points, name, panels = _get_quality_points(budgets), str(drawn_quality(budgets)), []
     if points:
         x, y = (with_air(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
-        axes = Axis(f"mean depth ({found['unit']})", x), Axis(name.replace("_", " "), y)
+        axes = Axis(f"mean depth ({budgets['unit']})", x), Axis(name.replace("_", " "), y)
         panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
-    figures, table = [Figure("budgets", panels)] if panels else [], budget_table(found)
-    html = fill("budgets:targets", found=found, figures=figures, table=table)
-    of = f"n = {found['measured_on']:,} examples of {found['set']}"
-    return Section("One checkpoint at several depths", "targets", html, figures, [table], of=of)
+    figures, table = [Figure("budgets", panels)] if panels else [], budget_table(budgets)
+    html = fill("budgets:targets", found=budgets, figures=figures, table=table)
+    sample = f"n = {budgets['measured_on']:,} examples of {budgets['set']}"
+    return Section("One checkpoint at several depths", "targets", html, figures, [table], of=sample)
 
 
 def rivals(files: RunFiles) -> Section | None:
-    """Networks of one depth and as much work."""
+    """Build the section on fixed-depth networks of equal work."""
     if not files.of(RIVALS):
         return None
     table = rival_table(files.of(RIVALS))
-    of = f"n = {len(table.rows)} networks, one seed each"
-    return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table], of=of)
+    sample = f"n = {len(table.rows)} networks, one seed each"
+    return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table], of=sample)
 
 
 SECTIONS = (Placed(150, budget), Placed(160, targets), Placed(170, rivals))

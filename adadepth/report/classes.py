@@ -1,4 +1,4 @@
-"""Words and tags by their depth as tables, and in a few lines."""
+"""Depth by class of tokens or sequences, and by word and tag: tables, console text, figures; writes halting.json."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from adadepth.report.table import SPARKLINES, Column, Table, Where, as_csv, as_t
 from adadepth.system.files import write_atomic
 
 ENDS = ("deepest", "shallowest")
-_TOLD = 6  # words and tags of a line
-_DEPTH = [
+_MOST_WORDS = 6  # words and tags of a line
+_DEPTH_COLUMNS = [
     Column("n"),
     Column("sequences", "in sequences"),
     Column("mean", "mean", rounded(2)),
@@ -35,32 +35,32 @@ _DEPTH = [
 
 
 def word_table(end: str, words: Mapping[str, Any]) -> Table:
-    """The deepest or the shallowest words, with the share of their occurrences that was left out."""
+    """Build the table of the deepest or shallowest words, with the share of occurrences that was left out."""
     rows = [{**row, "share": row["selected"] / (row["n"] + row["selected"])} for row in words[end]]
     hidden = [Column("share", "left out", percent)] if words["selected"] else []
-    return Table(f"{end}_words", [Column("word", "word", text, "text"), *_DEPTH, *hidden], rows)
+    return Table(f"{end}_words", [Column("word", "word", text, "text"), *_DEPTH_COLUMNS, *hidden], rows)
 
 
 def tag_table(words: Mapping[str, Any]) -> Table:
-    """The classes that words are tagged with, deepest first."""
-    return Table("depth_by_tag", [Column("tag", "tag", text, "text"), *_DEPTH], words["tags"])
+    """Build the table of mean depth by tag of a word, deepest first."""
+    return Table("depth_by_tag", [Column("tag", "tag", text, "text"), *_DEPTH_COLUMNS], words["tags"])
 
 
 def words_lines(words: Mapping[str, Any]) -> Iterator[str]:
-    """The ends of the two rankings, a line each; nothing where no word is ranked."""
+    """Yield a line for each end of the two rankings; nothing where no word is ranked."""
     for end in ENDS:
         if words.get(end):
-            yield f"{end} words: {_listed(words[end], 'word')}"
+            yield f"{end} words: {_join_words(words[end], 'word')}"
     if words.get("tags"):
-        yield f"deepest tags: {_listed(words['tags'], 'tag')}"
+        yield f"deepest tags: {_join_words(words['tags'], 'tag')}"
 
 
-def _listed(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    return ", ".join(f"{row[key]} {row['mean']:.2f} (n {number(row['n'])})" for row in rows[:_TOLD])
+def _join_words(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    return ", ".join(f"{row[key]} {row['mean']:.2f} (n {number(row['n'])})" for row in rows[:_MOST_WORDS])
 
 
 def class_table(summary: Mapping[str, Any]) -> Table:
-    """The figures by class: what halting.json holds, a row a class."""
+    """Build the table of depth statistics by class from halting.json, one row per class."""
     first, last = first_depth(summary), summary["max_depth"]
     is_predicted = any("accuracy" in described for described in summary["classes"].values())
     accuracy: Where = "everywhere" if is_predicted else "file"
@@ -82,11 +82,11 @@ def class_table(summary: Mapping[str, Any]) -> Table:
         Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
         *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
     ]
-    rows = [_row(name, described, summary.get("unit", "token")) for name, described in summary["classes"].items()]
+    rows = [_build_row(name, described, summary.get("unit", "token")) for name, described in summary["classes"].items()]
     return Table("depth_by_class", columns, rows)
 
 
-def _row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, Any]:
+def _build_row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, Any]:
     defined = definition(name) if unit == "sequence" else CLASS_DEFINITIONS.get(name, definition(name))
     if not described["n"]:
         return {"class": name, "definition": f"{defined}: no {unit} of this class in the evaluated set", "n": 0}
@@ -102,7 +102,7 @@ def _row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, Any]:
 
 
 def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
-    """The summary of `HaltingStatistics` as text: a header, a line per class, and what is missing with the reason.
+    """Format a halting summary as text: a header, a line per class, and what is missing with the reason.
 
     Args:
         summary: From `HaltingStatistics.summary`.
@@ -113,26 +113,28 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     """
     unit = summary["unit"]
     loss = f"loss: of {unit}s that have one, in nats" + (" (of values: squared error)" if unit == "sequence" else "")
-    lines = [*_header(summary, step), "", as_text(class_table(summary))]
+    lines = [*_format_header(summary, step), "", as_text(class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}", *not_available(summary)]
     lines += words_lines(summary.get("words", {}))
-    told = summary.get("adaptation", {})
-    if "warning" in told:
-        lines.append(": ".join(["warning", told["warning"], *([told["advice"]] if "advice" in told else [])]))
+    adaptation = summary.get("adaptation", {})
+    if "warning" in adaptation:
+        lines.append(
+            ": ".join(["warning", adaptation["warning"], *([adaptation["advice"]] if "advice" in adaptation else [])])
+        )
     return "\n".join(lines)
 
 
 def not_available(summary: Mapping[str, Any]) -> list[str]:
-    """A line for everything that could not be computed, with the reason."""
+    """Return a line for everything that could not be computed, with the reason."""
     return [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
 
 
 def at_step(step: int | None) -> str:
-    """When something was measured, for a header."""
+    """Return the words of a header that name the optimiser step; empty for None."""
     return "" if step is None else f" at step {step:,}"
 
 
-def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
+def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
     everyone, cost = summary["classes"]["all"], summary["cost"]
     first = [f"halting{at_step(step)}: {summary['n']:,} {summary['unit']}s"]
     if "mean" in everyone:
@@ -146,15 +148,15 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
         ("loss", summary["spearman"].get("all")),
         ("difficulty", summary.get("difficulty", {}).get("spearman")),
     )
-    for other, found in correlations:
-        if found:
-            interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
-            second.append(f"Spearman(depth, {other}) {found['value']:+.3f} {interval}, n {found['n']:,}")
+    for other, correlation in correlations:
+        if correlation:
+            interval = f"[{correlation['low']:+.3f}, {correlation['high']:+.3f}]"
+            second.append(f"Spearman(depth, {other}) {correlation['value']:+.3f} {interval}, n {correlation['n']:,}")
     return ["; ".join(part) for part in (first, second) if part]
 
 
 def cost_words(cost: Mapping[str, Any], unit: str) -> list[str]:
-    """What the model needs of full depth's work, and apart from it what the evaluation ran, as far as it is known."""
+    """Return the work that the depths need, and what the evaluation executed, as shares of full depth."""
     if "adaptive_over_full" not in cost:
         return []
     ran = percent(cost["executed_over_full"])
@@ -165,7 +167,7 @@ def cost_words(cost: Mapping[str, Any], unit: str) -> list[str]:
     ]
 
 
-_OF_FURTHER_SETS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
+_FURTHER_SET_KEYS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
 
 
 def write_halting_files(
@@ -187,13 +189,16 @@ def write_halting_files(
         name: Of that set.
         further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
     """
-    told = {
-        set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
+    summaries = {
+        set_name: {key: other[key] for key in _FURTHER_SET_KEYS if key in other}
         for set_name, other in (further_sets or {}).items()
     }
-    told = {set_name: kept for set_name, kept in told.items() if kept}
-    named = {} if name is None else {"set": name}
-    write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
+    summaries = {set_name: selected for set_name, selected in summaries.items() if selected}
+    set_field = {} if name is None else {"set": name}
+    write_json(
+        directory / HALTING,
+        {"step": step, **set_field, **summary, **({"further_sets": summaries} if summaries else {})},
+    )
     if summary["unit"] == "architecture":
         return
     write_atomic(directory / DEPTH_BY_CLASS, as_csv(class_table(summary)))
@@ -202,7 +207,7 @@ def write_halting_files(
 
 
 def classes(files: RunFiles) -> Section | None:
-    """How deep each class of units went."""
+    """Build the section on depth by class of units."""
     if not halts(files):
         return None
     unit, title = run_unit(files), f"Depth by {run_unit(files)} class"
@@ -216,17 +221,20 @@ def classes(files: RunFiles) -> Section | None:
 
 
 def class_figures(files: RunFiles) -> list[Figure]:
-    """Spread and distribution of every class that has units."""
+    """Draw spread and distribution of depth for every class that has units."""
     halting = files.halting
-    found = {name: described for name, described in halting["classes"].items() if described["n"]}
-    if not found:
+    populated = {name: described for name, described in halting["classes"].items() if described["n"]}
+    if not populated:
         return []
     first, last = first_depth(halting), halting["max_depth"]
-    names = Axis("", (len(found) - 0.4, -0.6), range(len(found)), list(found))
+    names = Axis("", (len(populated) - 0.4, -0.6), range(len(populated)), list(populated))
     depth = depth_axis("depth (updates)", last, first)
-    ranges = [(row["p10"], row["mean"], row["p90"]) for row in found.values()]
-    columns = [[row["histogram"][at] / row["n"] for row in found.values()] for at in range(first, last + 1)]
-    tall = max(1.0, 0.09 * len(found))
+    ranges = [(row["p10"], row["mean"], row["p90"]) for row in populated.values()]
+    columns = [
+        [row["histogram"][depth_index] / row["n"] for row in populated.values()]
+        for depth_index in range(first, last + 1)
+    ]
+    tall = max(1.0, 0.09 * len(populated))
     panels = [
         Panel("Depth by class: mean, p10 to p90", Ranges(ranges), depth, names, tall=tall),
         Panel(
@@ -240,7 +248,7 @@ _Row = Mapping[str, Any]
 
 
 def ranked_words(files: RunFiles) -> Section | None:
-    """Deepest and shallowest words; None where no word is ranked."""
+    """Build the section on the deepest and shallowest words; None where no word is ranked."""
     words = files.halting.get("words") or {}
     if not words.get("ranked") and not words.get("tags"):
         return None
@@ -249,25 +257,25 @@ def ranked_words(files: RunFiles) -> Section | None:
     figure = words_figure(words)
     html = fill("classes:ranked_words", words=words, tables=tables, tags=tags, figure=figure)
     figures = [figure] if figure.panels else []
-    of = f"n = {words['n']:,} words{where_and_when(files)}"
+    sample = f"n = {words['n']:,} words{where_and_when(files)}"
     tables_shown = [*tables.values(), *([tags] if tags else [])]
-    return Section("Deepest and shallowest words", "ranked-words", html, figures, tables_shown, of=of)
+    return Section("Deepest and shallowest words", "ranked-words", html, figures, tables_shown, of=sample)
 
 
 def words_figure(words: Mapping[str, Any]) -> Figure:
-    """Mean depth and interval: a panel for either end, and one for tags, on one axis."""
+    """Draw mean depth with its interval: a panel for each end, and one for tags, on one axis."""
     panels = [(f"The {end} words", "word", words[end]) for end in ENDS]
     panels.append(("By tag, deepest first", "tag", [row for row in words["tags"] if row["low"] is not None]))
     ends = [row[side] for *_, rows in panels for row in rows for side in ("low", "high")]
-    return Figure("words", [_panel(*panel, ends) for panel in panels if panel[-1]])
+    return Figure("words", [_build_ranges_panel(*panel, ends) for panel in panels if panel[-1]])
 
 
-def _panel(title: str, key: str, rows: Sequence[_Row], ends: Sequence[float]) -> Panel:
+def _build_ranges_panel(title: str, key: str, rows: Sequence[_Row], ends: Sequence[float]) -> Panel:
     names = [f"{row[key]} ({row['n']:,})" for row in rows]
-    up = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), names)
-    across = Axis("mean depth (updates) with its 95 % interval", with_air(ends))
-    drawn = Ranges([(row["low"], row["mean"], row["high"]) for row in rows])
-    return Panel(title, drawn, across, up, tall=max(0.6, 0.09 * len(rows)))
+    y_axis = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), names)
+    x_axis = Axis("mean depth (updates) with its 95 % interval", with_air(ends))
+    ranges = Ranges([(row["low"], row["mean"], row["high"]) for row in rows])
+    return Panel(title, ranges, x_axis, y_axis, tall=max(0.6, 0.09 * len(rows)))
 
 
 SECTIONS = (Placed(80, classes), Placed(90, ranked_words))

@@ -1,4 +1,4 @@
-"""The sections of a comparison, each of what the runs share; what they do not share is named and left out."""
+"""Sections of a comparison of runs; each shows what the runs share and names what they do not share."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ Build = Callable[[Comparison, Path], Section | None]
 
 
 def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
-    """All there is to say about some runs.
+    """Build all sections of a comparison of runs.
 
     Args:
         comparison: The runs.
         folder: Of the page, from where it links to theirs.
     """
-    return _built(
+    return _build_sections(
         (best, searched, settings, verdicts, over_training, figures, tradeoff, classes_compared, runs),
         comparison,
         folder,
@@ -74,44 +74,44 @@ def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
 
 
 def sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
-    """The sections of a comparison that a summary of seeds does not replace."""
-    return _built((verdicts, over_training, tradeoff, classes_compared, runs), comparison, folder)
+    """Build the sections of a comparison that a summary over seeds does not replace."""
+    return _build_sections((verdicts, over_training, tradeoff, classes_compared, runs), comparison, folder)
 
 
-def _built(builders: Sequence[Build], comparison: Comparison, folder: Path) -> list[Section]:
-    found = (build(comparison, folder) for build in builders)
-    return [_stated(section, comparison) for section in found if section is not None]
+def _build_sections(builders: Sequence[Build], comparison: Comparison, folder: Path) -> list[Section]:
+    sections = (build(comparison, folder) for build in builders)
+    return [_add_sample_size(section, comparison) for section in sections if section is not None]
 
 
-def _stated(section: Section, comparison: Comparison) -> Section:
-    of = section.of or number_of_runs(comparison)
-    return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
+def _add_sample_size(section: Section, comparison: Comparison) -> Section:
+    sample = section.of or number_of_runs(comparison)
+    return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
 def number_of_runs(comparison: Comparison) -> str:
-    """How many runs there are, in how many groups."""
+    """Return the number of runs, and of groups of equal settings, in words."""
     n, groups = len(comparison.runs), len(comparison.groups)
     grouped = f" of {groups} settings" if 1 < groups < n else ""
     return f"n = {n} run{'s' * (n != 1)}{grouped}"
 
 
 def settings(comparison: Comparison, folder: Path) -> Section:
-    """What differs, and what is left out of the page."""
-    found = [group.settings for group in comparison.groups]
-    keys = differing(found)
-    shown = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
-    told = {"unshared": unshared(found), "listed": listed, "further": keys[MAX_SETTINGS:]}
-    html = fill("compared:settings", table=shown, comparison=comparison, **told)
+    """Build the section on the settings that differ, and on runs that are left out."""
+    group_settings = [group.settings for group in comparison.groups]
+    keys = differing(group_settings)
+    table = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
+    content = {"unshared": unshared(group_settings), "listed": listed, "further": keys[MAX_SETTINGS:]}
+    html = fill("compared:settings", table=table, comparison=comparison, **content)
     return Section("What differs", "differs", html, tables=[settings_table(comparison, keys)] if keys else [])
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:
-    """The answers of the runs, and the sentences they rest on."""
-    told = [(name_of(entry, run), verdict_of(run)) for entry in comparison.entries for run in entry.runs]
-    if not any(found for _, found in told):
+    """Build the section on the verdicts of the runs with the sentences they rest on."""
+    run_verdicts = [(name_of(entry, run), verdict_of(run)) for entry in comparison.entries for run in entry.runs]
+    if not any(run_verdict for _, run_verdict in run_verdicts):
         return None
     table = verdict_table(comparison)
-    html = fill("compared:verdicts", table=table, told=told, questions=QUESTIONS)
+    html = fill("compared:verdicts", table=table, told=run_verdicts, questions=QUESTIONS)
     return Section("Verdicts", "verdicts", html, tables=[table])
 
 
@@ -127,60 +127,66 @@ _PANELS = (
 
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
-    """Losses, quality, depth and budget over training, of all groups in one drawing each."""
-    chosen = compared_quality(comparison)
-    entries = _drawn(comparison, chosen)
-    wanted = list(_PANELS)
-    if chosen is not None and chosen.name not in [name for _, name, _ in wanted]:
-        wanted.insert(2, (chosen.name, chosen.name, chosen.name.rpartition("/")[2]))
-    left_out = list(_without(comparison))
-    panels = [panel for panel in (_panel(entries, *each) for each in wanted if each[1] not in left_out) if panel]
+    """Build the section of curves over training: losses, quality, depth and budget, all groups in one panel each."""
+    quality = compared_quality(comparison)
+    entries = _select_groups(comparison, quality)
+    specs = list(_PANELS)
+    if quality is not None and quality.name not in [name for _, name, _ in specs]:
+        specs.insert(2, (quality.name, quality.name, quality.name.rpartition("/")[2]))
+    left_out = list(_get_incomparable_metrics(comparison))
+    panels = [
+        panel for panel in (_build_curve_panel(entries, *spec) for spec in specs if spec[1] not in left_out) if panel
+    ]
     if not panels:
         return None
     figure = Figure("curves", panels, columns=3)
-    told = {**dict(_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
-    shown = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "chosen": chosen, "told": told}
-    html = fill("compared:curves", **shown, means=any(len(entry.runs) > 1 for entry in comparison.entries))
+    remarks = {**dict(_get_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
+    content = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "chosen": quality, "told": remarks}
+    html = fill("compared:curves", **content, means=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Over training", "training", html, [figure])
 
 
-def _drawn(comparison: Comparison, chosen: Quality | None) -> list[Group | None]:
-    """The groups whose curves are drawn: all, or of too many the best; None holds the place of the others."""
+def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Group | None]:
+    """Return the groups whose curves are drawn; None keeps the colour of a group that is left out."""
     entries = comparison.entries
     if len(entries) <= MAX_CURVES:
         return list(entries)
-    ranked = chosen.best_first(entries) if chosen else entries
-    kept = {entry.label for entry in ranked[:MAX_CURVES]}
-    return [entry if entry.label in kept else None for entry in entries]
+    ranked = quality.best_first(entries) if quality else entries
+    selected = {entry.label for entry in ranked[:MAX_CURVES]}
+    return [entry if entry.label in selected else None for entry in entries]
 
 
-def _without(comparison: Comparison) -> Iterator[str]:
-    """Curves that would not compare."""
+def _get_incomparable_metrics(comparison: Comparison) -> Iterator[str]:
+    """Yield the metrics whose curves cannot be compared between these runs."""
     if comparison.unit is None:
         yield DEPTH
-    if len(_budget_units(comparison)) > 1:
+    if len(_get_budget_units(comparison)) > 1:
         yield from ("budget/measured", "budget/target")
 
 
-def _reasons(comparison: Comparison) -> Iterator[tuple[str, bool]]:
+def _get_reasons(comparison: Comparison) -> Iterator[tuple[str, bool]]:
     yield "depth", comparison.unit is None
-    yield "budget", len(_budget_units(comparison)) > 1
+    yield "budget", len(_get_budget_units(comparison)) > 1
     yield "losses", len({group.settings.get("model.name") for group in comparison.groups}) > 1
 
 
-def _budget_units(comparison: Comparison) -> set[str]:
-    """What the budgets of the runs that have one are counted in."""
-    held = (group.settings for group in comparison.groups)
-    return {str(each.get("budget.unit")) for each in held if each.get("budget.target") is not None}
+def _get_budget_units(comparison: Comparison) -> set[str]:
+    """Return the units of the runs' budgets."""
+    all_settings = (group.settings for group in comparison.groups)
+    return {
+        str(group_settings.get("budget.unit"))
+        for group_settings in all_settings
+        if group_settings.get("budget.target") is not None
+    }
 
 
-def _panel(entries: Sequence[Group | None], title: str, name: str, y_title: str) -> Panel | None:
-    found: list[tuple[str, Points, list[Points]]] = [
+def _build_curve_panel(entries: Sequence[Group | None], title: str, name: str, y_title: str) -> Panel | None:
+    entry_curves: list[tuple[str, Points, list[Points]]] = [
         (entry.label, *curves(entry, name)) if entry else ("", [], []) for entry in entries
     ]
-    means = [(label, points) for label, points, _ in found]
-    members = [of for _, _, of in found]
-    everything = [*means, *(("", points) for of in members for points in of)]
+    means = [(label, points) for label, points, _ in entry_curves]
+    members = [member_curves for _, _, member_curves in entry_curves]
+    everything = [*means, *(("", points) for member_curves in members for points in member_curves)]
     if not is_followed(everything):
         return None
     return replace(line_panel(title, everything, y_title), mark=Lines(means, members))
@@ -190,7 +196,7 @@ def _panel(entries: Sequence[Group | None], title: str, name: str, y_title: str)
 
 
 def figures(comparison: Comparison, folder: Path) -> Section | None:
-    """Final figures; of a single group those of its seeds."""
+    """Build the section on final figures; for a single group, on those of its seeds."""
     shared = shared_figures(comparison.groups)
     names = [name for name in headlines(comparison.groups) if name in shared]
     if comparison.unit is None:
@@ -210,35 +216,37 @@ _COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updat
 
 
 def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
-    """Quality against work, and against depth where that means the same in all runs."""
-    chosen = compared_quality(comparison)
-    if chosen is None:
+    """Build the section on quality against work, and against depth where all runs measure it in the same unit."""
+    quality = compared_quality(comparison)
+    if quality is None:
         return None
-    without = set(_without(comparison))
-    drawn = [_scatter(comparison, cost, title, chosen) for cost, title in _COSTS if cost not in without]
-    panels = [panel for panel in drawn if panel]
+    excluded = set(_get_incomparable_metrics(comparison))
+    candidates = [
+        _build_scatter_panel(comparison, cost, title, quality) for cost, title in _COSTS if cost not in excluded
+    ]
+    panels = [panel for panel in candidates if panel]
     if not panels:
         return None
     figure = Figure("quality_and_work", panels)
     is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
-    shown = {"figure": figure, "chosen": chosen, "ranked": is_ranked, "is_other_data": is_other}
-    html = fill("compared:tradeoff", **shown, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
+    content = {"figure": figure, "chosen": quality, "ranked": is_ranked, "is_other_data": is_other}
+    html = fill("compared:tradeoff", **content, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Quality against work", "quality", html, [figure])
 
 
 def _is_ranked(comparison: Comparison) -> bool:
-    """Whether it means something that one run is better than another: not on other data, nor between seeds."""
+    """Return whether one run can be better than another: not on different data, nor between seeds."""
     return len(comparison.groups) > 1 and not comparison.other_data
 
 
-def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> Panel | None:
+def _build_scatter_panel(comparison: Comparison, cost: str, title: str, quality: Quality) -> Panel | None:
     entries, is_ranked = comparison.entries, _is_ranked(comparison)
-    is_best = best_of_both(entries, cost, chosen)
+    is_best = best_of_both(entries, cost, quality)
     groups = [
-        (entry.label, _dots(entry, cost, chosen, marked and is_ranked))
+        (entry.label, _build_dots(entry, cost, quality, marked and is_ranked))
         for entry, marked in zip(entries, is_best, strict=True)
     ]
-    dots = [dot for _, of in groups for dot in of]
+    dots = [dot for _, group_dots in groups for dot in group_dots]
     if not dots:
         return None
     spans = [
@@ -249,19 +257,19 @@ def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> 
         )
     ]
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
-    best = [label for label, of in groups if any(dot.marked for dot in of)]
+    best = [label for label, group_dots in groups if any(dot.marked for dot in group_dots)]
     return Panel(
         f"Against {title.partition(' (')[0].partition(',')[0]}",
         Scatter(groups, front),
         Axis(title, spans[0], percent=cost == WORK),
-        Axis(chosen.name, spans[1]),
-        f"{chosen.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""),
+        Axis(quality.name, spans[1]),
+        f"{quality.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""),
         1.24,
     )
 
 
-def _dots(entry: Group, cost: str, chosen: Quality, marked: bool) -> list[Dot]:
-    x, y = entry.figure(cost), entry.figure(chosen.name)
+def _build_dots(entry: Group, cost: str, quality: Quality, marked: bool) -> list[Dot]:
+    x, y = entry.figure(cost), entry.figure(quality.name)
     if x is None or y is None:
         return []
     title = f"{entry.label}: {spread_text(y)} at {spread_text(x)}"
@@ -273,22 +281,24 @@ def _dots(entry: Group, cost: str, chosen: Quality, marked: bool) -> list[Dot]:
 
 def classes_compared(comparison: Comparison, folder: Path) -> Section | None:
     """Mean depth of the classes that all runs have."""
-    depths, others = class_depths(comparison.entries)
+    depths, unshared_classes = class_depths(comparison.entries)
     if comparison.unit is None or not depths:
         return None
-    table, figure = class_depth_table(depths), _class_figure(comparison, depths)
-    html = fill("compared:classes", figure=figure, table=table, others=others, listed=listed, unit=comparison.unit)
+    table, figure = class_depth_table(depths), _draw_class_figure(comparison, depths)
+    html = fill(
+        "compared:classes", figure=figure, table=table, others=unshared_classes, listed=listed, unit=comparison.unit
+    )
     return Section(f"Depth by {comparison.unit} class", "classes", html, [figure], [table])
 
 
-def _class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spread]]) -> Figure:
-    """A row a class, a point a group; points of a row lie a little below each other."""
+def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spread]]) -> Figure:
+    """Draw a row per class with a point per group; points of a row are offset vertically."""
     halting = [run.halting for run in comparison.runs if run.halting.get("classes")]
-    first, last = min(map(first_depth, halting)), max(int(found["max_depth"]) for found in halting)
+    first, last = min(map(first_depth, halting)), max(int(halting_summary["max_depth"]) for halting_summary in halting)
     count = len(comparison.entries)
     groups = [
-        (entry.label, _class_dots(entry.label, depths, offset=0.6 * ((place + 0.5) / count - 0.5)))
-        for place, entry in enumerate(comparison.entries)
+        (entry.label, _build_class_dots(entry.label, depths, offset=0.6 * ((position + 0.5) / count - 0.5)))
+        for position, entry in enumerate(comparison.entries)
     ]
     names = Axis("", (len(depths) - 0.4, -0.6), range(len(depths)), list(depths))
     tall = max(1.0, 0.016 * len(depths) * max(5, count))
@@ -296,9 +306,9 @@ def _class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spre
     return Figure("depth_by_class", [Panel("Mean depth by class", Scatter(groups), axis, names, tall=tall)])
 
 
-def _class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
-    """The points of a group, row by row."""
-    rows = [(row, name, found[label]) for row, (name, found) in enumerate(depths.items()) if label in found]
+def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
+    """Return the points of a group, row by row."""
+    rows = [(row, name, by_group[label]) for row, (name, by_group) in enumerate(depths.items()) if label in by_group]
     return [
         Dot(depth["mean"], row + offset, f"{label}, {name}: {spread_text(depth)}", spread_x=depth.get("std", 0.0))
         for row, name, depth in rows
@@ -309,7 +319,7 @@ def _class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: 
 
 
 def runs(comparison: Comparison, folder: Path) -> Section:
-    """The runs that are compared, with links to their pages."""
+    """Build the section that lists the compared runs, with links to their pages."""
     table = run_table(comparison)
     runs = [(name_of(entry, run), run.directory / REPORT) for entry in comparison.entries for run in entry.runs]
     links = [(name, os.path.relpath(page, folder)) for name, page in runs if page.is_file()]

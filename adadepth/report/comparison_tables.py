@@ -1,4 +1,4 @@
-"""The tables of a comparison: settings, verdicts, figures and depths of groups of runs side by side."""
+"""Tables of a comparison: settings, verdicts, metrics and depths of groups of runs side by side."""
 
 from __future__ import annotations
 
@@ -23,140 +23,149 @@ Cells = Mapping[str, Mapping[str, Any]]  # by row and column
 
 
 def settings_table(comparison: Comparison, keys: Sequence[str]) -> Table:
-    """What the groups set, and how many runs they have."""
+    """Build the table of what the groups set and how many runs each has."""
     cells = {
         group.label: {**{key: written(group.settings[key]) for key in keys}, "runs": str(len(group.runs))}
         for group in comparison.groups
     }
-    return _side_by_side("settings", "setting", cells, lambda heading: [Column(heading, heading, text, "text")])
+    return _build_side_by_side("settings", "setting", cells, lambda heading: [Column(heading, heading, text, "text")])
 
 
 def figure_table(entries: Sequence[Group], names: Sequence[str]) -> Table:
-    """Final metrics by group: mean, sample standard deviation and n."""
+    """Build the table of final metrics by group: mean, sample standard deviation and n."""
     cells = {entry.label: {name: entry.figure(name) for name in names} for entry in entries}
-    return _side_by_side("final_figures", "metric", cells, _spread_columns)
+    return _build_side_by_side("final_figures", "metric", cells, _build_spread_columns)
 
 
-def _side_by_side(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
-    """A row a group, or a column a group where these are fewer than the figures, which then stand below each other."""
+def _build_side_by_side(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
+    """Build a table with a row per group, or with a column per group where metrics outnumber groups."""
     headings = list(next(iter(cells.values())))
     if len(headings) > len(cells):
         cells = {heading: {label: cells[label][heading] for label in cells} for heading in headings}
     else:
         corner = "run"
-    return _table(name, corner, cells, columns_of)
+    return _build_table(name, corner, cells, columns_of)
 
 
-def _table(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
+def _build_table(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
     headings = next(iter(cells.values()))
-    columns = [Column(corner, corner, text, "text"), *(column for each in headings for column in columns_of(each))]
-    return Table(name, columns, [{corner: label, **_parts(of)} for label, of in cells.items()])
+    columns = [
+        Column(corner, corner, text, "text"),
+        *(column for heading in headings for column in columns_of(heading)),
+    ]
+    return Table(name, columns, [{corner: label, **_add_spread_parts(row_cells)} for label, row_cells in cells.items()])
 
 
-def _spread_columns(heading: str) -> list[Column]:
-    """A figure of several runs: one column for people, three for programs."""
-    parts = [Column(f"{heading}/{part}", where="file") for part in _PARTS]
+def _build_spread_columns(heading: str) -> list[Column]:
+    """Return the columns of a metric of several runs: one for readers, three for programs."""
+    parts = [Column(f"{heading}/{part}", where="file") for part in _SPREAD_KEYS]
     return [Column(heading, heading, spread_text, where="view"), *parts]
 
 
-_PARTS = ("mean", "std", "n")
+_SPREAD_KEYS = ("mean", "std", "n")
 
 
-def _parts(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Cells, and those of the columns for programs."""
-    spreads = ((heading, found) for heading, found in cells.items() if isinstance(found, Mapping))
-    return {**cells, **{f"{heading}/{part}": found.get(part) for heading, found in spreads for part in _PARTS}}
+def _add_spread_parts(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of a row, with mean, std and n of every spread as cells for programs."""
+    spreads = ((heading, spread) for heading, spread in cells.items() if isinstance(spread, Mapping))
+    return {**cells, **{f"{heading}/{part}": spread.get(part) for heading, spread in spreads for part in _SPREAD_KEYS}}
 
 
-def spread_text(found: Spread) -> str:
-    """Mean and sample standard deviation; of a single value it alone."""
-    digits = 4 if abs(found["mean"]) < 10 else 2 if abs(found["mean"]) < 1000 else 0
-    return " ± ".join(f"{found[key]:,.{digits}f}" for key in ("mean", "std") if key in found)
+def spread_text(spread: Spread) -> str:
+    """Format mean and sample standard deviation; a single value alone."""
+    digits = 4 if abs(spread["mean"]) < 10 else 2 if abs(spread["mean"]) < 1000 else 0
+    return " ± ".join(f"{spread[key]:,.{digits}f}" for key in ("mean", "std") if key in spread)
 
 
 # ---- verdicts
 
 
 def verdict_table(comparison: Comparison) -> Table:
-    """The answers of every group, and of how many of its runs."""
-    asked = [
+    """Build the table of the answers of every group, with the number of runs behind each."""
+    questions = [
         name
         for name in ("target", "adapts", "worth")
         if name != "target" or any(name in verdict_of(run) for run in comparison.runs)
     ]
     columns = [
         Column("run", "run", text, "text"),
-        *(Column(name, QUESTIONS[name], text, "text") for name in asked),
-        Column("cost", QUESTIONS["cost"], _work_text, where="view"),
-        *(Column(f"cost/{part}", where="file") for part in _PARTS),
+        *(Column(name, QUESTIONS[name], text, "text") for name in questions),
+        Column("cost", QUESTIONS["cost"], _format_work_share, where="view"),
+        *(Column(f"cost/{part}", where="file") for part in _SPREAD_KEYS),
     ]
     rows = [
-        _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked}, "cost": _cost(entry)})
+        _add_spread_parts(
+            {
+                "run": entry.label,
+                **{name: _join_answers(entry, name) for name in questions},
+                "cost": _compute_work_share(entry),
+            }
+        )
         for entry in comparison.entries
     ]
     return Table("verdicts", columns, rows)
 
 
-def _cost(entry: Group) -> Spread | None:
-    """The work that the depths need, as the verdicts of the runs have it, and of what it is a share."""
-    found = {str(seed(run)): verdict_of(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
-    values = {name: value for name, value in found.items() if value is not None}
+def _compute_work_share(entry: Group) -> Spread | None:
+    """Return the spread of the share of work that the depths need, and what it is a share of."""
+    shares = {str(seed(run)): verdict_of(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
+    values = {name: value for name, value in shares.items() if value is not None}
     return {**describe_seeds(values), "of": unit_words(run_unit(entry.runs[0])).of_full} if values else None
 
 
-def _work_text(found: Spread) -> str:
-    return " ± ".join(percent(found[key]) for key in ("mean", "std") if key in found) + f" of {found['of']}"
+def _format_work_share(share: Spread) -> str:
+    return " ± ".join(percent(share[key]) for key in ("mean", "std") if key in share) + f" of {share['of']}"
 
 
 def verdict_of(run: RunFiles) -> Mapping[str, Any]:
-    """What the files of a run answer, as its page does; where they do not any more, the verdict that it ended with."""
-    kept = run.run.get("verdict")
-    return as_json(build_or_leave_out(verdict, run, {})) or (kept if isinstance(kept, dict) else {})
+    """Return the verdict that a run's files support, or the one recorded in run.json if they no longer do."""
+    recorded = run.run.get("verdict")
+    return as_json(build_or_leave_out(verdict, run, {})) or (recorded if isinstance(recorded, dict) else {})
 
 
-def _answers(entry: Group, name: str) -> str | None:
-    """The answers to a question, the commonest first, and of several runs how many gave each."""
-    given = [verdict_of(run).get(name, {}).get("answer") for run in entry.runs]
-    found = Counter(ANSWERS[answer] for answer in given if answer in ANSWERS)
+def _join_answers(entry: Group, name: str) -> str | None:
+    """Return the answers to a question, most common first, with the number of runs where there are several."""
+    answers = [verdict_of(run).get(name, {}).get("answer") for run in entry.runs]
+    counts = Counter(ANSWERS[answer] for answer in answers if answer in ANSWERS)
     if len(entry.runs) == 1:
-        return next(iter(found), None)
-    return ", ".join(f"{answer} ({count} of {len(entry.runs)})" for answer, count in found.most_common()) or None
+        return next(iter(counts), None)
+    return ", ".join(f"{answer} ({count} of {len(entry.runs)})" for answer, count in counts.most_common()) or None
 
 
 # ---- depth by class
 
 
 def class_depths(entries: Sequence[Group]) -> tuple[dict[str, dict[str, Spread]], list[str]]:
-    """By class and group the mean depth, of classes that all groups with any have; and the names of the others.
+    """Return mean depth by class and group for shared classes, and the names of the other classes.
 
     Of several seeds it is the mean of their means, with the sample deviation between them.
     """
-    of_entries = {entry.label: found for entry in entries if (found := _depths(entry))}
-    every = dict.fromkeys(name for found in of_entries.values() for name in found)
-    shared = [name for name in every if all(name in found for found in of_entries.values())]
-    others = [name for name in every if name not in shared]
-    return {name: {label: found[name] for label, found in of_entries.items()} for name in shared}, others
+    of_entries = {entry.label: depths for entry in entries if (depths := _compute_class_depths(entry))}
+    every = dict.fromkeys(name for depths in of_entries.values() for name in depths)
+    shared = [name for name in every if all(name in depths for depths in of_entries.values())]
+    unshared = [name for name in every if name not in shared]
+    return {name: {label: depths[name] for label, depths in of_entries.items()} for name in shared}, unshared
 
 
-def _depths(entry: Group) -> dict[str, Spread]:
+def _compute_class_depths(entry: Group) -> dict[str, Spread]:
     values: dict[str, dict[str, float]] = {}
     for run in entry.runs:
         for name, described in run.halting.get("classes", {}).items():
             if is_number(described.get("mean")):
                 values.setdefault(name, {})[str(seed(run))] = described["mean"]
-    return {name: describe_seeds(found) for name, found in values.items()}
+    return {name: describe_seeds(by_seed) for name, by_seed in values.items()}
 
 
 def class_depth_table(depths: Cells) -> Table:
-    """Mean depth by class and group, from `class_depths`."""
-    return _table("depth_by_class", "class", depths, _spread_columns)
+    """Build the table of mean depth by class and group, from `class_depths`."""
+    return _build_table("depth_by_class", "class", depths, _build_spread_columns)
 
 
 # ---- runs
 
 
 def run_table(comparison: Comparison) -> Table:
-    """Every run: where it is, and how it went."""
+    """Build the table of every run: directory, status, time and size."""
     columns = [
         Column("name", "run", text, "text"),
         Column("seed", "seed", text),
@@ -169,35 +178,37 @@ def run_table(comparison: Comparison) -> Table:
     rows = []
     for entry in comparison.entries:
         for run in entry.runs:
-            told = {key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")}
+            fields = {key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")}
             status = "cut short" if cut_short(run) else run.run.get("status")
-            about = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
-            rows.append({**told, **about, "status": status})
+            identity = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
+            rows.append({**fields, **identity, "status": status})
     return Table("runs", columns, rows)
 
 
-_MOST = 5
+_MAX_GROUPS = 5
 
 
 def best(comparison: Comparison, folder: Path) -> Section | None:
-    """The best groups by `optimise`; of each the run that is best among its seeds."""
-    if (chosen := optimised_quality(comparison)) is None:
+    """Build the section on the best groups by `optimise`, each with the best run among its seeds."""
+    if (quality := optimised_quality(comparison)) is None:
         return None
-    table = best_table(comparison, chosen)
-    html = fill("compared:best", table=table, chosen=chosen, count=len(chosen.best_first(comparison.groups)))
-    return Section(f"Best by {chosen.name}", "best", html, tables=[table])
+    table = best_table(comparison, quality)
+    html = fill("compared:best", table=table, chosen=quality, count=len(quality.best_first(comparison.groups)))
+    return Section(f"Best by {quality.name}", "best", html, tables=[table])
 
 
 def best_line(comparison: Comparison) -> str | None:
-    """The best group in a line, with the folder of its best run; None where nothing is better than another."""
-    if (chosen := optimised_quality(comparison)) is None:
+    """Return a line on the best group with the directory of its best run; None without an order of groups."""
+    if (quality := optimised_quality(comparison)) is None:
         return None
-    first = chosen.best_first(comparison.groups)[0]
-    return f"best by {chosen.name}: {chosen.of(first):.4f}, {first.label}: {_best_run(first, chosen).directory}"
+    first = quality.best_first(comparison.groups)[0]
+    return (
+        f"best by {quality.name}: {quality.of(first):.4f}, {first.label}: {_select_best_run(first, quality).directory}"
+    )
 
 
 def optimised_quality(comparison: Comparison) -> Quality | None:
-    """What all runs optimise, if it says which is better: not between seeds, nor on other data.
+    """Return the metric that all runs optimise and its direction; None between seeds or on different data.
 
     The name of a metric of an evaluated set says whether less is better; of others, such as a depth, a search does.
     """
@@ -212,44 +223,44 @@ def optimised_quality(comparison: Comparison) -> Quality | None:
     return Quality(name, is_loss(name)) if name.startswith("eval") else None
 
 
-def best_table(comparison: Comparison, chosen: Quality) -> Table:
-    """A row a group, the best first."""
+def best_table(comparison: Comparison, quality: Quality) -> Table:
+    """Build the table of the best groups, best first."""
     columns = [
         Column("run", "run", text, "text"),
-        Column("value", chosen.name, text),
+        Column("value", quality.name, text),
         Column("n", "runs"),
         Column("folder", "folder", text, "code"),
         Column("command", "command", text, "code"),
     ]
     rows = []
-    for group in chosen.best_first(comparison.groups)[:_MOST]:
-        run = _best_run(group, chosen)
-        told = {"run": group.label, "value": spread_text(group.figure(chosen.name) or {}), "n": len(group.runs)}
-        rows.append({**told, "folder": str(run.directory), "command": run.run.get("command")})
+    for group in quality.best_first(comparison.groups)[:_MAX_GROUPS]:
+        run = _select_best_run(group, quality)
+        cells = {"run": group.label, "value": spread_text(group.figure(quality.name) or {}), "n": len(group.runs)}
+        rows.append({**cells, "folder": str(run.directory), "command": run.run.get("command")})
     return Table("best", columns, rows)
 
 
-def _best_run(group: Group, chosen: Quality) -> RunFiles:
-    found = [run for run in group.runs if is_number(final(run).get(chosen.name))]
-    pick = min if chosen.less_is_better else max
-    return pick(found, key=lambda run: final(run)[chosen.name])
+def _select_best_run(group: Group, quality: Quality) -> RunFiles:
+    candidates = [run for run in group.runs if is_number(final(run).get(quality.name))]
+    pick = min if quality.less_is_better else max
+    return pick(candidates, key=lambda run: final(run)[quality.name])
 
 
-_FEWEST = 4  # trials, below which a picture of them says nothing
+_MIN_TRIALS = 4  # trials, below which a picture of them says nothing
 
 
 def searched(comparison: Comparison, folder: Path) -> Section | None:
-    """Importances and parallel coordinates of a search with enough trials."""
+    """Build the section on parameter importances and trials of a search; None with too few trials."""
     search = comparison.search
-    if search is None or len(search.trials) < _FEWEST:
+    if search is None or len(search.trials) < _MIN_TRIALS:
         return None
-    table = _search_table(search)
-    figures = [*_importances(search), _coordinates(search)]
+    table = _build_search_table(search)
+    figures = [*_draw_importances(search), _draw_coordinates(search)]
     html = fill("compared:search", table=table, figures=figures, search=search)
     return Section("What mattered", "search", html, figures, [table], of=f"n = {len(search.trials)} trials")
 
 
-def _search_table(search: Search) -> Table:
+def _build_search_table(search: Search) -> Table:
     columns = [
         Column("parameter", "parameter", text, "text"),
         Column("low", "lowest", written),
@@ -259,34 +270,40 @@ def _search_table(search: Search) -> Table:
     ]
     values, _ = search.best_first[0]
     rows = []
-    for each in search.parameters:
-        found = {"parameter": each.key, "importance": search.importances.get(each.key), "best": values[each.key]}
-        rows.append({**found, "low": each.low, "high": each.high})
+    for parameter in search.parameters:
+        cells = {
+            "parameter": parameter.key,
+            "importance": search.importances.get(parameter.key),
+            "best": values[parameter.key],
+        }
+        rows.append({**cells, "low": parameter.low, "high": parameter.high})
     return Table("search", columns, rows)
 
 
-def _importances(search: Search) -> list[Figure]:
+def _draw_importances(search: Search) -> list[Figure]:
     if not search.importances:
         return []
-    names = [next(each.name for each in search.parameters if each.key == key) for key in search.importances]
+    names = [
+        next(parameter.name for parameter in search.parameters if parameter.key == key) for key in search.importances
+    ]
     x = Axis("", (-0.5, len(names) - 0.5), range(len(names)), names)
-    bars = Bars([(place, share) for place, share in enumerate(search.importances.values())])
+    bars = Bars([(position, share) for position, share in enumerate(search.importances.values())])
     title = f"Share of the variance of {search.metric}"
     return [Figure("importances", [Panel(title, bars, x, Axis("explained", (0.0, 1.0), percent=True))], 1)]
 
 
-def _coordinates(search: Search) -> Figure:
-    """A line a trial over the parameters, and the metric at the right: the best quarter in a colour of its own."""
+def _draw_coordinates(search: Search) -> Figure:
+    """Draw a line per trial over the parameters and the metric; the best quarter has its own colour."""
     values = [value for _, value in search.trials]
     result = Parameter(search.metric, min(values), max(values))
     axes = [*search.parameters, result]
     lines = [
-        [(place, axis.place({**given, search.metric: value}[axis.key])) for place, axis in enumerate(axes)]
-        for given, value in search.best_first
+        [(position, axis.place({**parameters, search.metric: value}[axis.key])) for position, axis in enumerate(axes)]
+        for parameters, value in search.best_first
     ]
     quarter = max(1, len(lines) // 4)
-    good, others = lines[:quarter], lines[quarter:]
+    good, rest = lines[:quarter], lines[quarter:]
     curves: list[tuple[str, Points]] = [("best trial", good[0]), ("middle trial", lines[len(lines) // 2])]
     x = Axis("", (-0.2, len(axes) - 0.8), range(len(axes)), [axis.name for axis in axes])
     y = Axis("place in its range", (-0.05, 1.05), (0.0, 1.0), ("lowest", "highest"))
-    return Figure("parallel_coordinates", [Panel("Trials", Lines(curves, [good, others]), x, y)], 1)
+    return Figure("parallel_coordinates", [Panel("Trials", Lines(curves, [good, rest]), x, y)], 1)

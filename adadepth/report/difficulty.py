@@ -1,4 +1,4 @@
-"""Depth and accuracy by difficulty, for data sets that know how much computing a unit needs; or by what else they know.
+"""Depth and accuracy by difficulty, for data sets that know how much computing a unit needs, or by other attributes.
 
 Of puzzles there are attributes, of which difficulty is one or follows from one: they are told instead of it.
 """
@@ -18,80 +18,89 @@ DIFFICULTY = "difficulty"
 
 
 def difficulty(files: RunFiles) -> Section | None:
-    """Curves, correlations and tables of every evaluated set."""
-    known = known_of(files.halting)
-    if not known:
+    """Build the section with curves, correlations and tables of every evaluated set."""
+    by_attribute = known_of(files.halting)
+    if not by_attribute:
         return None
-    rivals = _rival_accuracies(files) if DIFFICULTY in known else []
-    panels = [panel for name, sets in known.items() for panel in _panels(name, sets, files.halting, rivals)]
+    rivals = _get_rival_accuracies(files) if DIFFICULTY in by_attribute else []
+    panels = [
+        panel for name, sets in by_attribute.items() for panel in _build_panels(name, sets, files.halting, rivals)
+    ]
     figure = Figure("difficulty", panels)
-    of, within = ("attribute", "attribute, evaluated set") if DIFFICULTY not in known else (DIFFICULTY, "evaluated set")
-    told = {
-        set_name if name == DIFFICULTY else f"{name}, {set_name}": (name, set_name, found)
-        for name, sets in known.items()
-        for set_name, found in sets.items()
+    attribute, within = (
+        ("attribute", "attribute, evaluated set") if DIFFICULTY not in by_attribute else (DIFFICULTY, "evaluated set")
+    )
+    labelled_sets = {
+        set_name if name == DIFFICULTY else f"{name}, {set_name}": (name, set_name, statistics)
+        for name, sets in by_attribute.items()
+        for set_name, statistics in sets.items()
     }
-    tables = {label: difficulty_table(*about) for label, about in told.items()}
+    tables = {label: difficulty_table(*entry) for label, entry in labelled_sets.items()}
     correlations = correlation_table(
         "spearman_depth_difficulty",
-        f"depth, {of}",
+        f"depth, {attribute}",
         within,
-        {label: found.get("spearman", {}) for label, (_, _, found) in told.items()},
+        {label: statistics.get("spearman", {}) for label, (_, _, statistics) in labelled_sets.items()},
     )
-    html = fill("difficulty", unit=run_unit(files), of=of, figure=figure, correlations=correlations, tables=tables)
+    html = fill(
+        "difficulty", unit=run_unit(files), of=attribute, figure=figure, correlations=correlations, tables=tables
+    )
     return Section("Depth and difficulty", "difficulty", html, [figure], [correlations, *tables.values()])
 
 
 def known_of(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """What depth is told by: its name, `difficulty` or an attribute, to what is known of every evaluated set."""
-    sets = _sets(halting, "attributes")
+    """Return what is known of every evaluated set by attribute name; the attribute is `difficulty` without others."""
+    sets = _get_sets(halting, "attributes")
     if not sets:
-        return {DIFFICULTY: found} if (found := difficulty_sets(halting)) else {}
+        return {DIFFICULTY: statistics} if (statistics := difficulty_sets(halting)) else {}
     names = dict.fromkeys(name for attributes in sets.values() for name in attributes)
-    return {name: {key: found[name] for key, found in sets.items() if name in found} for name in names}
+    return {name: {key: statistics[name] for key, statistics in sets.items() if name in statistics} for name in names}
 
 
 def difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is known of difficulty by name of the evaluated set, the selecting one first."""
-    return {name: found for name, found in _sets(halting, DIFFICULTY).items() if found["rows"]}
+    """Return the statistics by difficulty of every evaluated set that has any, the selecting set first."""
+    return {name: statistics for name, statistics in _get_sets(halting, DIFFICULTY).items() if statistics["rows"]}
 
 
-def _sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    found = {str(halting.get("set", "all")): halting, **halting.get("further_sets", {})}
-    return {name: told[key] for name, told in found.items() if told.get(key)}
+def _get_sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    summaries = {str(halting.get("set", "all")): halting, **halting.get("further_sets", {})}
+    return {name: summary[key] for name, summary in summaries.items() if summary.get(key)}
 
 
 def difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
-    """A curve of `mean` or `accuracy` over difficulty, or an attribute, for every set that has one."""
-    curves = [(name, [(_place(row), row[key]) for row in found["rows"] if key in row]) for name, found in sets.items()]
+    """Return a curve of `mean` or `accuracy` over difficulty, or an attribute, for every set that has one."""
+    curves = [
+        (name, [(_get_x(row), row[key]) for row in statistics["rows"] if key in row])
+        for name, statistics in sets.items()
+    ]
     return [(name, points) for name, points in curves if points]
 
 
-def _rival_accuracies(files: RunFiles) -> Curves:
-    """The accuracy by difficulty of networks of one depth and as much work."""
+def _get_rival_accuracies(files: RunFiles) -> Curves:
+    """Return curves of accuracy by difficulty of fixed-depth networks of equal work."""
     rows = [row for row in files.of(RIVALS).get("rows", []) if row["kind"] != "adaptive"]
     return [
         (f"{name}, {row['kind']} {row['max_depth']}", points)
         for row in rows
         for name, points in difficulty_curves(
-            {name: {"rows": of_set} for name, of_set in row.get("difficulty", {}).items()}, "accuracy"
+            {name: {"rows": set_rows} for name, set_rows in row.get("difficulty", {}).items()}, "accuracy"
         )
     ]
 
 
-def _place(row: Mapping[str, Any]) -> float:
-    """Where a row lies on the axis of what it is told by."""
-    place: float = row["value"] if "value" in row else row[DIFFICULTY]
-    return place
+def _get_x(row: Mapping[str, Any]) -> float:
+    """Return the x value of a row: the value of its attribute, or its difficulty."""
+    value: float = row["value"] if "value" in row else row[DIFFICULTY]
+    return value
 
 
-def _panels(
+def _build_panels(
     name: str, sets: Mapping[str, Mapping[str, Any]], halting: Mapping[str, Any], rivals: Curves
 ) -> list[Panel]:
     means, accuracies = difficulty_curves(sets, "mean"), difficulty_curves(sets, "accuracy")
-    known = [x for _, points in means for x, _ in points]
-    span = (min(known) - 0.5, max(known) + 0.5)
-    x = Axis(name, span, ticks(*span, count=8, whole=True), start=min(known))
+    x_values = [x for _, points in means for x, _ in points]
+    span = (min(x_values) - 0.5, max(x_values) + 0.5)
+    x = Axis(name, span, ticks(*span, count=8, whole=True), start=min(x_values))
     y = depth_axis("mean depth (updates)", halting["max_depth"], first_depth(halting))
     panels = [Panel(f"Mean depth by {name}", Lines(means), x, y, f"Mean depth of {halting['unit']}s by {name}")]
     if accuracies:
@@ -100,8 +109,8 @@ def _panels(
     return panels
 
 
-def difficulty_table(name: str, set_name: str, found: Mapping[str, Any]) -> Table:
-    """Depth and accuracy of one set, a row a difficulty, or a value of the attribute of that name, or a range."""
+def difficulty_table(name: str, set_name: str, statistics: Mapping[str, Any]) -> Table:
+    """Build the table of depth and accuracy of one set, one row per difficulty or attribute value or range."""
     ranges = [Column("range", name, where="view"), *(Column(key, where="file") for key in ("from", "to"))]
     columns = [
         *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges),
@@ -113,32 +122,32 @@ def difficulty_table(name: str, set_name: str, found: Mapping[str, Any]) -> Tabl
         Column("accuracy", "accuracy", percent),
         Column("accuracy_n", "n predicted"),
     ]
-    rows = [{"range": _range(row), **row} if "value" in row else row for row in found["rows"]]
+    rows = [{"range": _format_range(row), **row} if "value" in row else row for row in statistics["rows"]]
     return Table(f"{name}_{set_name}", columns, rows)
 
 
-def _range(row: Mapping[str, Any]) -> str:
+def _format_range(row: Mapping[str, Any]) -> str:
     return str(row["from"]) if row["from"] == row["to"] else f"{row['from']} to {row['to']}"
 
 
-def correlation_table(name: str, of: str, within: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Rank correlations with their intervals, by group; one that is not defined is missing."""
+def correlation_table(name: str, variables: str, within: str, correlations: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Build the table of rank correlations with their intervals by group; undefined ones are missing."""
     columns = [
         Column("group", within, text, "text"),
-        Column("value", f"Spearman ({of})", signed),
+        Column("value", f"Spearman ({variables})", signed),
         Column("interval", "95 % bootstrap interval", interval, where="view"),
         *(Column(key, where="file") for key in ("low", "high")),
         Column("n"),
     ]
     rows = [
         {"group": group, **row, **({"interval": (row["low"], row["high"])} if row else {})}
-        for group, row in found.items()
+        for group, row in correlations.items()
     ]
     return Table(name, columns, rows)
 
 
 def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
-    """The depth by difficulty of an adaptive run, and its accuracy beside a rival's, as text.
+    """Format depth and accuracy by difficulty of an adaptive run beside a rival's accuracy.
 
     Args:
         adaptive: What its halting.json holds; a run that knows no difficulty gives an empty text.
@@ -147,8 +156,8 @@ def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any])
     pairs = zip(difficulty_sets(adaptive).items(), difficulty_sets(rival).values(), strict=False)
     rows = [
         {"set": name, **row, "rival": other["accuracy"]}
-        for (name, found), others in pairs
-        for row, other in zip(found["rows"], others["rows"], strict=False)
+        for (name, statistics), rival_statistics in pairs
+        for row, other in zip(statistics["rows"], rival_statistics["rows"], strict=False)
         if "accuracy" in row
     ]
     columns = [

@@ -1,4 +1,4 @@
-"""Tables about exits: steps of an evaluation, and exit rules against compute."""
+"""Tables and sections about exits: steps of an evaluation, and exit rules against compute."""
 
 from __future__ import annotations
 
@@ -34,31 +34,34 @@ NOT_MEASURED = "not measured"
 
 
 def exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The figures of a set that are one number, with their names, as far as there are any."""
+    """Return (name, text) of every figure of a set that is a single number and was measured."""
     at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
-    found = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
+    facts = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
     if "loss" in at_exit:
-        found.append(("loss at exit", f"{at_exit['loss']:.4f}"))
-    found.append(("updates", f"{spread(at_exit)}, median {at_exit['median']:g} of at most {summary['max_steps']}"))
+        facts.append(("loss at exit", f"{at_exit['loss']:.4f}"))
+    facts.append(("updates", f"{spread(at_exit)}, median {at_exit['median']:g} of at most {summary['max_steps']}"))
     if halting:
-        found.append((f"expected steps ({halting['truncation']})", spread(halting["expected_steps"])))
-        found.append(("entropy of the halting distribution", f"{spread(halting['entropy'])} nats"))
+        facts.append((f"expected steps ({halting['truncation']})", spread(halting["expected_steps"])))
+        facts.append(("entropy of the halting distribution", f"{spread(halting['entropy'])} nats"))
     if "kl" in halting:
         direction = "KL(posterior, prior)" if halting["kl_direction"] == "posterior_prior" else "KL(prior, posterior)"
         expected = f"the prior expects {halting['prior_expected_steps']:.2f} steps"
-        found.append((direction, f"{spread(halting['kl'])} nats; {expected}"))
+        facts.append((direction, f"{spread(halting['kl'])} nats; {expected}"))
     if confidence := calibration.get("confidence"):
-        found.append(("expected calibration error of the confidence at exit", f"{confidence['ece']:.3f}"))
-    if of_halting := calibration.get("halting"):
-        found.append(
-            ("halting distribution against first right step", f"{of_halting['total_variation']:.3f} (total variation)")
+        facts.append(("expected calibration error of the confidence at exit", f"{confidence['ece']:.3f}"))
+    if halting_calibration := calibration.get("halting"):
+        facts.append(
+            (
+                "halting distribution against first right step",
+                f"{halting_calibration['total_variation']:.3f} (total variation)",
+            )
         )
-        found.append(("never right at any step", percent(of_halting["never_correct"])))
-    return found
+        facts.append(("never right at any step", percent(halting_calibration["never_correct"])))
+    return facts
 
 
 def step_table(name: str, summary: Mapping[str, Any]) -> Table:
-    """What every step of a set is worth."""
+    """Build the table of exits, halting distribution, quality and loss by step of a set."""
     columns = [
         Column("step", "step k"),
         Column("n", "exit here"),
@@ -72,8 +75,8 @@ def step_table(name: str, summary: Mapping[str, Any]) -> Table:
     return Table(f"steps_{name}", columns, [{**row.get("quality", {}), **row} for row in summary["steps"]])
 
 
-def exit_class_table(name: str, summary: Mapping[str, Any]) -> Table:
-    """Count, mean and spread of the exit steps of every class."""
+def exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
+    """Build the table of count, mean and spread of the exit steps of every class."""
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         Column("n"),
@@ -81,12 +84,14 @@ def exit_class_table(name: str, summary: Mapping[str, Any]) -> Table:
         Column("std", "sd", rounded(2)),
         Column("expected_steps", "expected steps", rounded(2)),
     ]
-    rows = [{"class": of, "definition": definition(of), **found} for of, found in summary["classes"].items()]
-    return Table(f"exit_classes_{name}", columns, rows)
+    rows = [
+        {"class": name, "definition": definition(name), **statistics} for name, statistics in summary["classes"].items()
+    ]
+    return Table(f"exit_classes_{set_name}", columns, rows)
 
 
 def exits_text(summary: Mapping[str, Any]) -> str:
-    """The step summary of an evaluated set as text: its facts, a line per step, and what is missing with the reason.
+    """Format the step summary of a set as text: facts, a line per step, and what is missing with the reason.
 
     Args:
         summary: From `step_summary`.
@@ -101,7 +106,7 @@ def exits_text(summary: Mapping[str, Any]) -> str:
 
 
 def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The studied exit rules of some sets: quality beside the ratios of layers, work and time."""
+    """Build the table of studied exit rules: quality beside the ratios of layers, work and time."""
     rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
     metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
     timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
@@ -132,31 +137,31 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("layer_ratio", "full / mean updates", rounded(2)),
         Column("macs", where="file"),
         Column("macs_ratio", "MACs ratio", rounded(2)),
-        *_time_columns(timed),
+        *_build_time_columns(timed),
         Column("pareto", "Pareto set", text, "text", where="view"),
         *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),
     ]
-    return Table("exit_rules", columns, [_study_row(name, row, timed) for name, row in rows])
+    return Table("exit_rules", columns, [_build_study_row(name, row, timed) for name, row in rows])
 
 
-def _time_columns(timed: Sequence[str]) -> list[Column]:
+def _build_time_columns(timed: Sequence[str]) -> list[Column]:
     if not timed:
         return [Column("time_ratio", "time ratio", where="view", absent=NOT_MEASURED)]
-    found = []
+    columns = []
     for batch in timed:
-        found.append(Column(f"seconds/{batch}", f"ms, batch {batch}", _milliseconds, absent=NOT_MEASURED))
-        found.append(Column(f"time_ratio/{batch}", "time ratio", rounded(2), absent=NOT_MEASURED))
-    return found
+        columns.append(Column(f"seconds/{batch}", f"ms, batch {batch}", _format_milliseconds, absent=NOT_MEASURED))
+        columns.append(Column(f"time_ratio/{batch}", "time ratio", rounded(2), absent=NOT_MEASURED))
+    return columns
 
 
-def _milliseconds(seconds: float) -> str:
+def _format_milliseconds(seconds: float) -> str:
     return number(1000 * seconds, 3)
 
 
 _CONTROLS = ("permuted", "mixture")
 
 
-def _study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[str, Any]:
+def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[str, Any]:
     axes = (*X_AXES, *(f"seconds/{batch}" for batch in timed))
     times = {f"{key}/{batch}": row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed}
     flat = {key: value for key, value in row.items() if key not in ("time_ratio", "pareto")}
@@ -165,18 +170,18 @@ def _study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[
     flat["difficulty_correlation"] = row.get("spearman", {}).get("value")
     scores = {f"{kind}_score": row.get(kind, {}).get("quality", {}).get("score") for kind in (*_CONTROLS, "online")}
     spread, updates = row.get("quality_std", {}).get("score"), row.get("online", {}).get("mean_updates")
-    told = {"set": name, "pareto": in_pareto_sets(row), "score_std": spread, "online_updates": updates, **scores}
+    derived = {"set": name, "pareto": in_pareto_sets(row), "score_std": spread, "online_updates": updates, **scores}
     return {
         **row["quality"],
         **flat,
         **times,
-        **told,
+        **derived,
         **{f"pareto/{axis}": int(axis in row["pareto"]) for axis in axes},
     }
 
 
 def study_text(study: Mapping[str, Any]) -> str:
-    """Exit rules on one set as text, Pareto sets marked.
+    """Format exit rules on one set as text, with Pareto sets marked.
 
     Args:
         study: From `study`, or `add_timings`.
@@ -198,14 +203,14 @@ def study_text(study: Mapping[str, Any]) -> str:
 
 
 def examples_text(study: Mapping[str, Any]) -> str:
-    """How many examples were studied, and of a text of how many tokens they were drawn."""
+    """Return how many examples or tokens were studied."""
     if "drawn_of" not in study:
         return f"{study['n']:,} examples"
     return f"{study['n']:,} tokens, drawn of {study['drawn_of']:,}"
 
 
 def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
-    """The mean exit of every range of difficulty under every rule; no rows where the data know no difficulty."""
+    """Build the table of the mean exit of every difficulty range by rule; no rows if difficulty is unknown."""
     groups = study.get("groups", {})
     columns = [
         Column("rule", "exit step, mean", text, "text"),
@@ -221,45 +226,49 @@ def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
 
 
 def overthinking_text(study: Mapping[str, Any]) -> str:
-    """What the updates after the best one cost, in a sentence; empty where it was not measured."""
-    found = study.get("overthinking")
-    if not found:
+    """Return a sentence on what the updates after the best one cost; empty where it was not measured."""
+    overthinking = study.get("overthinking")
+    if not overthinking:
         return ""
-    lost = f"; {percent(found['lost'])} were right on the way and are wrong at the last step" if "lost" in found else ""
+    lost = (
+        f"; {percent(overthinking['lost'])} were right on the way and are wrong at the last step"
+        if "lost" in overthinking
+        else ""
+    )
     return (
-        f"best for everybody: step {found['step']} of {study['max_steps']}, score {found['best']:.4f}, "
-        f"{found['gap']:.4f} above the last step's{lost}"
+        f"best for everybody: step {overthinking['step']} of {study['max_steps']}, score {overthinking['best']:.4f}, "
+        f"{overthinking['gap']:.4f} above the last step's{lost}"
     )
 
 
 def advice_text(study: Mapping[str, Any]) -> str:
-    """The setting to take and what it saves, in sentences; empty where nothing is advised."""
-    found = study.get("advice")
-    if not found:
+    """Return the recommended setting and what it saves, in sentences; empty without a recommendation."""
+    advice = study.get("advice")
+    if not advice:
         return ""
-    rule, fixed = found["rule"], found["fixed"]
+    rule, fixed = advice["rule"], advice["fixed"]
     is_full = rule["rule"] == f"fixed:{study['max_steps']}"
-    taken = "full depth for everybody" if is_full else _taken(rule["rule"], study)
-    of_text = study.get("problem") == "language_model"
-    kept = f"{found['keep']:.0%} of full depth's {'likelihood of a token' if of_text else 'score'}"
-    told = [f"take {taken}, the cheapest that keeps {kept}: {_spends(rule, study)}"]
-    told.append(f"score {rule['score']:.4f}, at full depth {found['full']:.4f}")
-    if "difference" in found:
-        measured = "score" if of_text else "right"
-        told[-1] += f" ({measured}: {found['difference']:+.4f} ± {found['interval']:.4f})"
+    setting = "full depth for everybody" if is_full else _format_setting(rule["rule"], study)
+    is_text = study.get("problem") == "language_model"
+    quality_kept = f"{advice['keep']:.0%} of full depth's {'likelihood of a token' if is_text else 'score'}"
+    sentences = [f"take {setting}, the cheapest that keeps {quality_kept}: {_format_spending(rule, study)}"]
+    sentences.append(f"score {rule['score']:.4f}, at full depth {advice['full']:.4f}")
+    if "difference" in advice:
+        measured = "score" if is_text else "right"
+        sentences[-1] += f" ({measured}: {advice['difference']:+.4f} ± {advice['interval']:.4f})"
     if rule["rule"] != fixed["rule"]:
-        told.append(f"without looking at examples {fixed['rule']} does, with {_spends(fixed, study)}")
-    chosen = f"chosen on {found['chosen_on']:,} examples, these figures are of {found['told_on']:,} others"
-    ran = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
-    return "; ".join([*told, chosen + ran[0]])
+        sentences.append(f"without looking at examples {fixed['rule']} does, with {_format_spending(fixed, study)}")
+    provenance = f"chosen on {advice['chosen_on']:,} examples, these figures are of {advice['told_on']:,} others"
+    replayed = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
+    return "; ".join([*sentences, provenance + replayed[0]])
 
 
-def _taken(rule: str, study: Mapping[str, Any]) -> str:
+def _format_setting(rule: str, study: Mapping[str, Any]) -> str:
     """Write a rule as the setting that takes it; of a model without such a setting, as what evaluates it."""
     return f"model.exit_rule={rule}" if study.get("has_setting", True) else f"'exit_rules=[{rule}]'"
 
 
-def _spends(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:
     return f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the work"
 
 
@@ -276,46 +285,46 @@ _SHARE = "share or probability"
 
 
 def exits(files: RunFiles) -> Section | None:
-    """What every step, and every exit, of the evaluated sets is worth."""
+    """Build the section on the value of every step and exit of the evaluated sets."""
     title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
         return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
     panels = {name: step_panels(summary, files.run.get("trained_steps")) for name, summary in sets.items()}
-    tables = {name: _step_tables(name, summary) for name, summary in sets.items()}
-    told = [
+    tables = {name: _build_step_tables(name, summary) for name, summary in sets.items()}
+    set_contents = [
         {**summary, "name": name, "facts": exit_facts(summary), "panels": panels[name], "tables": tables[name]}
         for name, summary in sets.items()
     ]
-    all_tables = [table for of_set in tables.values() for table in of_set.values()]
-    html = fill("exits:exits", sets=told)
-    return Section(title, "exits", html, _figures("exits", panels), all_tables, of=_examples(sets))
+    all_tables = [table for set_tables in tables.values() for table in set_tables.values()]
+    html = fill("exits:exits", sets=set_contents)
+    return Section(title, "exits", html, _build_figures("exits", panels), all_tables, of=_count_examples(sets))
 
 
-def _examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many examples the sets have."""
-    return "n = " + ", ".join(f"{found['n']:,} examples of {name}" for name, found in sets.items())
+def _count_examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the number of examples of every set, in words."""
+    return "n = " + ", ".join(f"{summary['n']:,} examples of {name}" for name, summary in sets.items())
 
 
-def _figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
-    """The panels of all sets; of several, each panel says of which set it is."""
-    drawn = [
-        panel if len(panels) == 1 else replace(panel, title=f"{of}: {panel.title}")
-        for of, of_set in panels.items()
-        for panel in of_set
+def _build_figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
+    """Return a figure of the panels of all sets; with several sets each panel's title names its set."""
+    titled_panels = [
+        panel if len(panels) == 1 else replace(panel, title=f"{set_name}: {panel.title}")
+        for set_name, set_panels in panels.items()
+        for panel in set_panels
     ]
-    return [Figure(name, drawn, columns=max(map(len, panels.values())))] if drawn else []
+    return [Figure(name, titled_panels, columns=max(map(len, panels.values())))] if titled_panels else []
 
 
-def _step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _build_step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
     names = {
         key: key.replace("updates_", "exit step, ").replace("expected_steps_", "expected steps, ")
         for key in summary["spearman"]
     }
-    found = {"steps": step_table(name, summary), "classes": exit_class_table(name, summary)}
+    tables = {"steps": step_table(name, summary), "classes": exit_class_table(name, summary)}
     if names:
         correlations = {names[key]: value for key, value in summary["spearman"].items()}
-        found["spearman"] = correlation_table(f"exit_correlations_{name}", "rank correlation", "of", correlations)
-    return found
+        tables["spearman"] = correlation_table(f"exit_correlations_{name}", "rank correlation", "of", correlations)
+    return tables
 
 
 def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
@@ -327,7 +336,7 @@ def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[
     """
     depth = summary["max_steps"]
     panels = []
-    for title, unit, lines in _step_curves(summary, trained):
+    for title, unit, lines in _build_step_curves(summary, trained):
         values = [value for _, points in lines for _, value in points]
         span = (0.0, 1.05 * max(values) or 1.0) if unit == _SHARE else with_air(values)
         axes = depth_axis("step k", depth), Axis(unit, span)
@@ -342,8 +351,8 @@ def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[
     return panels
 
 
-def _step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
-    """Title, axis title and curves over steps of every chart that there are numbers for."""
+def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
+    """Return title, axis title and curves over steps of every chart that has numbers."""
     steps, calibration = summary["steps"], summary["calibration"].get("halting")
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
     mass: Curves = [
@@ -354,20 +363,20 @@ def _step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[
     ]
     quality = [{"step": row["step"], **row.get("quality", {})} for row in steps]
     score = summary["exit"].get("quality", {}).get("score")
-    scores = _beyond("everyone exits at k", curve(quality, "step", "score"), trained)
+    scores = _split_at_trained_steps("everyone exits at k", curve(quality, "step", "score"), trained)
     if score is not None and scores[0][1]:
         scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
     loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
-    found: list[tuple[str, str, Curves]] = [
+    charts: list[tuple[str, str, Curves]] = [
         ("Exit steps and halting distribution", _SHARE, mass),
         ("Score of every step", "score", scores),
-        ("Loss of every step", loss, _beyond("loss", curve(steps, "step", "loss"), trained)),
+        ("Loss of every step", loss, _split_at_trained_steps("loss", curve(steps, "step", "loss"), trained)),
     ]
-    return [(title, unit, lines) for title, unit, lines in found if any(points for _, points in lines)]
+    return [(title, unit, lines) for title, unit, lines in charts if any(points for _, points in lines)]
 
 
-def _beyond(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
-    """A curve over steps, with those that training never made as a curve of their own, from the last that it made."""
+def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
+    """Split a curve over steps at the last step of training; the rest becomes a curve of its own."""
     if trained is None or not any(step > trained for step, _ in points):
         return [(name, points)]
     inside = [point for point in points if point[0] <= trained]
@@ -379,12 +388,12 @@ def _beyond(name: str, points: Points, trained: int | None) -> list[tuple[str, P
 
 
 def exit_quality(files: RunFiles) -> Section | None:
-    """Quality against compute of exit rules. Sets after the first get one drawing on the page only."""
+    """Build the section on quality against compute of exit rules; sets after the first get one panel."""
     title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
         return told_if_damaged(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
     panels = {name: study_panels(study) for name, study in sets.items()}
-    told = [
+    study_contents = [
         {
             **study,
             "name": name,
@@ -400,21 +409,21 @@ def exit_quality(files: RunFiles) -> Section | None:
         }
         for position, (name, study) in enumerate(sets.items())
     ]
-    figures = _figures("exit_rules", panels)
-    html = fill("exits:exit_rules", studies=told)
+    figures = _build_figures("exit_rules", panels)
+    html = fill("exits:exit_rules", studies=study_contents)
     stops = [table for name, study in sets.items() if (table := difficulty_stops(name, study)).rows]
-    return Section(title, "exit-rules", html, figures, [study_table(sets), *stops], of=_examples(sets))
+    return Section(title, "exit-rules", html, figures, [study_table(sets), *stops], of=_count_examples(sets))
 
 
 def study_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """A scatter plot of the score against each cost that there are numbers for."""
+    """Build a scatter panel of the score against each cost that has numbers."""
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
-    found = [panel for axis in axes if (panel := _study_panel(study, axis)) is not None]
-    return [*found, *_stop_panels(study)]
+    panels = [panel for axis in axes if (panel := _build_study_panel(study, axis)) is not None]
+    return [*panels, *_build_stop_panels(study)]
 
 
-def _stop_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Where the examples exit under every rule that chooses, and under the oracles: a row of shares each."""
+def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
+    """Build the panel of exit shares by step under every choosing rule and under the oracles."""
     rows = [row for row in study["rows"] if "from_oracle" in row and not row["rule"].startswith("fixed")]
     if not rows:
         return []
@@ -425,33 +434,33 @@ def _stop_panels(study: Mapping[str, Any]) -> list[Panel]:
     return [Panel(title, Heat(columns, "share of examples", 1), axis, names, f"{title}: shares of examples", tall)]
 
 
-def _study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
-    groups = _groups(study, axis)
+def _build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
+    groups = _group_dots(study, axis)
     if not groups:
         return None
     dots = [dot for group in groups.values() for dot in group]
-    controls = _permuted(study, axis)
+    controls = _get_permuted_points(study, axis)
     x, y = (with_air(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
-        f"Against {_axis_title(axis)}",
+        f"Against {_get_axis_title(axis)}",
         Scatter(list(groups.items()), front, controls),
-        Axis(_axis_title(axis), x),
+        Axis(_get_axis_title(axis), x),
         Axis(score_title(study), y),
-        f"{score_title(study)} against {_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}",
+        f"{score_title(study)} against {_get_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}",
         1.24,
     )
 
 
-def _axis_title(axis: str) -> str:
-    """What a cost axis measures, with its unit."""
+def _get_axis_title(axis: str) -> str:
+    """Return the title of a cost axis, with its unit."""
     titles = {"mean_updates": "executed updates per example (mean)", "macs": "multiply-accumulates per example"}
     return titles.get(axis) or f"milliseconds per example, batch {axis.partition('/')[2]}"
 
 
-def _groups(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
-    """By rule without its parameters: the rows that have both cost and score; times in milliseconds."""
+def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
+    """Group the points (cost, score) by rule without its parameters; times in milliseconds."""
     scale = 1000.0 if axis.startswith("seconds") else 1.0
     groups: dict[str, list[Dot]] = {}
     for row in study["rows"]:
@@ -462,17 +471,17 @@ def _groups(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
     return groups
 
 
-def _permuted(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, float]]:
-    """(cost, score) of the permuted controls; none for times, which nobody measures for them."""
+def _get_permuted_points(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, float]]:
+    """Return (cost, score) of the permuted controls; empty for times, which are not measured for them."""
     if axis.startswith("seconds"):
         return []
-    found = []
+    points = []
     for row in study["rows"]:
         control = row.get("permuted", {})
         x = control.get("macs") if axis == "macs" else row["mean_updates"]
         if (y := control.get("quality", {}).get("score")) is not None:
-            found.append((float(x), float(y)))
-    return found
+            points.append((float(x), float(y)))
+    return points
 
 
 SECTIONS = (Placed(180, exits), Placed(190, exit_quality))

@@ -39,9 +39,9 @@ def save_film(panels: Sequence[Panel], path: Path) -> None:
     from PIL import Image
 
     drawings = (_convert(Figure("film", [panel]), "png") for panel in panels)
-    first, *others = (Image.open(BytesIO(drawing)).convert("RGB") for drawing in drawings)
+    first, *rest = (Image.open(BytesIO(drawing)).convert("RGB") for drawing in drawings)
     film = BytesIO()
-    first.save(film, "GIF", save_all=True, append_images=others, duration=_FRAME_MILLISECONDS, loop=0)
+    first.save(film, "GIF", save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0)
     _write(path, film.getvalue())
 
 

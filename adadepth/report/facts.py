@@ -1,4 +1,4 @@
-"""What ran, on what, where, and what it ended with."""
+"""What ran, on what data and hardware, and its final metrics: the sections on a run's metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from adadepth.report.worth import SURE, UNDECIDED, whole_percent
 
 
 def facts_section(files: RunFiles) -> Section:
-    """Facts, final metrics, and the configuration as written."""
+    """Build the section with facts, final metrics, and the configuration as written."""
     missing = [
         absent(what, files, name)
         for what, name in (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
@@ -47,41 +47,41 @@ def facts_section(files: RunFiles) -> Section:
         expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS_FILE),
         config=config_text(files),
     )
-    of = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
-    return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
+    sample = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
+    return Section("Run", "run", html, tables=[table] if metrics else [], of=sample)
 
 
 def title(files: RunFiles) -> str:
-    """Name of the run's configuration, or of its folder."""
+    """Return the name of the run's configuration, or of its folder."""
     return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
 
 
 def facts(files: RunFiles) -> list[tuple[str, str]]:
-    """What ran, on what, where: (name, value) for every fact that the files hold."""
+    """Return (name, value) of every fact about the run that the files hold."""
     run, config = files.run, files.config
     data = config.get("dataset") or {}
-    found = {
-        **_settings(files),
-        "Data": _listed({key: data.get(key) for key in ("name", "source", "sequence_length")}),
+    values = {
+        **_get_settings(files),
+        "Data": _join_settings({key: data.get(key) for key in ("name", "source", "sequence_length")}),
         "Tokenizer": tokenizer(files) if run_unit(files) == "architecture" else "",
-        "Evaluated": _text(run.get("evaluated")),
+        "Evaluated": _format_value(run.get("evaluated")),
         "Step": "" if (step := own_step(files)) is None else number(step),
-        "Seed": _seeds(files),
-        "Hardware": _text(run.get("hardware")),
-        "Status": ", cut short: ".join(filter(None, (_text(run.get("status")), cut_short(files)))),
-        "Started": _text(run.get("started")),
+        "Seed": _format_seeds(files),
+        "Hardware": _format_value(run.get("hardware")),
+        "Status": ", cut short: ".join(filter(None, (_format_value(run.get("status")), cut_short(files)))),
+        "Started": _format_value(run.get("started")),
         "Wall time": clock(run["wall_time_s"]) if is_number(run.get("wall_time_s")) else "",
-        "Command": _text(run.get("command")),
-        "Git commit": _text(run.get("git_commit")),
-        "Versions": _text(run.get("versions")),
-        "Best checkpoint": _text(run.get("best_checkpoint")),
-        "Error": _text(run.get("error")),
+        "Command": _format_value(run.get("command")),
+        "Git commit": _format_value(run.get("git_commit")),
+        "Versions": _format_value(run.get("versions")),
+        "Best checkpoint": _format_value(run.get("best_checkpoint")),
+        "Error": _format_value(run.get("error")),
     }
-    return [(name, value) for name, value in found.items() if value]
+    return [(name, value) for name, value in values.items() if value]
 
 
 # Parts of a configuration -> what they are called; `settings` of run.json has of each what tells a run from others.
-_GROUPS = {
+_SETTING_TITLES = {
     "model": "Model",
     "features": "Stored states",
     "budget": "Budget",
@@ -91,44 +91,44 @@ _GROUPS = {
 }
 
 
-def _settings(files: RunFiles) -> dict[str, str]:
-    """What the run was told to do; of a run whose record does not say it, all that is set of its model."""
-    told = files.run.get("settings") or {"model": files.config.get("model")}
-    return {title: _listed(told.get(group) or {}) for group, title in _GROUPS.items()}
+def _get_settings(files: RunFiles) -> dict[str, str]:
+    """Return the settings of a run by title; of an older record all settings of its model."""
+    settings = files.run.get("settings") or {"model": files.config.get("model")}
+    return {title: _join_settings(settings.get(group) or {}) for group, title in _SETTING_TITLES.items()}
 
 
 def tokenizer(files: RunFiles) -> str:
-    """What text was cut into: perplexities per token of different tokenizers do not compare."""
+    """Return the tokenizer in words; perplexities per token of different tokenizers do not compare."""
     settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
     trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
     name = settings.get("path") or settings.get("kind")
     size = trained.get("vocab_size") or settings.get("vocab_size")
-    found = [str(name)] if name else []
-    found += [f"{number(size)} entries"] if size else []
-    return ", ".join([*found, *(["lower-cased"] if settings.get("lowercase") and not settings.get("path") else [])])
+    parts = [str(name)] if name else []
+    parts += [f"{number(size)} entries"] if size else []
+    return ", ".join([*parts, *(["lower-cased"] if settings.get("lowercase") and not settings.get("path") else [])])
 
 
-def _seeds(files: RunFiles) -> str:
+def _format_seeds(files: RunFiles) -> str:
     seeds = files.of(SEEDS).get("seeds") or [files.run.get("seed", files.config.get("seed"))]
     if seeds == [None]:
         return ""
     return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
 
 
-def _listed(section: Mapping[str, Any]) -> str:
-    found = ((key, value) for key, value in section.items() if value is not None)
-    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in found)
+def _join_settings(section: Mapping[str, Any]) -> str:
+    entries = ((key, value) for key, value in section.items() if value is not None)
+    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in entries)
 
 
-def _text(value: Any) -> str:
-    """A value of run.json on one line."""
+def _format_value(value: Any) -> str:
+    """Format a value of run.json on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item)}" for key, item in value.items() if item not in (None, []))
+        return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items() if item not in (None, []))
     return "" if value is None else str(value)
 
 
 def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
-    """Numbers of the run's last evaluation and training log; halting, and single steps, have their own sections."""
+    """Return the metrics of the last evaluation and training log, without single steps."""
     metrics = files.run.get("final_metrics") or {}
     return [
         (name, value)
@@ -138,16 +138,16 @@ def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
 
 
 def config_text(files: RunFiles) -> str:
-    """The run's config.yaml as written, cut where it is very long."""
+    """Return the run's config.yaml as written, cut to 12,000 characters."""
     return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
 
 
 def definitions(files: RunFiles) -> Section:
-    """Terms, and reasons for what is absent."""
+    """Build the section that defines terms and explains what is absent."""
     unit, has_exits = run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
     shares = {"decided": whole_percent(DECIDED), "undecided": whole_percent(UNDECIDED), "sure": whole_percent(SURE)}
-    shown = {**shares, "fewest": FEWEST_DEPTHS, "not_computed": files.halting.get("missing")}
-    html = fill("run:definitions", terms=unit_words(unit).terms, unit=unit, has_exits=has_exits, **shown)
+    content = {**shares, "fewest": FEWEST_DEPTHS, "not_computed": files.halting.get("missing")}
+    html = fill("run:definitions", terms=unit_words(unit).terms, unit=unit, has_exits=has_exits, **content)
     return Section("Definitions", "definitions", html, of=None)
 
 

@@ -1,4 +1,4 @@
-"""What a figure shows, as plain data: described once, drawn as SVG (`svg`), from which PNG and PDF are made (`export`).
+"""Figures as plain data: described once, drawn as SVG (`svg`), from which PNG and PDF are made (`export`).
 
 A figure has panels, a panel has one mark and two axes. A mark says what is drawn, never how: colours, strokes and fonts
 are the backends'.
@@ -41,7 +41,7 @@ class Axis:
 
     @property
     def is_cut(self) -> bool:
-        """Whether values between the beginning of what is measured and that of the axis are left out."""
+        """Whether the axis leaves out values between the start of its quantity and its own lower end."""
         return self.names is None and min(self.span) > self.start + 1e-12
 
     @property
@@ -54,11 +54,11 @@ class Axis:
         return f"{100 * value:g}%" if self.percent else short(value)
 
     def labels(self) -> list[tuple[float, str]]:
-        """(value, text) of every tick."""
-        at = ticks(min(self.span), max(self.span)) if self.ticks is None else self.ticks
+        """Return (value, text) of every tick."""
+        positions = ticks(min(self.span), max(self.span)) if self.ticks is None else self.ticks
         if self.names is not None:
-            return list(zip(at, self.names, strict=True))
-        return [(value, self._written(value)) for value in at]
+            return list(zip(positions, self.names, strict=True))
+        return [(value, self._written(value)) for value in positions]
 
 
 @dataclass(frozen=True)
@@ -180,18 +180,18 @@ class Boards:
 
     @property
     def borders(self) -> tuple[range, range]:
-        """The rows and the columns before which a line is drawn: those of boxes, and the edges."""
+        """Rows and columns before which a line is drawn: edges of boxes and of the board."""
         rows, columns = self.box or (self.rows, self.columns)
         return range(0, self.rows + 1, rows), range(0, self.columns + 1, columns)
 
     @property
     def across(self) -> int:
-        """How many boards there is room for beside each other."""
+        """Number of boards in a row."""
         return self.most or len(self.boards)
 
     @property
     def lines(self) -> int:
-        """How many rows of boards there are."""
+        """Number of rows of boards."""
         return -(-len(self.boards) // self.across)
 
 
@@ -240,14 +240,14 @@ class Figure:
 
 
 def thin(items: Sequence[_T], limit: int) -> list[_T]:
-    """At most `limit` of the items, evenly chosen, the first and the last among them."""
+    """Return at most `limit` of the items, evenly spaced, with the first and the last."""
     if len(items) <= limit:
         return list(items)
     return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
-    """Round numbers in [low, high], about `count` of them."""
+    """Return about `count` round numbers in [low, high]."""
     rough = (high - low) / count or 1.0
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
@@ -257,14 +257,14 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
 
 
 def depth_ticks(max_updates: int, count: int = 12, first: int = 1) -> list[float]:
-    """Whole depths from `first` to the maximum, about `count`, both ends among them."""
+    """Return about `count` whole depths from `first` to the maximum, both ends included."""
     step = math.ceil((max_updates - first + 1) / count)
     inner = [float(depth) for depth in range(first, max_updates, step) if max_updates - depth >= step]
     return [*inner, float(max_updates)]
 
 
 def short(value: float) -> str:
-    """A number for an axis: thousands as k, millions as M, 10^9 as G, no trailing zeros."""
+    """Format a number for an axis: thousands as k, millions as M, 10^9 as G, no trailing zeros."""
     for scale, letter in ((1e9, "G"), (1e6, "M")):
         if abs(value) >= scale:
             return f"{value / scale:g}{letter}"
@@ -274,31 +274,31 @@ def short(value: float) -> str:
 
 
 def with_air(values: Sequence[float], floor: float | None = None) -> Span:
-    """A range around the values with 5 % of air, kept above `floor`."""
+    """Return a range around the values with a margin of 5 %, not below `floor`."""
     low, high = min(values), max(values)
     air = 0.05 * (high - low) or max(0.05 * abs(high), 1e-3)
     return (low - air if floor is None else max(low - air, floor)), high + air
 
 
 def depth_axis(title: str, max_updates: int, first: int = 1, air: float = 0.5) -> Axis:
-    """The fixed axis of the depths from `first` to L, so that two runs compare."""
+    """Return the fixed axis of depths from `first` to L, so that runs can be compared."""
     return Axis(title, (first - air, max_updates + air), depth_ticks(max_updates, first=first), start=first)
 
 
 def step_axis(steps: Sequence[int]) -> Axis:
-    """The axis of optimiser steps, from 0 or before."""
+    """Return the axis of optimiser steps, which starts at 0 or before."""
     return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
 
 
 def is_followed(curves: Curves) -> bool:
-    """Whether any of the curves has two points: one alone is a figure, and no curve."""
+    """Return whether any curve has two points; a single point is no curve."""
     return any(len(points) > 1 for _, points in curves)
 
 
 def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = None, description: str = "") -> Panel:
-    """A panel of curves over the steps of the optimiser."""
+    """Build a panel of curves over optimiser steps."""
     points = [point for _, curve in curves for point in curve]
-    x, y = ([values[place] for values in points] for place in (0, 1))
+    x, y = ([values[coordinate] for values in points] for coordinate in (0, 1))
     spans = step_axis([int(step) for step in x]), Axis(y_title, with_air(y, floor), start=floor or 0.0)
     return Panel(title, Lines(curves), *spans, description or f"{title} over training")
 
@@ -314,7 +314,7 @@ def heat_over_steps(
     first: int = 1,
     max_cells: int = _MAX_CELLS,
 ) -> Panel:
-    """Shares of depths, blocks or states (rows) at evaluations (columns, evenly spaced).
+    """Build a heat map of shares of depths, blocks or states (rows) at evaluations (evenly spaced columns).
 
     Args:
         title: Heading.
@@ -326,8 +326,10 @@ def heat_over_steps(
     """
     count, evaluations = len(history[0][1]), len(history)
     columns = thin(history, max(max_cells // count, 8))
-    at = ticks(0, len(columns) - 1, 6, whole=True)
-    x = Axis("optimiser step", (-0.5, len(columns) - 0.5), at, [short(columns[int(index)][0]) for index in at])
+    positions = ticks(0, len(columns) - 1, 6, whole=True)
+    x = Axis(
+        "optimiser step", (-0.5, len(columns) - 0.5), positions, [short(columns[int(index)][0]) for index in positions]
+    )
     description = f"{title}: {first} to {first + count - 1}, at {evaluations} evaluations"
     y = depth_axis(y_title, first + count - 1, first)
     return Panel(title, Heat([shares for _, shares in columns], measure, 0, first), x, y, description, 1.08)

@@ -1,4 +1,4 @@
-"""What a report does with files of a run that contradict each other: it leaves a part out, and goes on."""
+"""Building parts of a report so that one whose files contradict each other is left out with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When units halt, and what their loss is."""
+"""Sections on the halting distribution, loss by depth, and states between iterations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from adadepth.report.table import Column, Table, percent, rounded, text
 
 
 def halting(files: RunFiles) -> Section | None:
-    """Share, survival, halting probability and loss by depth."""
+    """Build the section on share, survival, halting probability and loss by depth."""
     if not halts(files):
         return None
     title, steps = "Halting distribution", files.halting.get("steps", [])
     if not curve(steps, "depth", "share"):
         return Section(title, "halting", absent("The halting distribution is", files, "halting.json"))
-    figure, table = Figure("halting", _panels(steps, run_unit(files)), columns=3), depth_table(steps)
+    figure, table = Figure("halting", _build_panels(steps, run_unit(files)), columns=3), depth_table(steps)
     return Section(title, "halting", fill("halting:halting", figure=figure, table=table), [figure], [table])
 
 
-def _panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
+def _build_panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
     first, last = steps[0]["depth"], steps[-1]["depth"]
     depth, iteration = depth_axis("depth (updates)", last, first), depth_axis("iteration k", last)
     shares, losses = curve(steps, "depth", "share"), curve(steps, "depth", "loss")
@@ -45,12 +45,12 @@ def _panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
 
 
 def loss_axis(unit: str) -> str:
-    """Title of the axis: a sequence may be labelled with a value, whose loss is no entropy."""
+    """Return the title of a loss axis; the loss of a sequence may be of a value, and then has no unit."""
     return "mean loss" if unit == "sequence" else "mean loss (nats)"
 
 
 def depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for every depth."""
+    """Build the table of halting statistics, one row per depth."""
     columns = [
         Column("depth", "depth k"),
         Column("n", "n halting at k"),
@@ -65,22 +65,22 @@ def depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def correlation(files: RunFiles) -> Section | None:
-    """Whether deeper units have the larger loss."""
+    """Build the section on the rank correlation of depth with loss."""
     if not halts(files):
         return None
-    title, found = "Depth and loss", files.halting.get("spearman")
-    if not found:
+    title, correlations = "Depth and loss", files.halting.get("spearman")
+    if not correlations:
         reason = files.halting.get("missing", {}).get("halting/spearman_depth_loss/all", "")
         what = "Spearman's correlation of depth with loss"
         return Section(title, "correlation", absent(what, files, "halting.json", reason))
-    table = correlation_table("spearman_depth_loss", "depth, loss", "within", found)
+    table = correlation_table("spearman_depth_loss", "depth, loss", "within", correlations)
     has_masks = "mask" in files.halting["classes"]
     html = fill("halting:correlation", table=table, unit=run_unit(files), has_masks=has_masks)
     return Section(title, "correlation", html, tables=[table])
 
 
 def curve(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[int, float]]:
-    """The points (x, y) of the rows that have both."""
+    """Return the points (x, y) of the rows that have both."""
     return [(row[x], row[y]) for row in rows if y in row and x in row]
 
 
@@ -88,7 +88,7 @@ _VERSIONS = {"running": "Over units that run the iteration", "all": "Over all un
 
 
 def cosines(files: RunFiles) -> Section | None:
-    """Similarity of the states before and after each iteration, in its two versions."""
+    """Build the section on the similarity of states before and after each iteration, in two versions."""
     if not halts(files):
         return None
     title, groups = "State between iterations", files.halting.get("cosine", {})
@@ -103,12 +103,12 @@ def cosines(files: RunFiles) -> Section | None:
     for key, heading in _VERSIONS.items():
         curves = Lines([(name, curve(rows, "step", key)) for name, rows in groups.items()])
         panels.append(Panel(heading, curves, x, y, f"Cosine similarity. {heading}"))
-    figure, table = Figure("cosine", panels), _table(groups)
+    figure, table = Figure("cosine", panels), _build_cosine_table(groups)
     html = fill("halting:cosines", figure=figure, table=table, unit=run_unit(files))
     return Section(title, "states", html, [figure], [table])
 
 
-def _table(groups: Mapping[str, Any]) -> Table:
+def _build_cosine_table(groups: Mapping[str, Any]) -> Table:
     columns = [
         Column("class", "class", text, "text"),
         Column("step", "iteration"),

@@ -75,19 +75,21 @@ def format_screen(
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Return a question with its answer and decisive figures a line, or two; at most eight lines in all."""
-    most = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
-    lines = [line for name, finding in verdict.items() for line in _wrap(_answer_in_brief(name, finding), most)]
+    max_lines = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
+    lines = [
+        line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding), max_lines)
+    ]
     return lines[:VERDICT_LINES]
 
 
-def _answer_in_brief(name: str, finding: Finding) -> str:
+def _format_brief_answer(name: str, finding: Finding) -> str:
     parts = [] if finding.answer is None else [ANSWERS[finding.answer]]
-    told = ": ".join(filter(None, [*parts, finding.brief]))
-    return f"{QUESTIONS[name]} {told[:1].upper()}{told[1:]}."
+    answer = ": ".join(filter(None, [*parts, finding.brief]))
+    return f"{QUESTIONS[name]} {answer[:1].upper()}{answer[1:]}."
 
 
-def _wrap(text: str, most: int) -> list[str]:
-    return textwrap.wrap(plain(text), _WIDTH, subsequent_indent="  ", max_lines=most, placeholder=" ...")
+def _wrap(text: str, max_lines: int) -> list[str]:
+    return textwrap.wrap(plain(text), _WIDTH, subsequent_indent="  ", max_lines=max_lines, placeholder=" ...")
 
 
 # ---- the table
@@ -105,64 +107,64 @@ class _Row(NamedTuple):
     priority: tuple[float, ...]
 
 
-def table_lines(files: RunFiles, most: int, reference: ReferenceDepth | None = None) -> list[str]:
+def table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth | None = None) -> list[str]:
     """Return the heading and the most important rows of the table that says how deep a run goes; empty without one."""
     halting = files.halting
     if "layers" in halting:
         weights = halting["layers"]["weights"]
-        return _select(weight_lines(weights), [(weight,) for weight in weights], most)
+        return _select(weight_lines(weights), [(weight,) for weight in weights], max_rows)
     if "architecture" in halting:
-        return _architecture_lines(halting, most)
+        return _format_architecture_lines(halting, max_rows)
     if not halts(files) or "mean" not in halting.get("classes", {}).get("all", {}):
         return []
-    return _class_lines(halting, most, reference)
+    return _format_class_lines(halting, max_rows, reference)
 
 
-def _architecture_lines(halting: Mapping[str, Any], most: int) -> list[str]:
+def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> list[str]:
     described = halting["architecture"]
     if not is_fixed(described):
-        return _select(gate_lines(described), [(entropy,) for entropy in described["entropy"]], most)
+        return _select(gate_lines(described), [(entropy,) for entropy in described["entropy"]], max_rows)
     evaluations = halting.get("evaluations")
     if not evaluations:
         return []
     lines = as_text(evaluation_table(evaluations)).splitlines()
-    return _select(lines, [(0.0,)] * len(evaluations), most)
+    return _select(lines, [(0.0,)] * len(evaluations), max_rows)
 
 
-def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], most: int) -> list[str]:
+def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_rows: int) -> list[str]:
     """Return a heading and the rows of the highest priorities, in their order; no line is wider than the screen."""
     head, _, *texts = lines
     rows = [_Row(line, priority) for line, priority in zip(texts, priorities, strict=True)]
-    chosen = set(sorted(range(len(rows)), key=lambda number: rows[number].priority, reverse=True)[:most])
-    shown = [head, *(row.line for number, row in enumerate(rows) if number in chosen)]
-    return [line[:_WIDTH].rstrip() for line in shown]
+    selected = set(sorted(range(len(rows)), key=lambda number: rows[number].priority, reverse=True)[:max_rows])
+    screen_lines = [head, *(row.line for number, row in enumerate(rows) if number in selected)]
+    return [line[:_WIDTH].rstrip() for line in screen_lines]
 
 
-def _class_lines(halting: Mapping[str, Any], most: int, reference: ReferenceDepth | None) -> list[str]:
+def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: ReferenceDepth | None) -> list[str]:
     table = class_table(halting)
     means = {} if reference is None else reference.means
-    priorities = [_class_priority(row, means) for row in table.rows]
-    count = "" if len(table.rows) <= most else f" ({most} of {len(table.rows)})"
-    name, *others = table.columns
-    columns = [replace(name, title=f"{name.title}{count}"), *others]
+    priorities = [_rank_class(row, means) for row in table.rows]
+    count = "" if len(table.rows) <= max_rows else f" ({max_rows} of {len(table.rows)})"
+    name, *rest = table.columns
+    columns = [replace(name, title=f"{name.title}{count}"), *rest]
     if reference is not None:
         after = next(index for index, column in enumerate(columns) if column.key == "mean") + 1
         columns.insert(after, Column("paper", "paper", rounded(1)))
-    rows = [{**row, "class": _shorten(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
-    return _select(as_text(_narrow(Table(table.name, columns, rows))).splitlines(), priorities, most)
+    rows = [{**row, "class": _shorten_name(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
+    return _select(as_text(_drop_optional_columns(Table(table.name, columns, rows))).splitlines(), priorities, max_rows)
 
 
-def _class_priority(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
+def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
     """Return what ranks a class: all units, those with a published depth, difficulties, then the largest."""
     name = row["class"]
     return (name == "all", name in means, name.startswith("difficulty"), row["n"])
 
 
-def _shorten(name: str) -> str:
+def _shorten_name(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def _narrow(table: Table) -> Table:
+def _drop_optional_columns(table: Table) -> Table:
     """Return a table without as many optional columns as make it fit the width of the screen."""
     for key in _OPTIONAL:
         if max(map(len, as_text(table).splitlines())) <= _WIDTH:

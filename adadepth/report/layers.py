@@ -1,4 +1,4 @@
-"""A distribution over layers that is learned for a whole task: tiles, section and text."""
+"""The learned distribution over layers of a task: tiles, section and text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
 
 
 def layer_overview(files: RunFiles) -> Section | None:
-    """Tiles on the distribution over the layers."""
+    """Build the tiles on the distribution over layers."""
     layers, halting = files.halting.get("layers"), files.halting
     if layers is None:
         return None
@@ -37,7 +37,7 @@ def layer_overview(files: RunFiles) -> Section | None:
 
 
 def layers_section(files: RunFiles) -> Section | None:
-    """The distribution after the last evaluation, and over training."""
+    """Build the section on the distribution after the last evaluation, and over training."""
     if run_unit(files) != "task":
         return None
     title, layers = "Layer distribution", files.halting.get("layers")
@@ -45,21 +45,21 @@ def layers_section(files: RunFiles) -> Section | None:
         reason = files.halting.get("missing", {}).get("halting/layers", "")
         return Section(title, "layers", absent("The distribution over layers", files, "halting.json", reason))
     weights, history = layers["weights"], layer_history(files.metrics)
-    figure = Figure("layers", [_bars(weights), *_history_panels(history)])
-    table, over_training = weight_table(weights), _history_table(history)
+    figure = Figure("layers", [_build_bars_panel(weights), *_build_history_panels(history)])
+    table, over_training = weight_table(weights), _build_history_table(history)
     reason = "metrics.jsonl holds no weights of layers"
     missing = "" if history else absent("The distribution over training", files, "metrics.jsonl", reason)
-    shown = {"figure": figure, "table": table, "over_training": over_training, "missing": missing}
+    content = {"figure": figure, "table": table, "over_training": over_training, "missing": missing}
     largest, needed = (
         max(range(len(weights)), key=weights.__getitem__),
         needed_blocks(layers["deepest"], len(weights) - 1),
     )
-    html = fill("layers:layers", **shown, needed=needed, largest=largest, share=_percentage(max(weights), 1))
+    html = fill("layers:layers", **content, needed=needed, largest=largest, share=_format_weight(max(weights), 1))
     return Section(title, "layers", html, [figure], [table, *([over_training] if over_training else [])])
 
 
 def needed_blocks(deepest: int, blocks: int) -> str:
-    """How much of the base a distribution needs, in words."""
+    """Return a sentence on how many blocks of the base a distribution needs."""
     if deepest == blocks:
         return f"The deepest state with a weight is the last one, so all {blocks} blocks of the base must run."
     return (
@@ -68,7 +68,7 @@ def needed_blocks(deepest: int, blocks: int) -> str:
     )
 
 
-def _bars(weights: Sequence[float]) -> Panel:
+def _build_bars_panel(weights: Sequence[float]) -> Panel:
     last = len(weights) - 1
     y = Axis("weight", (0, 1.05 * max(weights)), percent=True)
     bars = Bars(list(enumerate(weights)))
@@ -76,16 +76,16 @@ def _bars(weights: Sequence[float]) -> Panel:
     return Panel(title, bars, depth_axis(_STATE, last, first=0), y, f"{title}, 0 to {last}", 1.08)
 
 
-def _history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
-    """Weights, entropy, and depths over the evaluations, on axes that depend on the base only."""
+def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
+    """Build panels of weights, entropy and depths over evaluations, on axes that depend on the base only."""
     if len(history) < 2:  # measured once, there is nothing to follow
         return []
-    shares = [(step, found["weights"]) for step, found in history]
+    shares = [(step, described["weights"]) for step, described in history]
     last = len(shares[0][1]) - 1
     steps = step_axis([step for step, _ in history])
 
     def lines(title: str, y: Axis, keys: Mapping[str, str]) -> Panel:
-        curves = [(name, [(step, found[key]) for step, found in history]) for name, key in keys.items()]
+        curves = [(name, [(step, described[key]) for step, described in history]) for name, key in keys.items()]
         return Panel(title, Lines(curves), steps, y)
 
     entropy = Axis("entropy (nats)", (0, 1.03 * math.log(last + 1)))
@@ -97,18 +97,18 @@ def _history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Pa
     ]
 
 
-def _percentage(weight: float, digits: int) -> str:
-    """A weight in percent; one of exactly 0 is told as 0."""
+def _format_weight(weight: float, digits: int) -> str:
+    """Format a weight in percent; exactly 0 as 0."""
     return f"{rounded(digits)(100 * weight)}%" if weight else "0"
 
 
 def weight_table(weights: Sequence[float]) -> Table:
-    """The weight of every state."""
-    columns = [Column("state", "state n"), Column("weight", "weight", lambda weight: _percentage(weight, 2))]
+    """Build the table of the weight of every state."""
+    columns = [Column("state", "state n"), Column("weight", "weight", lambda weight: _format_weight(weight, 2))]
     return Table("layers", columns, [{"state": state, "weight": weight} for state, weight in enumerate(weights)])
 
 
-def _history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Table | None:
+def _build_history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Table | None:
     if not history:
         return None
     states = range(len(history[0][1]["weights"]))
@@ -118,17 +118,17 @@ def _history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Table | 
         Column("expected_depth", "expected depth", rounded(2)),
         Column("deepest"),
         Column("active"),
-        *(Column(f"w{state}", f"w{state}", lambda weight: _percentage(weight, 1)) for state in states),
+        *(Column(f"w{state}", f"w{state}", lambda weight: _format_weight(weight, 1)) for state in states),
     ]
     rows = [
-        {"step": step, **found, **{f"w{state}": weight for state, weight in enumerate(found["weights"])}}
-        for step, found in thin(history, _MAX_ROWS)
+        {"step": step, **described, **{f"w{state}": weight for state, weight in enumerate(described["weights"])}}
+        for step, described in thin(history, _MAX_ROWS)
     ]
     return Table("layers_over_training", columns, rows)
 
 
 def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
-    """The distribution over layers as text: a header, a line per state, and what is missing with the reason.
+    """Format the distribution over layers as text: a header, a line per state, what is missing with the reason.
 
     Bars are relative to the largest weight, and any weight at all shows; one of exactly 0 is printed as 0.
 
@@ -158,7 +158,7 @@ def weight_lines(weights: Sequence[float]) -> list[str]:
 
 
 def layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """(step, figures) of every evaluation, from the lines of metrics.jsonl."""
+    """Return (step, figures) of every evaluation, from the lines of metrics.jsonl."""
     return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]
 
 

@@ -1,4 +1,4 @@
-"""What is made of a run's files, and of nothing else: report.html, `figures/` and `tables/`.
+"""Report pages of runs and comparisons: report.html, `figures/` and `tables/`, from the files of runs alone.
 
 The page is a list of sections; each reads the files and says what it has to say, or nothing. A section's figures and
 tables are those of the page, as files of their own.
@@ -45,54 +45,56 @@ from adadepth.report.writing import FIGURES, file_name, write_page
 FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
-OWN = 120  # where sections stand that are functions of another package, or of a family: after depths
+EXTRA_ORDER = 120  # where sections stand that are functions of another package, or of a family: after depths
 
 
 @cache
 def own_sections() -> tuple[Placed, ...]:
-    """The sections of all modules of this package, in order."""
-    modules = (import_module(f"{report.__name__}.{each.name}") for each in iter_modules(report.__path__))
-    found = (placed for module in modules for placed in getattr(module, "SECTIONS", ()))
-    return tuple(sorted(found, key=lambda placed: placed.order))
+    """Return the sections of all modules of this package, in order."""
+    modules = (import_module(f"{report.__name__}.{module.name}") for module in iter_modules(report.__path__))
+    registered = (placed for module in modules for placed in getattr(module, "SECTIONS", ()))
+    return tuple(sorted(registered, key=lambda placed: placed.order))
 
 
-def sections_of(files: RunFiles, further: Iterable[SectionOf | Placed] = ()) -> list[Section]:
-    """What there is to say about a run, in order."""
+def sections_of(files: RunFiles, extra: Iterable[SectionOf | Placed] = ()) -> list[Section]:
+    """Build the sections of a run's page, in order."""
     if is_summary_of_seeds(files):
-        return _of_seeds(files)
-    others = [each if isinstance(each, Placed) else Placed(OWN, each) for each in further]
-    placed = sorted((*own_sections(), *others), key=lambda placed: placed.order)
-    if alone := _alone(files, placed):
-        placed = [each for each in placed if each is alone or each.always]
+        return _build_seed_sections(files)
+    extra_entries = [entry if isinstance(entry, Placed) else Placed(EXTRA_ORDER, entry) for entry in extra]
+    placed = sorted((*own_sections(), *extra_entries), key=lambda placed: placed.order)
+    if alone := _find_standalone(files, placed):
+        placed = [entry for entry in placed if entry is alone or entry.always]
     else:
-        placed = [each for each in placed if each.alone is None]
-    return [_stated(section, files) for each in placed if (section := _build(each, files)) is not None]
+        placed = [entry for entry in placed if entry.alone is None]
+    return [
+        _add_sample_size(section, files) for entry in placed if (section := _build_section(entry, files)) is not None
+    ]
 
 
-def _build(placed: Placed, files: RunFiles) -> Section | None:
+def _build_section(placed: Placed, files: RunFiles) -> Section | None:
     return build_or_leave_out(placed.build, files, None)
 
 
-def _alone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
-    """The section whose file makes a page of its own."""
-    return next((each for each in placed if each.alone is not None and files.of(each.alone)), None)
+def _find_standalone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
+    """Return the section whose file makes a page of its own; None without such a file."""
+    return next((entry for entry in placed if entry.alone is not None and files.of(entry.alone)), None)
 
 
-def _of_seeds(summary: RunFiles) -> list[Section]:
-    """What the runs of several seeds reached, and, where the summary says where they are, the runs side by side."""
-    told = [section for build in (seeds, facts_section) if (section := build_or_leave_out(build, summary, None))]
+def _build_seed_sections(summary: RunFiles) -> list[Section]:
+    """Build the sections on several seeds and, where the summary names the runs, their comparison."""
+    sections = [section for build in (seeds, facts_section) if (section := build_or_leave_out(build, summary, None))]
     runs = seeds_of(summary)
     beside = sections_beside_seeds(compare(runs), summary.directory) if runs else []
-    return [_stated(section, summary) for section in (*told[:1], *beside, *told[1:])]
+    return [_add_sample_size(section, summary) for section in (*sections[:1], *beside, *sections[1:])]
 
 
-def _stated(section: Section, files: RunFiles) -> Section:
-    """A section that says what it is of, as do the files of its figures."""
-    of = evaluated(files) if section.of == "" else section.of or ""
-    return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
+def _add_sample_size(section: Section, files: RunFiles) -> Section:
+    """Add what a section measures, such as its n, to the section and the files of its figures."""
+    sample = evaluated(files) if section.of == "" else section.of or ""
+    return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
-def write_report(run_directory: Path, further: Iterable[SectionOf | Placed] = ()) -> Path:
+def write_report(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) -> Path:
     """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
 
     Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
@@ -101,63 +103,63 @@ def write_report(run_directory: Path, further: Iterable[SectionOf | Placed] = ()
 
     Args:
         run_directory: Of the run.
-        further: Sections of the family and of the kind of data.
+        extra: Sections of the family and of the kind of data.
 
     Returns:
         The path of the report.
     """
     files = read_run(run_directory)
     return write_page(
-        run_directory, sections_of(files, further), title=title(files), subtitle=_subtitle(files),
+        run_directory, sections_of(files, extra), title=title(files), subtitle=_format_subtitle(files),
         sources=sources(files), error=files.run.get("error"), max_updates=max_updates(files),
     )  # fmt: skip
 
 
-def _subtitle(files: RunFiles) -> str:
-    """What the page is about."""
+def _format_subtitle(files: RunFiles) -> str:
+    """Return the subtitle of a run's page."""
     if is_summary_of_seeds(files):
         n = files.of(SEEDS)["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
-    if alone := _alone(files, own_sections()):
+    if alone := _find_standalone(files, own_sections()):
         return f"{alone.subtitle} · run {files.run.get('status', 'unknown')}"
     parts = [f"{unit_words(run_unit(files)).kind} report"]
     if "evaluated" in files.run:
         parts.append("evaluation of a trained model")
     elif (step := own_step(files)) is not None:
         parts.append(f"evaluation at step {step:,}")
-    return " · ".join([*parts, *([_how_it_ended(files)] if "status" in files.run else [])])
+    return " · ".join([*parts, *([_describe_ending(files)] if "status" in files.run else [])])
 
 
-def _how_it_ended(files: RunFiles) -> str:
+def _describe_ending(files: RunFiles) -> str:
     reason = cut_short(files)
     return f"run cut short: {reason}" if reason else f"run {files.run['status']}"
 
 
-def draw_figures(run_directory: Path, further: Iterable[SectionOf | Placed] = ()) -> list[Path]:
+def draw_figures(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) -> list[Path]:
     """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
 
     Args:
         run_directory: Of the run.
-        further: Sections of the family and of the kind of data.
+        extra: Sections of the family and of the kind of data.
 
     Returns:
         The files drawn.
     """
     files = read_run(run_directory)
-    drawn = draw(sections_of(files, further), run_directory)
+    paths = draw(sections_of(files, extra), run_directory)
     history = thin(search_history(files), _MAX_FRAMES)
     if len(history) < 2:
-        return drawn
+        return paths
     film = run_directory / FIGURES / FILM
     export.save_film([frame_panel(step, described) for step, described in history], film)
-    return [*drawn, film]
+    return [*paths, film]
 
 
 def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
-    """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; returns the files."""
+    """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; return the files."""
     figures = [figure for section in sections for figure in section.figures]
-    named = [replace(figure, name=file_name(figure.name)) for figure in figures]
-    return [path for figure in named for path in export.save_figure(figure, directory / FIGURES)]
+    named_figures = [replace(figure, name=file_name(figure.name)) for figure in figures]
+    return [path for figure in named_figures for path in export.save_figure(figure, directory / FIGURES)]
 
 
 COMPARISONS = "comparisons"  # the folder of such pages

@@ -1,4 +1,4 @@
-"""Example grids: what every cell needs, and the depth it was given."""
+"""Example grids: what every cell needs, and the depth that the model spent on it."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from adadepth.report.style import depth_color, ramp, text_on
 if TYPE_CHECKING:
     from adadepth.measure.pictures import Grid
 
-_BESIDE = 2  # boards of a puzzle that are legible beside each other
+_BOARDS_PER_ROW = 2  # boards of a puzzle that are legible beside each other
 
 
 def examples(files: RunFiles) -> Section | None:
-    """The example grids of every evaluated set."""
+    """Build the section on the example grids of every evaluated set."""
     max_updates = int(files.of(GRIDS).get("max_depth", 1))
     figures = {
-        name: Figure(f"grids_{name}", [_panel(grid, max_updates) for grid in grids])
+        name: Figure(f"grids_{name}", [_build_panel(grid, max_updates) for grid in grids])
         for name, grids in files.of(GRIDS).get("sets", {}).items()
         if grids
     }
     if not figures:
         return None
-    grids = [grid for found in files.of(GRIDS)["sets"].values() for grid in found]
+    grids = [grid for set_grids in files.of(GRIDS)["sets"].values() for grid in set_grids]
     html = fill("grids", figures=figures, max_updates=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
-    of = f"n = {len(grids)} examples of {', '.join(figures)}"
-    return Section("Examples", "examples", html, list(figures.values()), of=of)
+    sample = f"n = {len(grids)} examples of {', '.join(figures)}"
+    return Section("Examples", "examples", html, list(figures.values()), of=sample)
 
 
-def _panel(grid: Grid, max_updates: int) -> Panel:
+def _build_panel(grid: Grid, max_updates: int) -> Panel:
     if grid.get("kind") == PUZZLE:
-        return _answers(grid)
+        return _build_answer_panel(grid)
     rows, columns = len(grid["cells"]), len(grid["cells"][0])
     boards = ((measure_of(grid), distance_panel(grid)), ("depth (updates)", depth_panel(grid, max_updates)))
     description = f"{rows} x {columns} cells, {measure_of(grid)} and depths; {facts_of(grid)}"
     return Panel(facts_of(grid), Boards(boards, rows, columns), description=description)
 
 
-def _answers(grid: Grid) -> Panel:
+def _build_answer_panel(grid: Grid) -> Panel:
     rows, columns = len(grid["cells"]), len(grid["cells"][0])
     facts = puzzle_facts(grid)
     description = f"{rows} x {columns} cells, the puzzle and its answer after every step; {facts}"
-    boards = Boards(answer_boards(grid), rows, columns, _BESIDE, box_of(grid["label"]))
+    boards = Boards(answer_boards(grid), rows, columns, _BOARDS_PER_ROW, box_of(grid["label"]))
     return Panel(facts, boards, description=description)
 
 
@@ -66,7 +66,7 @@ _PLAIN, _ASIDE, _WHITE = "#4a525b", "#f0f2f5", "#ffffff"
 
 
 def distance_panel(grid: Grid) -> list[Cell]:
-    """True distances, the further the darker; cells without one are light, their symbol says what they are."""
+    """Draw true distances, darker for larger ones; the symbol of a cell without one says what it is."""
     furthest = max((value for row in grid["difficulty"] for value in row if value is not None), default=1)
 
     def draw(row: int, column: int) -> Cell:
@@ -79,21 +79,21 @@ def distance_panel(grid: Grid) -> list[Cell]:
         fill = _PLAIN if symbol == "#" else _WHITE
         return Cell(row, column, "" if symbol == "#" else symbol, fill, text_on(fill))
 
-    return _cells_of(grid, draw)
+    return _draw_cells(grid, draw)
 
 
 def depth_panel(grid: Grid, max_updates: int) -> list[Cell]:
-    """Updates of every cell, the deeper the darker; walls keep their colour; wrong predictions are marked."""
+    """Draw the updates of every cell, darker for more; walls keep their colour, wrong predictions are marked."""
 
     def draw(row: int, column: int) -> Cell:
         depth, label = grid["updates"][row][column], grid["label"][row][column]
         fill = _PLAIN if grid["cells"][row][column] == "#" else depth_color(depth, max_updates)
         return Cell(row, column, str(depth), fill, text_on(fill), label != grid["predicted"][row][column])
 
-    return _cells_of(grid, draw)
+    return _draw_cells(grid, draw)
 
 
-def _cells_of(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
+def _draw_cells(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
     return [
         draw(row, column)
         for row, symbols in enumerate(grid["cells"])
@@ -103,26 +103,26 @@ def _cells_of(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
 
 
 def answer_boards(grid: Grid) -> list[tuple[str, list[Cell]]]:
-    """The puzzle, and the answers: what is new in one is blue, what is wrong is marked."""
+    """Draw the puzzle and its answers by step: new symbols are blue, wrong ones are marked."""
     before = grid["cells"]
-    boards = [(PUZZLE, _board(grid, before, before))]
+    boards = [(PUZZLE, _draw_board(grid, before, before))]
     for step in shown_steps(len(grid["answers"])):
         answer = grid["answers"][step - 1]
-        boards.append((f"step {step}", _board(grid, answer, before)))
+        boards.append((f"step {step}", _draw_board(grid, answer, before)))
         before = answer
     return boards
 
 
-def _board(grid: Grid, answer: list[list[str]], before: list[list[str]]) -> list[Cell]:
-    found = []
+def _draw_board(grid: Grid, answer: list[list[str]], before: list[list[str]]) -> list[Cell]:
+    cells = []
     for row, symbols in enumerate(answer):
         for column, symbol in enumerate(symbols):
-            wanted, given = grid["label"][row][column], grid["cells"][row][column]
-            is_given = given == wanted
-            is_wrong = answer is not grid["cells"] and wanted is not None and symbol != wanted
+            solution, clue = grid["label"][row][column], grid["cells"][row][column]
+            is_given = clue == solution
+            is_wrong = answer is not grid["cells"] and solution is not None and symbol != solution
             fill = _GIVEN if is_given else _WRONG if is_wrong else _NEW if symbol != before[row][column] else _SAME
-            found.append(Cell(row, column, symbol, fill, text_on(fill), is_wrong))
-    return found
+            cells.append(Cell(row, column, symbol, fill, text_on(fill), is_wrong))
+    return cells
 
 
 SECTIONS = (Placed(50, examples),)

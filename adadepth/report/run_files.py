@@ -1,4 +1,4 @@
-"""The files of a run directory that hold statistics of depth: writing them, and reading a run back.
+"""The files of a run directory with statistics of depth: writing them, and reading a run back.
 
 The JSON and CSV files are the truth; figures and report are drawn from them.
 """
@@ -67,7 +67,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What the files of a run directory say; what could not be read is empty, and `missing` says why.
+    """Contents of the files of a run directory; an unreadable file is empty, and `missing` gives the reason.
 
     Files that only some runs have are read when a section asks for them; of these `missing` tells damage only.
     """
@@ -82,7 +82,7 @@ class RunFiles:
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def of(self, name: str, kind: Any = None) -> dict[str, Any]:
-        """What a JSON file of the folder says that only some runs have; empty where it is not there, or damaged.
+        """Return the contents of an optional JSON file; empty where it is missing or damaged.
 
         Args:
             name: Of the file.
@@ -90,7 +90,7 @@ class RunFiles:
         """
         if name not in self.others:
             exists = (self.directory / name).exists()
-            self.others[name] = _parsed(self.directory, self.missing, name, kind) if exists else {}
+            self.others[name] = _parse_file(self.directory, self.missing, name, kind) if exists else {}
         return self.others[name]
 
 
@@ -100,40 +100,40 @@ def read_run(directory: Path) -> RunFiles:
     Of several metric lines at the same step (a resumed run writes some again) the values of the last win.
     """
     missing: dict[str, str] = {}
-    parsed = partial(_parsed, directory, missing)
+    parse = partial(_parse_file, directory, missing)
     return RunFiles(
         directory=directory,
-        run=parsed(RUN),
-        config=parsed(CONFIG),
-        metrics=_by_step(_parsed_lines(directory, missing, METRICS)),
-        halting=parsed(HALTING),
-        sentences=_parsed_lines(directory, missing, SENTENCES),
+        run=parse(RUN),
+        config=parse(CONFIG),
+        metrics=_merge_by_step(_parse_lines(directory, missing, METRICS)),
+        halting=parse(HALTING),
+        sentences=_parse_lines(directory, missing, SENTENCES),
         missing=missing,
     )
 
 
-def _parsed(directory: Path, missing: dict[str, str], name: str, kind: Any = None) -> dict[str, Any]:
+def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any = None) -> dict[str, Any]:
     """Read a file of a run; empty where that is not possible, which `missing` then explains."""
     kind = FILE_TYPES.get(name, dict[str, Any]) if kind is None else kind
-    with _noting(missing, name):
+    with _record_failure(missing, name):
         text = read_regular(directory / name).decode("utf-8")
-        found: dict[str, Any] = _yaml(text, kind) if name == CONFIG else parse_json(text, kind)
-        return found
+        value: dict[str, Any] = _parse_yaml(text, kind) if name == CONFIG else parse_json(text, kind)
+        return value
     return {}
 
 
-def _parsed_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
+def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
     """Read the objects of a JSON-lines file; a line that a kill has cut short, or of other types, is left out."""
-    found = []
-    with _noting(missing, name):
+    records = []
+    with _record_failure(missing, name):
         for line in read_regular(directory / name).decode("utf-8").split("\n"):
             with suppress(ValueError):
-                found.append(parse_json(line, FILE_TYPES[name]))
-    return found
+                records.append(parse_json(line, FILE_TYPES[name]))
+    return records
 
 
 @contextmanager
-def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
+def _record_failure(missing: dict[str, str], name: str) -> Iterator[None]:
     """Note why a file cannot be read."""
     try:
         yield
@@ -144,7 +144,7 @@ def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
         missing[name] = f"{name} is damaged ({error})"
 
 
-def _yaml(text: str, kind: Any) -> dict[str, Any]:
+def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
     """Parse YAML of the described kind.
 
     Raises:
@@ -160,7 +160,7 @@ def _yaml(text: str, kind: Any) -> dict[str, Any]:
 
 
 def evaluated(files: RunFiles) -> str:
-    """How many units the last evaluation was of, which, and when; empty where that is not known."""
+    """Return the number of units of the last evaluation, its set and step in words; empty where unknown."""
     halting = files.halting
     unit, n = halting.get("unit", ""), halting.get("n")
     if unit == "architecture":
@@ -172,30 +172,30 @@ def evaluated(files: RunFiles) -> str:
 
 
 def where_and_when(files: RunFiles) -> str:
-    """Of which set the last evaluation was, and after how many steps of the run's own."""
+    """Return the set and the step of the last evaluation in words, to follow a count."""
     where = f" of {files.halting['set']}" if "set" in files.halting else ""
     step = own_step(files)
     return where + ("" if step is None else f", step {step:,}")
 
 
 def own_step(files: RunFiles) -> int | None:
-    """After how many steps the last evaluation was; None where that is not known, or another run took the steps."""
+    """Return the optimiser step of the last evaluation; None if unknown or if another run was trained."""
     step: int | None = None if "evaluated" in files.run else files.halting.get("step")
     return step
 
 
 def run_unit(files: RunFiles) -> str:
-    """What has a depth of its own in a run: token, sequence, task or architecture."""
+    """Return what has a depth in a run: token, sequence, task or architecture."""
     return str(files.halting.get("unit", "architecture" if files.of(ARCHITECTURES) else "token"))
 
 
 def halts(files: RunFiles) -> bool:
-    """Whether units of a run halt one by one, as tokens and sequences do; a task or an architecture has one depth."""
+    """Return whether units of a run halt one by one, as tokens and sequences do; a task has one depth."""
     return unit_words(run_unit(files)).halts
 
 
 def cut_short(files: RunFiles) -> str:
-    """Why and where a training ended before all its updates were done; empty where it did not."""
+    """Return why and where training ended before all its updates; empty if it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
     if not reason or (steps and steps["done"] >= steps["planned"]):
         return ""
@@ -203,24 +203,24 @@ def cut_short(files: RunFiles) -> str:
 
 
 def is_summary_of_seeds(files: RunFiles) -> bool:
-    """Whether a directory holds no run, but what several runs have in common."""
+    """Return whether a directory holds a summary over seeds instead of a run."""
     return bool(files.of(SEEDS)) and HALTING in files.missing
 
 
 def max_updates(files: RunFiles) -> int:
-    """L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
+    """Return L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
     return int(files.halting.get("max_depth") or files.of(TEXTS_FILE).get("max_depth") or deepest)
 
 
 def sources(files: RunFiles) -> list[str]:
-    """Names of the files that hold something, of those that have been asked for."""
+    """Return the names of the files that were read and hold something."""
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *sorted(name for name, value in files.others.items() if value)]
 
 
-def _by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Metric lines merged by step, in order."""
+def _merge_by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge metric lines by step, in order."""
     merged: dict[int, dict[str, Any]] = {}
     for line in lines:
         merged.setdefault(line["step"], {}).update(line)
@@ -228,19 +228,19 @@ def _by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """The curve of one metric: (step, value) where it is a number."""
+    """Return (step, value) of one metric, where it is a number."""
     return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
 
 
 def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[int]]]:
-    """(step, counts of depths 0..L of all units) of every evaluation; all as long as the last one's."""
+    """Return (step, counts of depths 0..L) of every evaluation; all as long as the last one."""
     return distributions(metrics, "halting/all/histogram")
 
 
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
-    """(step, counts or weights) of every line that has the list `name`; all as long as the last one's."""
-    found = [(line["step"], line.get(name)) for line in metrics]
-    valid = [(step, counts) for step, counts in found if _are_numbers(counts) and len(counts) > 1 and any(counts)]
+    """Return (step, counts or weights) of every line with the list `name`; all as long as the last one."""
+    pairs = [(line["step"], line.get(name)) for line in metrics]
+    valid = [(step, counts) for step, counts in pairs if _are_numbers(counts) and len(counts) > 1 and any(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
 
 
@@ -249,7 +249,7 @@ def _are_numbers(counts: Any) -> TypeGuard[list[float]]:
 
 
 def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
-    """By loss, the total first: its curve in training and in evaluation, as far as there are numbers.
+    """Return the curves of every loss in training and evaluation, the total loss first.
 
     Losses of single steps and of further sets, which have a longer name, are left out.
     """

@@ -1,4 +1,4 @@
-"""Tokens on the colour of their depth, and what a page says of one that is pointed at, tapped or focused."""
+"""Sections of a report: data structures, template rendering, and tokens annotated with their depth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.report.table import Table, as_html, number, percent
 
 
 class Note(NamedTuple):
-    """A line of what is said: a name, a share, which is drawn as a bar with its number, and a text."""
+    """A line of an annotation: a name, a text, and a share that is drawn as a bar with its number."""
 
     name: str
     text: str = ""
@@ -46,32 +46,32 @@ class Token:
     notes: Sequence[Note] = ()
 
 
-def steps(probabilities: Iterable[float | None], said: Iterable[str] = ()) -> list[Note]:
-    """A note an iteration, counted from 1: its halting probability, and what is predicted after it."""
+def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()) -> list[Note]:
+    """Return a note per iteration, counted from 1: its halting probability, and the prediction after it."""
     return [
         Note(str(step), text or "", share)
-        for step, (share, text) in enumerate(zip_longest(probabilities, said), start=1)
+        for step, (share, text) in enumerate(zip_longest(probabilities, predictions), start=1)
     ]
 
 
 def notes_in_words(notes: Sequence[Note]) -> str:
-    """Notes on one line, for who has no script."""
-    return "; ".join(map(_in_words, notes))
+    """Join notes on one line, for pages without a script."""
+    return "; ".join(map(_format_note, notes))
 
 
-def _in_words(note: Note) -> str:
-    told = " ".join(filter(None, ["" if note.share is None else f"{note.share:.3f}", note.text]))
-    return f"{note.name}: {told}" if told else note.name
+def _format_note(note: Note) -> str:
+    content = " ".join(filter(None, ["" if note.share is None else f"{note.share:.3f}", note.text]))
+    return f"{note.name}: {content}" if content else note.name
 
 
 def as_lists(notes: Sequence[Note]) -> list[list[Any]]:
-    """Notes for the script of a page: of each what there is of name, text and share."""
+    """Return notes as lists for the script of a page, without empty parts."""
     return [[part for part in note if part not in (None, "")] for note in notes]
 
 
 @dataclass(frozen=True)
 class Section:
-    """What a page says about one thing.
+    """One section of a page.
 
     Attributes:
         title: The heading; a section without one stands above the first heading.
@@ -96,7 +96,7 @@ SectionOf = Callable[[RunFiles], Section | None]
 
 @dataclass(frozen=True)
 class Placed:
-    """A section of a run's page; every module of this package may have some, in a tuple `SECTIONS`.
+    """A section of a run's page and its order; modules of this package list theirs in a tuple `SECTIONS`.
 
     Attributes:
         order: Where it stands: those of smaller numbers are above it.
@@ -114,17 +114,17 @@ class Placed:
 
 
 def fill(template: str, *packages: str, **content: Any) -> Markup:
-    """Fill in a template of `packages` or of this one, `FILE` or `FILE:BLOCK` of a file with several; escape text."""
+    """Render a template, `FILE` or `FILE:BLOCK`, of `packages` or of this package; text is escaped."""
     name, _, part = template.partition(":")
-    found = templates(*packages).get_template(f"{name}.html.j2")
+    loaded = templates(*packages).get_template(f"{name}.html.j2")
     if not part:
-        return Markup(found.render(**content))
-    return Markup("".join(found.blocks[part](found.new_context(content))))
+        return Markup(loaded.render(**content))
+    return Markup("".join(loaded.blocks[part](loaded.new_context(content))))
 
 
 @cache
 def templates(*packages: str) -> Environment:
-    """The templates of other packages, by their names, and of this one; all escape text."""
+    """Return the templates of other packages, by their names, and of this one; all escape text."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "adadepth.report")]),
         autoescape=True,
@@ -144,11 +144,11 @@ def templates(*packages: str) -> Environment:
 
 
 def told_if_damaged(title: str, anchor: str, what: str, files: RunFiles, name: str) -> Section | None:
-    """What stands instead of a section whose file only some runs have: nothing, or that the file is damaged."""
+    """Return a section that says that an optional file is damaged; None where there is no such file."""
     return Section(title, anchor, absent(what, files, name)) if name in files.missing else None
 
 
 def absent(what: str, files: RunFiles, name: str, otherwise: str = "") -> Markup:
-    """A sentence about what is not there, and why: its file is missing or damaged, or does not hold it."""
+    """Return a sentence on what is not available, and why: its file is missing, damaged or does not hold it."""
     reason = files.missing.get(name, otherwise)
     return Markup('<p class="absent">{} not available{}.</p>\n').format(what, f": {reason}" if reason else "")

@@ -1,4 +1,4 @@
-"""Several runs that differ in their seed only: mean and deviation of every metric."""
+"""Runs that differ in seed only: mean and deviation of every metric, as summary, tables, text and section."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
         `distance_over_seeds`. `architecture_agreement` if they searched architectures: see `agreement_over_seeds`.
     """
     names = dict.fromkeys(name for _, metrics in runs for name in metrics)
-    found = {}
+    described = {}
     for name in names:
         values = {
             str(seed): float(metrics[name])
@@ -35,17 +35,17 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
             if is_number(metrics.get(name)) and abs(metrics[name]) < math.inf
         }
         if values:
-            found[name] = describe_seeds(values)
-    summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
+            described[name] = describe_seeds(values)
+    summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": described}
     over_seeds = {
-        "layer_distance": distance_over_seeds(weights_over_seeds(found)),
-        "architecture_agreement": agreement_over_seeds(architectures_over_seeds(found)),
+        "layer_distance": distance_over_seeds(weights_over_seeds(described)),
+        "architecture_agreement": agreement_over_seeds(architectures_over_seeds(described)),
     }
     return summary | {name: figures for name, figures in over_seeds.items() if figures is not None}
 
 
 def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
-    """`n`, `mean`, of several values the sample standard deviation `std`, and the values themselves, by seed."""
+    """Return `n`, `mean`, the sample standard deviation `std` of several values, and the values by seed."""
     numbers = list(values.values())
     described: dict[str, Any] = {"n": len(numbers), "mean": fmean(numbers)}
     if len(numbers) > 1:
@@ -54,36 +54,44 @@ def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The metrics worth a table: quality and losses at the exit, mean depths, searches; no single steps or blocks."""
+    """Return the metrics that belong in a table: quality and losses at the exit, mean depths, searches."""
     return {
-        name: found
-        for name, found in summary["metrics"].items()
+        name: metric
+        for name, metric in summary["metrics"].items()
         if (name.startswith(("eval", "search/compare/")) and "/step_" not in name) or name in _DEPTH_METRICS
     }
 
 
-_OF_LAYERS = ("layers/entropy", "layers/expected_depth", "layers/deepest")
-_METRICS_OF = {
-    "halting": ("exit_step/mean", "all/mean", "expected_steps", "kl", "calibration/tv", "calibration/ece", *_OF_LAYERS),
+_LAYER_METRICS = ("layers/entropy", "layers/expected_depth", "layers/deepest")
+_METRICS_BY_GROUP = {
+    "halting": (
+        "exit_step/mean",
+        "all/mean",
+        "expected_steps",
+        "kl",
+        "calibration/tv",
+        "calibration/ece",
+        *_LAYER_METRICS,
+    ),
     "cost": ("layer_ratio", "adaptive_over_full"),
     "search": ("mean_entropy", "expected_blocks", "soft/perplexity", "argmax/perplexity", "sampled/perplexity"),
 }
-_DEPTH_METRICS = tuple(f"{group}/{name}" for group, names in _METRICS_OF.items() for name in names)
+_DEPTH_METRICS = tuple(f"{group}/{name}" for group, names in _METRICS_BY_GROUP.items() for name in names)
 
 
 def seed_table(summary: Mapping[str, Any]) -> Table:
-    """The headline metrics: mean, sample standard deviation, and the values in the order of seeds."""
-    return _table("seeds", "metric", headline_metrics(summary), summary)
+    """Build the table of headline metrics: mean, sample standard deviation, and the values by seed."""
+    return _build_table("seeds", "metric", headline_metrics(summary), summary)
 
 
 def layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
-    """The weight of every state; None where the runs learned none."""
+    """Build the table of the weight of every state; None where the runs learned none."""
     weights = weights_over_seeds(summary.get("metrics", {}))
-    found = {str(state): metric for state, metric in weights.items()}
-    return _table("layer_weights_over_seeds", "state n", found, summary) if found else None
+    by_state = {str(state): metric for state, metric in weights.items()}
+    return _build_table("layer_weights_over_seeds", "state n", by_state, summary) if by_state else None
 
 
-def _table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
+def _build_table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
     seeds = [str(seed) for seed in summary["seeds"]]
     columns = [
         Column("name", key, text, "text"),
@@ -93,14 +101,14 @@ def _table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], summar
         *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
     ]
     rows = [
-        {"name": of, **found, **{f"seed_{seed}": found["values"].get(seed) for seed in seeds}}
-        for of, found in metrics.items()
+        {"name": label, **metric, **{f"seed_{seed}": metric["values"].get(seed) for seed in seeds}}
+        for label, metric in metrics.items()
     ]
     return Table(name, columns, rows)
 
 
 def seeds_text(summary: Mapping[str, Any]) -> str:
-    """The headline metrics of several seeds as text.
+    """Format the headline metrics of several seeds as text.
 
     Args:
         summary: From `summarise_seeds`.
@@ -118,24 +126,24 @@ def seeds_text(summary: Mapping[str, Any]) -> str:
 
 
 def seeds(files: RunFiles) -> Section | None:
-    """Metrics over seeds, and how far learned layers and searched architectures agree."""
+    """Build the section on metrics over seeds, and the agreement of learned layers and searched architectures."""
     return seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
 
 
-def seeds_section(found: Mapping[str, Any]) -> Section:
-    """The section on seeds, from a summary of `summarise_seeds`."""
-    table, layer_table = seed_table(found), layer_seed_table(found)
-    agreement = found.get("architecture_agreement")
+def seeds_section(summary: Mapping[str, Any]) -> Section:
+    """Build the section on seeds from a summary of `summarise_seeds`."""
+    table, layer_table = seed_table(summary), layer_seed_table(summary)
+    agreement = summary.get("architecture_agreement")
     strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []
     thirds = third_table(agreement["thirds"]) if agreement else None
-    shown = {"thirds": thirds, "n": found["n"], "table": table, "layer_table": layer_table, "strips": strips}
-    html = fill("seeds", **shown, distance=found.get("layer_distance"), agreement=agreement)
-    title = f"Over {found['n']} seed{'' if found['n'] == 1 else 's'}"
-    tables, of = (
+    content = {"thirds": thirds, "n": summary["n"], "table": table, "layer_table": layer_table, "strips": strips}
+    html = fill("seeds", **content, distance=summary.get("layer_distance"), agreement=agreement)
+    title = f"Over {summary['n']} seed{'' if summary['n'] == 1 else 's'}"
+    tables, sample = (
         [table, *([layer_table] if layer_table else [])],
-        f"n = {found['n']} run{'' if found['n'] == 1 else 's'}",
+        f"n = {summary['n']} run{'' if summary['n'] == 1 else 's'}",
     )
-    return Section(title, "seeds", html, tables=tables, of=of)
+    return Section(title, "seeds", html, tables=tables, of=sample)
 
 
 SECTIONS = (Placed(200, seeds),)

@@ -1,4 +1,4 @@
-"""Example sentences as a table, for trackers."""
+"""Example sentences with the depth of every token: the section, and the table for trackers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from adadepth.report.writing import depth_styles
 
 
 def sentence_table(sentences: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and a row a sentence: why it was chosen, its number, its mean depth, and every token with its depth.
+    """Return columns and rows for trackers, a row per sentence with the depth of every token.
 
     Args:
         sentences: The lines of sentences.jsonl; those without a depth for every token are left out.
     """
     rows = [
-        [sentence.get("rule", ""), sentence.get("index"), sentence.get("mean_depth"), _depths(sentence)]
+        [sentence.get("rule", ""), sentence.get("index"), sentence.get("mean_depth"), _format_depths(sentence)]
         for sentence in sentences
         if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
     ]
     return ["rule", "index", "mean_depth", "depths"], rows
 
 
-def _depths(sentence: Mapping[str, Any]) -> str:
+def _format_depths(sentence: Mapping[str, Any]) -> str:
     return " ".join(f"{token}:{depth:g}" for token, depth in zip(sentence["tokens"], sentence["updates"], strict=True))
 
 
@@ -33,20 +33,20 @@ _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 
 
 def sentences(files: RunFiles) -> Section | None:
-    """The example sentences, cut to what a page can show; grids of cells have drawings instead."""
+    """Build the section on example sentences, cut to what a page can show; None where grids are drawn instead."""
     if not halts(files) or any(files.of(GRIDS).get("sets", {}).values()):
         return None
-    found = [
-        _sentence(sentence)
+    built = [
+        _build_sentence(sentence)
         for sentence in files.sentences[:_MAX_SENTENCES]
         if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
     ]
-    if found:
-        is_zero_used = any(token.depth == 0 for sentence in found for token in sentence["tokens"])
+    if built:
+        is_zero_used = any(token.depth == 0 for sentence in built for token in sentence["tokens"])
         styles = depth_styles(max_updates(files))[0 if is_zero_used else 1 :]
-        html = fill("sentences", sentences=found, unit=run_unit(files), styles=styles, has_notes=_has_notes(found))
-        of = f"n = {len(found)} examples{where_and_when(files)}"
-        return Section("Sentences", "sentences", html, of=of)
+        html = fill("sentences", sentences=built, unit=run_unit(files), styles=styles, has_notes=_has_notes(built))
+        sample = f"n = {len(built)} examples{where_and_when(files)}"
+        return Section("Sentences", "sentences", html, of=sample)
     if run_unit(files) == "sequence":
         return None
     otherwise = "sentences.jsonl holds none"
@@ -54,17 +54,17 @@ def sentences(files: RunFiles) -> Section | None:
 
 
 def _has_notes(sentences: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there is anything to say where one points."""
-    return any(one["distribution"] or any(token.notes for token in one["tokens"]) for one in sentences)
+    """Return whether any token or sentence has an annotation."""
+    return any(sentence["distribution"] or any(token.notes for token in sentence["tokens"]) for sentence in sentences)
 
 
-def _sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
+def _build_sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
     is_masked = any(sentence.get("mask_kind") or [])
     return {
         "rule": sentence.get("rule", ""),
         "index": sentence.get("index"),
         "mean": sum(sentence["updates"]) / len(sentence["updates"]),
-        "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
+        "tokens": [_build_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
         "masked": is_masked,
         "tagged": any(sentence.get("original") or []) and not is_masked,
         "distribution": steps(sentence.get("distribution") or []),
@@ -72,8 +72,8 @@ def _sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _token(sentence: Mapping[str, Any], position: int) -> Token:
-    """One token, its text without the word-start mark."""
+def _build_token(sentence: Mapping[str, Any], position: int) -> Token:
+    """Return one token, its text without the word-start mark."""
 
     def entry(key: str) -> Any:
         values = sentence.get(key) or []
@@ -82,27 +82,29 @@ def _token(sentence: Mapping[str, Any], position: int) -> Token:
     text = str(sentence["tokens"][position])
     marked = any(str(token).startswith("▁") for token in sentence["tokens"])
     starts = not text.startswith("##") and (not marked or text.startswith(("▁", "[", "<")))
-    after, is_marked = _label(entry("original"), entry("predicted"), is_masked=bool(entry("mask_kind")))
-    known = {"fed": entry("mask_kind"), "loss": entry("loss"), "remainder": entry("remainders"), "ran": None}
+    after, is_marked = _format_label(entry("original"), entry("predicted"), is_masked=bool(entry("mask_kind")))
+    facts_by_name = {"fed": entry("mask_kind"), "loss": entry("loss"), "remainder": entry("remainders"), "ran": None}
     if entry("iterations"):
-        known["ran"] = ", ".join(map(str, entry("iterations")))
-    facts = [Note(name, number(value, 2)) for name, value in known.items() if value not in (None, "")]
-    if known["loss"] is None and known["ran"] is None:
+        facts_by_name["ran"] = ", ".join(map(str, entry("iterations")))
+    facts = [Note(name, number(value, 2)) for name, value in facts_by_name.items() if value not in (None, "")]
+    if facts_by_name["loss"] is None and facts_by_name["ran"] is None:
         facts = []  # nothing is known but by what it halted
     depth = round(sentence["updates"][position])
-    return Token(_plain(text), depth, starts, after, is_marked, [*steps(entry("probabilities") or []), *facts])
+    return Token(
+        _strip_word_start(text), depth, starts, after, is_marked, [*steps(entry("probabilities") or []), *facts]
+    )
 
 
-def _label(original: str | None, predicted: str | None, *, is_masked: bool) -> tuple[str | None, bool]:
-    """What stands behind a token, and whether it is outlined: one that was masked, or whose label is wrong."""
+def _format_label(original: str | None, predicted: str | None, *, is_masked: bool) -> tuple[str | None, bool]:
+    """Return the text behind a token, and whether it is outlined: masked, or its label is wrong."""
     if original is None:
         return None, is_masked
     if not is_masked and original == predicted:
-        return _plain(original), False
-    return f"{_plain(original)} → {'' if predicted is None else _plain(predicted)}", True
+        return _strip_word_start(original), False
+    return f"{_strip_word_start(original)} → {'' if predicted is None else _strip_word_start(predicted)}", True
 
 
-def _plain(token: str) -> str:
+def _strip_word_start(token: str) -> str:
     return token.removeprefix("▁").removeprefix("##") or "▁"
 
 

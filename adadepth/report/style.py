@@ -18,11 +18,11 @@ MARKER_SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 
 def ramp(position: float) -> str:
-    """The colour at `position` of the ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
+    """Return the colour at `position` of the ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
     scaled = min(max(position, 0.0), 1.0) * (len(_RAMP_ENDS) - 1)
-    left = min(int(scaled), len(_RAMP_ENDS) - 2)
-    share = scaled - left
-    mixed = (round(a + (b - a) * share) for a, b in zip(_RAMP_ENDS[left], _RAMP_ENDS[left + 1], strict=True))
+    lower = min(int(scaled), len(_RAMP_ENDS) - 2)
+    share = scaled - lower
+    mixed = (round(a + (b - a) * share) for a, b in zip(_RAMP_ENDS[lower], _RAMP_ENDS[lower + 1], strict=True))
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
@@ -30,37 +30,37 @@ BAR, SPREAD, MIDDLE = ramp(0.75), ramp(0.5), ramp(1)
 
 
 def share_color(share: float) -> str:
-    """The ramp's colour of a share: by its square root, so that shares of a few percent still differ."""
+    """Return the ramp's colour at the square root of a share, so that shares of a few percent still differ."""
     return ramp(math.sqrt(share))
 
 
 def dash_of(index: int, dashes: int) -> int:
-    """The number of the dash of a line: no two of the first `dashes` times as many lines as colours look the same."""
+    """Return the dash of a line; it differs from any other line of that colour among the first `dashes` rounds."""
     return (index + index // len(LINES)) % dashes
 
 
 def shape_style(index: int) -> tuple[str, str]:
-    """Colour and shape of a group: no two of the first thirty agree in both."""
+    """Return colour and shape of a group; no two of the first thirty agree in both."""
     return LINES[index % len(LINES)], MARKER_SHAPES[index % len(MARKER_SHAPES)]
 
 
 def depth_color(depth: float, max_updates: int) -> str:
-    """The colour of a depth on the fixed scale 1..max_updates; a depth of 0 is grey."""
+    """Return the colour of a depth on the fixed scale 1..max_updates; a depth of 0 is grey."""
     return ramp((depth - 1) / max(max_updates - 1, 1)) if depth > 0 else NOTHING
 
 
 def text_on(background: str) -> str:
-    """Black or white, whichever has the higher contrast on `background`."""
+    """Return black or white, whichever has the higher contrast on `background`."""
     return "#000000" if contrast(background, "#000000") >= contrast(background, "#ffffff") else "#ffffff"
 
 
 def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two #rrggbb colours, 1 to 21 (WCAG 2.2, relative luminance of sRGB)."""
-    low, high = sorted(map(_luminance, (first, second)))
+    """Return the contrast ratio of two #rrggbb colours, 1 to 21 (WCAG 2.2, relative luminance of sRGB)."""
+    low, high = sorted(map(_compute_luminance, (first, second)))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(color: str) -> float:
+def _compute_luminance(color: str) -> float:
     channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

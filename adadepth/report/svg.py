@@ -46,8 +46,8 @@ from adadepth.report.style import (
 )
 
 WIDTH, HEIGHT = 440, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 12, 40
-_SIZE, _WIDE = 12.0, 0.55  # of letters, and how wide they are for their size
+_LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 58, 16, 12, 40
+_FONT_SIZE, _LETTER_WIDTH = 12.0, 0.55  # of letters, and how wide they are for their size
 _MAX_DOTS, _MAX_POINTS = 30, 150
 _DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2", "12 4")
 _GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of them, and above them
@@ -55,7 +55,7 @@ _GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of the
 
 @dataclass(frozen=True)
 class Area:
-    """Where the mark of a panel lies: the values at its borders, and their pixels."""
+    """The drawing area of a panel: the values at its borders, and their pixels."""
 
     x: Span
     y: Span
@@ -65,100 +65,104 @@ class Area:
     bottom: float
 
     def across(self, value: float) -> float:
-        """Pixel of an x value."""
-        return self.left + _share(value, self.x) * (self.right - self.left)
+        """Return the pixel of an x value."""
+        return self.left + _scale(value, self.x) * (self.right - self.left)
 
     def up(self, value: float) -> float:
-        """Pixel of a y value."""
-        return self.bottom - _share(value, self.y) * (self.bottom - self.top)
+        """Return the pixel of a y value."""
+        return self.bottom - _scale(value, self.y) * (self.bottom - self.top)
 
 
 def charts(figure: Figure | Sequence[Panel]) -> Markup:
-    """The panels of a figure beside each other, with their headings."""
+    """Render the panels of a figure side by side, with their headings."""
     panels = figure.panels if isinstance(figure, Figure) else figure
-    drawn = Markup("").join(
+    drawings = Markup("").join(
         Markup("<figure><figcaption>{}</figcaption>{}</figure>\n").format(panel.title, chart(panel)) for panel in panels
     )
-    return Markup('<div class="charts">\n{}</div>\n').format(drawn)
+    return Markup('<div class="charts">\n{}</div>\n').format(drawings)
 
 
 def chart(panel: Panel) -> Markup:
-    """One panel with its legend."""
-    return _picture(_drawing(panel), panel.description or panel.title, WIDTH, _height(panel)) + _legend(panel.mark)
+    """Render one panel with its legend."""
+    return _wrap_svg(
+        _draw_panel(panel), panel.description or panel.title, WIDTH, _compute_height(panel)
+    ) + _render_legend(panel.mark)
 
 
-def _height(panel: Panel) -> int:
-    """Pixels of a drawing without its legend."""
+def _compute_height(panel: Panel) -> int:
+    """Return the height of a drawing without its legend, in pixels."""
     if isinstance(panel.mark, Boards):
-        return panel.mark.lines * (_board_height(panel.mark) + _LINE_GAP) - _LINE_GAP
+        return panel.mark.lines * (_compute_board_height(panel.mark) + _LINE_GAP) - _LINE_GAP
     return round(HEIGHT * panel.tall)
 
 
-def _drawing(panel: Panel) -> str:
-    """The drawing commands of a panel, in an area of WIDTH times its height."""
+def _draw_panel(panel: Panel) -> str:
+    """Return the drawing commands of a panel, in an area of WIDTH times its height."""
     if isinstance(panel.mark, Boards):
-        return "".join(_boards(panel.mark))
+        return "".join(_draw_boards(panel.mark))
     assert panel.x is not None, "only boards have no axes"
     assert panel.y is not None, "only boards have no axes"
-    height = _height(panel)
+    height = _compute_height(panel)
     labels = max((len(text) for _, text in panel.y.labels()), default=0)
-    left = max(_LEFT, 14 + _SIZE * len(_lines(panel.y, height)) + 6.7 * labels)  # room for title and labels
-    area = Area(panel.x.span, panel.y.span, left, WIDTH - _RIGHT, _TOP, height - _BOTTOM)
-    return "".join([*_grid(panel, area), *_paint(panel.mark, area), *_axes(panel.x, panel.y, area, height)])
+    left_edge = max(
+        _LEFT_MARGIN, 14 + _FONT_SIZE * len(_split_title(panel.y, height)) + 6.7 * labels
+    )  # room for title and labels
+    area = Area(panel.x.span, panel.y.span, left_edge, WIDTH - _RIGHT_MARGIN, _TOP_MARGIN, height - _BOTTOM_MARGIN)
+    return "".join([*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, height)])
 
 
 def spark(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
-    """A mark without axes, as small as a line of a table."""
+    """Render a mark without axes, as small as a line of a table."""
     area = Area(x, y, 8, width - 8, 2, 20)
     base = f'<path d="M4 {"20.5" if isinstance(mark, Bars) else "11"}H{width - 4}" stroke="{GRID}" stroke-width="1.5"/>'
-    return _picture(base + "".join(_paint(mark, area)), description, width, 22)
+    return _wrap_svg(base + "".join(_paint(mark, area)), description, width, 22)
 
 
 def swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Filled squares with names: (name, colour)."""
-    return _listed([_square_entry(name, color) for name, color in entries])
+    """Render filled squares with names, from (name, colour)."""
+    return _render_entries([_build_square_entry(name, color) for name, color in entries])
 
 
 # ---- axes
 
 
-def _grid(panel: Panel, area: Area) -> Iterator[str]:
+def _draw_grid(panel: Panel, area: Area) -> Iterator[str]:
     if isinstance(panel.mark, Heat | Stacks) or panel.y is None:
         return
     for value, _ in panel.y.labels():
         yield f'<path d="M{area.left:g} {area.up(value):.1f}H{area.right}" stroke="{GRID}"/>'
 
 
-def _axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
+def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
     for value, text in y.labels():
-        yield _label(area.left - 6, area.up(value) + 4, text, "end")
+        yield _draw_text(area.left - 6, area.up(value) + 4, text, "end")
     for value, text in x.labels():
-        yield _label(area.across(value), area.bottom + 16, text)
+        yield _draw_text(area.across(value), area.bottom + 16, text)
     yield f'<path d="M{area.left:g} {area.bottom:g}H{area.right}" stroke="{MUTED}"/>'
-    half = min(_SIZE * _WIDE * len(x.label) / 2, WIDTH / 2)
-    yield _label(min((area.left + area.right) / 2, WIDTH - half), height - 6, x.label)
+    half = min(_FONT_SIZE * _LETTER_WIDTH * len(x.label) / 2, WIDTH / 2)
+    yield _draw_text(min((area.left + area.right) / 2, WIDTH - half), height - 6, x.label)
     middle = (area.bottom + area.top) / 2
-    for number, line in enumerate(_lines(y, height)):
+    for number, line in enumerate(_split_title(y, height)):
         turned = f'transform="translate({11 + 13 * number} {middle:.0f}) rotate(-90)"'
         yield f'<text {turned} text-anchor="middle">{escape(line)}</text>'
-    for axis, place in ((x, (area.left, area.bottom)), (y, (area.left - 4, area.bottom - 4))):
+    for axis, corner in ((x, (area.left, area.bottom)), (y, (area.left - 4, area.bottom - 4))):
         if axis.is_cut:
-            yield _break(*place)
+            yield _draw_axis_break(*corner)
 
 
-def _lines(y: Axis, height: int) -> list[str]:
-    """The title of a vertical axis: on one line if it is no longer than the drawing, else the remark on another."""
+def _split_title(y: Axis, height: int) -> list[str]:
+    """Split the title of a vertical axis into lines; a remark that does not fit gets a line of its own."""
     lines = [y.label] if y.label else []
-    is_long = _SIZE * _WIDE * len(y.label) > height - _BOTTOM
+    is_long = _FONT_SIZE * _LETTER_WIDTH * len(y.label) > height - _BOTTOM_MARGIN
     return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
 
 
-def _break(x: float, y: float) -> str:
-    """Two slanted strokes: the axis does not begin where what it measures begins."""
+def _draw_axis_break(x: float, y: float) -> str:
+    """Draw two slanted strokes that show that an axis is cut."""
     return f'<path d="M{x:.1f} {y + 4:.1f}l4 -8m2 8l4 -8" stroke="{MUTED}" stroke-width="1.5" fill="none"/>'
 
 
-def _picture(content: str, description: str, width: int, height: int) -> Markup:
+def _wrap_svg(content: str, description: str, width: int, height: int) -> Markup:
     """Wrap drawing commands into an SVG with a text alternative."""
     return Markup(
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}" '
@@ -166,15 +170,15 @@ def _picture(content: str, description: str, width: int, height: int) -> Markup:
     )
 
 
-def _label(x: float, y: float, text: str, anchor: str = "middle") -> str:
+def _draw_text(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _rectangle(x: float, y: float, width: float, height: float, color: str) -> str:
+def _draw_rectangle(x: float, y: float, width: float, height: float, color: str) -> str:
     return f'<path d="M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z" fill="{color}"/>'
 
 
-def _share(value: float, interval: Span) -> float:
+def _scale(value: float, interval: Span) -> float:
     return (value - interval[0]) / ((interval[1] - interval[0]) or 1.0)
 
 
@@ -182,7 +186,7 @@ def _share(value: float, interval: Span) -> float:
 
 
 def _paint(mark: Mark, area: Area) -> Iterator[str]:
-    """The drawing commands of a mark."""
+    """Return the drawing commands of a mark."""
     return _PAINTERS[type(mark)](mark, area)
 
 
@@ -190,26 +194,26 @@ def _paint_lines(mark: Lines, area: Area) -> Iterator[str]:
     for index, members in enumerate(mark.members):
         for points in members:
             look = f'stroke="{LINES[index % len(LINES)]}" stroke-width="1" stroke-opacity=".35"'
-            yield f'<polyline points="{_path(thin(points, _MAX_POINTS), area)}" fill="none" {look}/>'
-    for points, color, dash in ((thin(points, _MAX_POINTS), *style) for _, points, *style in _drawn(mark)):
-        yield f'<polyline points="{_path(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
+            yield f'<polyline points="{_format_points(thin(points, _MAX_POINTS), area)}" fill="none" {look}/>'
+    for points, color, dash in ((thin(points, _MAX_POINTS), *style) for _, points, *style in _style_curves(mark)):
+        yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
         if len(points) <= _MAX_DOTS:
             circles = (f'<circle cx="{area.across(x):.1f}" cy="{area.up(y):.1f}" r="3"/>' for x, y in points)
             yield f'<g fill="{color}">{"".join(circles)}</g>'
 
 
-def _path(points: Points, area: Area) -> str:
+def _format_points(points: Points, area: Area) -> str:
     return " ".join(f"{area.across(x):.1f},{area.up(y):.1f}" for x, y in points)
 
 
-def _drawn(mark: Lines) -> list[tuple[str, Any, str, str]]:
+def _style_curves(mark: Lines) -> list[tuple[str, Any, str, str]]:
     """Name, points, colour and dash attribute of the curves that have points."""
-    found = []
+    styled = []
     for index, (name, points) in enumerate(mark.curves):
         dash = _DASHES[dash_of(index, len(_DASHES))]
         if points:
-            found.append((name, points, LINES[index % len(LINES)], f' stroke-dasharray="{dash}"' if dash else ""))
-    return found
+            styled.append((name, points, LINES[index % len(LINES)], f' stroke-dasharray="{dash}"' if dash else ""))
+    return styled
 
 
 def _paint_bars(mark: Bars, area: Area) -> Iterator[str]:
@@ -217,7 +221,7 @@ def _paint_bars(mark: Bars, area: Area) -> Iterator[str]:
     for x, y in mark.points:
         if y > area.y[0]:
             top = area.up(y)
-            yield _rectangle(area.across(x) - width / 2, top, width, area.bottom - top, BAR)
+            yield _draw_rectangle(area.across(x) - width / 2, top, width, area.bottom - top, BAR)
 
 
 def _paint_stacks(mark: Stacks, area: Area) -> Iterator[str]:
@@ -227,18 +231,20 @@ def _paint_stacks(mark: Stacks, area: Area) -> Iterator[str]:
         for share, (_, color) in zip(shares, mark.parts, strict=True):
             if share >= 0.0005:
                 top = area.up(low + share)
-                yield _rectangle(area.across(x) - width / 2, top, width, area.up(low) - top, color)
+                yield _draw_rectangle(area.across(x) - width / 2, top, width, area.up(low) - top, color)
             low += share
     for x, letter in enumerate(mark.letters, start=1):
-        yield _label(area.across(x), area.top - 2, letter)
+        yield _draw_text(area.across(x), area.top - 2, letter)
 
 
 def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
-    yield '<g class="heat">' + _rectangle(area.left, area.top, area.right - area.left, area.bottom - area.top, NONE)
+    yield '<g class="heat">' + _draw_rectangle(
+        area.left, area.top, area.right - area.left, area.bottom - area.top, NONE
+    )
     wide, high = area.across(1) - area.across(0) + 0.3, abs(area.up(0) - area.up(1)) + 0.3
     for x, shares in enumerate(mark.columns, start=mark.left):
         cells = (
-            _rectangle(0, min(area.up(y + 0.5), area.up(y - 0.5)), wide, high, share_color(share))
+            _draw_rectangle(0, min(area.up(y + 0.5), area.up(y - 0.5)), wide, high, share_color(share))
             for y, share in enumerate(shares, start=mark.bottom)
             if share >= 0.0005
         )
@@ -248,34 +254,34 @@ def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
 
 def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
     if mark.line:
-        yield f'<polyline points="{_path(mark.line, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
-    circles = "".join(_symbol("circle", area, Dot(x, y), 3) for x, y in mark.background)
+        yield f'<polyline points="{_format_points(mark.line, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
+    circles = "".join(_draw_symbol("circle", area, Dot(x, y), 3) for x, y in mark.background)
     yield f'<g fill="none" stroke="{MUTED}">{circles}</g>'
     for index, (_, dots) in enumerate(mark.groups):
         color, shape = shape_style(index)
-        rings = "".join(_symbol("circle", area, Dot(dot.x, dot.y), 7) for dot in dots if dot.marked)
-        symbols = "".join(_symbol(shape, area, dot, 4) for dot in dots)
-        if spreads := "".join(_spread(dot, area) for dot in dots):
+        rings = "".join(_draw_symbol("circle", area, Dot(dot.x, dot.y), 7) for dot in dots if dot.marked)
+        symbols = "".join(_draw_symbol(shape, area, dot, 4) for dot in dots)
+        if spreads := "".join(_draw_spread(dot, area) for dot in dots):
             yield f'<path d="{spreads}" stroke="{color}" stroke-width="1.5"/>'
         yield f'<g fill="none" stroke="{MUTED}">{rings}</g><g fill="{color}">{symbols}</g>'
 
 
-def _spread(dot: Dot, area: Area) -> str:
-    """The path of the bars through a point."""
+def _draw_spread(dot: Dot, area: Area) -> str:
+    """Return the path of the spread bars through a point."""
     across = f"M{area.across(dot.x - dot.spread_x):.1f} {area.up(dot.y):.1f}H{area.across(dot.x + dot.spread_x):.1f}"
     up = f"M{area.across(dot.x):.1f} {area.up(dot.y - dot.spread_y):.1f}V{area.up(dot.y + dot.spread_y):.1f}"
     return (across if dot.spread_x else "") + (up if dot.spread_y else "")
 
 
-def _symbol(shape: str, area: Area, dot: Dot, size: float) -> str:
+def _draw_symbol(shape: str, area: Area, dot: Dot, size: float) -> str:
     x, y = area.across(dot.x), area.up(dot.y)
     circle = f'circle cx="{x:.1f}" cy="{y:.1f}" r="{size}"'
-    drawn = circle if shape == "circle" else f'path d="M{x:.1f} {y:.1f}{_outline(shape, size)}"'
-    return f"<{drawn}><title>{escape(dot.title)}</title></{drawn.split()[0]}>" if dot.title else f"<{drawn}/>"
+    element = circle if shape == "circle" else f'path d="M{x:.1f} {y:.1f}{_get_outline(shape, size)}"'
+    return f"<{element}><title>{escape(dot.title)}</title></{element.split()[0]}>" if dot.title else f"<{element}/>"
 
 
-def _outline(shape: str, size: float) -> str:
-    """The rest of a path that begins in the middle of the shape."""
+def _get_outline(shape: str, size: float) -> str:
+    """Return the rest of a path that begins in the middle of the shape."""
     return {
         "circle": f"m-{size} 0a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 -{2 * size} 0z",
         "square": f"m-{size} -{size}h{2 * size}v{2 * size}h-{2 * size}z",
@@ -288,9 +294,9 @@ def _outline(shape: str, size: float) -> str:
 
 def _paint_ranges(mark: Ranges, area: Area) -> Iterator[str]:
     for row, (low, middle, high) in enumerate(mark.rows):
-        y, (left, centre, right) = area.up(row), (area.across(value) for value in (low, middle, high))
-        yield f'<path d="M{left:.1f} {y:.1f}H{right:.1f}" stroke="{SPREAD}" stroke-width="8" stroke-linecap="round"/>'
-        yield f'<circle cx="{centre:.1f}" cy="{y:.1f}" r="5.5" fill="{MIDDLE}" stroke="#fff" stroke-width="1.5"/>'
+        y, (x_low, x_middle, x_high) = area.up(row), (area.across(value) for value in (low, middle, high))
+        yield f'<path d="M{x_low:.1f} {y:.1f}H{x_high:.1f}" stroke="{SPREAD}" stroke-width="8" stroke-linecap="round"/>'
+        yield f'<circle cx="{x_middle:.1f}" cy="{y:.1f}" r="5.5" fill="{MIDDLE}" stroke="#fff" stroke-width="1.5"/>'
 
 
 _PAINTERS: dict[type, Callable[[Any, Area], Iterator[str]]] = {
@@ -303,28 +309,28 @@ _PAINTERS: dict[type, Callable[[Any, Area], Iterator[str]]] = {
 }
 
 
-def _boards(mark: Boards) -> Iterator[str]:
-    """Boards side by side, as wide as other charts."""
-    side = _side(mark)
+def _draw_boards(mark: Boards) -> Iterator[str]:
+    """Draw boards side by side, as wide as other charts."""
+    side = _compute_cell_side(mark)
     for number, (title, cells) in enumerate(mark.boards):
-        line, place = divmod(number, mark.across)
-        left, top = place * (mark.columns * side + _GAP), line * (_board_height(mark) + _LINE_GAP)
-        yield _label(left + mark.columns * side / 2, top + 13, title)
-        yield from _board(mark, cells, left, top + _BOARD_TOP, side)
+        line, column = divmod(number, mark.across)
+        x, y = column * (mark.columns * side + _GAP), line * (_compute_board_height(mark) + _LINE_GAP)
+        yield _draw_text(x + mark.columns * side / 2, y + 13, title)
+        yield from _draw_board(mark, cells, x, y + _BOARD_TOP, side)
 
 
-def _side(mark: Boards) -> float:
-    """The side of a cell in pixels."""
+def _compute_cell_side(mark: Boards) -> float:
+    """Return the side of a cell in pixels."""
     return (WIDTH - _GAP * (mark.across - 1)) / mark.across / mark.columns
 
 
-def _board_height(mark: Boards) -> int:
-    """Pixels of a board with its title."""
-    return round(mark.rows * _side(mark)) + _BOARD_TOP
+def _compute_board_height(mark: Boards) -> int:
+    """Return the height of a board with its title, in pixels."""
+    return round(mark.rows * _compute_cell_side(mark)) + _BOARD_TOP
 
 
-def _board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
-    """Filled squares with texts, frames around what is wrong, and lines around boxes; the unit of length is a cell."""
+def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
+    """Draw filled squares with texts, frames around mistakes, and lines around boxes; the unit of length is a cell."""
     yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".55" text-anchor="middle">'
     for cell in cells:
         x, y = cell.column, cell.row
@@ -346,7 +352,7 @@ def _board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: f
 
 
 class _Entry(NamedTuple):
-    """A name in a legend, with the drawing before it and how large that is."""
+    """An entry of a legend: a name, and the drawing before it with its size."""
 
     name: str
     drawing: str
@@ -354,20 +360,20 @@ class _Entry(NamedTuple):
     height: int
 
 
-def _entries(mark: Mark) -> list[_Entry]:
-    """What the legend of a mark names; empty where there is nothing to tell apart."""
+def _build_legend_entries(mark: Mark) -> list[_Entry]:
+    """Return the legend entries of a mark; empty where nothing has to be distinguished."""
     match mark:
         case Lines():
-            drawn = _drawn(mark)
-            return [_line_entry(name, color, dash) for name, _, color, dash in drawn] if len(drawn) > 1 else []
+            styled = _style_curves(mark)
+            return [_build_line_entry(name, color, dash) for name, _, color, dash in styled] if len(styled) > 1 else []
         case Stacks():
-            return [_square_entry(*part) for part in mark.parts]
+            return [_build_square_entry(*part) for part in mark.parts]
         case Scatter():
             styles = ((name, *shape_style(index)) for index, (name, _) in enumerate(mark.groups))
-            return [_shape_entry(name, color, f"M6 6{_outline(shape, 4)}") for name, color, shape in styles]
+            return [_build_shape_entry(name, color, f"M6 6{_get_outline(shape, 4)}") for name, color, shape in styles]
         case Heat():
             shares = ((percent, share_color(percent / 100)) for percent in _RAMP)
-            return [_square_entry(f"{percent}%", color) for percent, color in shares]
+            return [_build_square_entry(f"{percent}%", color) for percent, color in shares]
         case _:
             return []
 
@@ -375,25 +381,27 @@ def _entries(mark: Mark) -> list[_Entry]:
 _RAMP = (1, 5, 10, 25, 50, 100)
 
 
-def _line_entry(name: str, color: str, dash: str) -> _Entry:
+def _build_line_entry(name: str, color: str, dash: str) -> _Entry:
     return _Entry(name, f'<path d="M0 4H26" stroke="{color}" stroke-width="2.5"{dash}/>', 26, 8)
 
 
-def _square_entry(name: str, color: str) -> _Entry:
+def _build_square_entry(name: str, color: str) -> _Entry:
     edge = f'stroke="{MUTED}" stroke-opacity=".5"'  # a colour near the page's is seen, too
     return _Entry(name, f'<path d="M.5 .5h11v11h-11z" fill="{color}" {edge}/>', 12, 12)
 
 
-def _shape_entry(name: str, color: str, path: str) -> _Entry:
+def _build_shape_entry(name: str, color: str, path: str) -> _Entry:
     return _Entry(name, f'<path d="{path}" fill="{color}"/>', 12, 12)
 
 
-def _legend(mark: Mark) -> Markup:
-    """What stands below a drawing."""
-    return _listed(_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "", isinstance(mark, Heat))
+def _render_legend(mark: Mark) -> Markup:
+    """Render the legend of a mark."""
+    return _render_entries(
+        _build_legend_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "", isinstance(mark, Heat)
+    )
 
 
-def _listed(entries: Sequence[_Entry], measure: str = "", is_heat: bool = False) -> Markup:
+def _render_entries(entries: Sequence[_Entry], measure: str = "", is_heat: bool = False) -> Markup:
     if not entries:
         return Markup("")
     kind = ' class="heat"' if is_heat else ""
@@ -412,17 +420,20 @@ _MARGIN, _TITLE, _LINE, _LETTER = 20, 26, 20, 6.6  # of a file, in pixels; the l
 
 
 def document(figure: Figure) -> str:
-    """A figure as an SVG file of its own: panels row by row, each with title and legend, and below what it is of."""
+    """Return a figure as a stand-alone SVG file: panels in rows with title and legend, sample size below."""
     rows = -(-len(figure.panels) // figure.columns)
     columns = -(-len(figure.panels) // rows)  # as full as each other
     content, top = [], float(_MARGIN)
     for first in range(0, len(figure.panels), columns):
         panels = figure.panels[first : first + columns]
-        placed = [_placed(panel, _MARGIN + place * (WIDTH + 2 * _MARGIN), top) for place, panel in enumerate(panels)]
-        content += [drawn for drawn, _ in placed]
-        top = max(bottom for _, bottom in placed) + _MARGIN
+        drawings = [
+            _place_panel(panel, _MARGIN + position * (WIDTH + 2 * _MARGIN), top)
+            for position, panel in enumerate(panels)
+        ]
+        content += [drawing for drawing, _ in drawings]
+        top = max(bottom for _, bottom in drawings) + _MARGIN
     if figure.of:
-        content.append(_label(_MARGIN, top, figure.of, "start"))
+        content.append(_draw_text(_MARGIN, top, figure.of, "start"))
         top += _MARGIN
     width, height = columns * (WIDTH + 2 * _MARGIN), round(top)
     return (
@@ -432,25 +443,25 @@ def document(figure: Figure) -> str:
     )
 
 
-def _placed(panel: Panel, left: float, top: float) -> tuple[str, float]:
-    """A panel with title and legend, its corner at (left, top), and where it ends."""
+def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
+    """Return a panel with title and legend, its corner at (left, top), and its lower end."""
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
-    below = _TITLE + _height(panel)
+    below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []
-    legend, lines = _flowed([*measure, *_entries(panel.mark)], below + 8)
-    drawing = f'<g transform="translate(0 {_TITLE})">{_drawing(panel)}</g>'
-    return f'<g transform="translate({left:g} {top:g})">{title}{drawing}{legend}</g>', top + below + lines * _LINE
+    legend, lines = _wrap_legend([*measure, *_build_legend_entries(panel.mark)], below + 8)
+    drawing = f'<g transform="translate(0 {_TITLE})">{_draw_panel(panel)}</g>'
+    return f'<g transform="translate({x:g} {y:g})">{title}{drawing}{legend}</g>', y + below + lines * _LINE
 
 
-def _flowed(entries: Sequence[_Entry], top: float) -> tuple[str, int]:
-    """A legend in lines as wide as a panel, and how many they are."""
-    x, line, drawn = 0.0, 0, []
+def _wrap_legend(entries: Sequence[_Entry], top: float) -> tuple[str, int]:
+    """Return a legend wrapped to the width of a panel, and its number of lines."""
+    x, line, parts = 0.0, 0, []
     for name, drawing, width, height in entries:
         wide = width + 6 + _LETTER * len(name) + 14
         if x and x + wide > WIDTH:
             x, line = 0.0, line + 1
         y = top + line * _LINE
-        drawn.append(f'<g transform="translate({x:.1f} {y + 5 - height / 2:.1f})">{drawing}</g>')
-        drawn.append(_label(x + width + 6, y + 9, name, "start"))
+        parts.append(f'<g transform="translate({x:.1f} {y + 5 - height / 2:.1f})">{drawing}</g>')
+        parts.append(_draw_text(x + width + 6, y + 9, name, "start"))
         x += wide
-    return "".join(drawn), line + 1 if entries else 0
+    return "".join(parts), line + 1 if entries else 0

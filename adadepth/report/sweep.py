@@ -1,4 +1,4 @@
-"""A grid of settings by seeds and epochs: mean and spread of every place in it, and the best one."""
+"""A grid of settings by seeds and epochs: mean and spread of every cell and epoch, and the best one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.system.files import write_atomic
 
 @dataclass(frozen=True)
 class CellScores:
-    """What a cell of a grid reached.
+    """Scores of a cell of a grid.
 
     Attributes:
         settings: The swept keys and its values of them.
@@ -42,32 +42,34 @@ def summarise_grid(cells: Sequence[CellScores], *, from_epoch: int, maximize: bo
     Returns:
         `rows`, one an epoch of a cell: `cell`, its number; `settings`, `epoch`, `n`, `values` by seed, `mean` and the
         sample standard deviation `std`, None where there is nothing to take them of, `remark`, and whether it was
-        `chosen`. A cell without any score has one row with epoch None.
-        `chosen`: the row's `cell`, `settings`, `epoch`, `n`, `mean` and `std`, with the best `seed` and its `score`;
+        `selected`. A cell without any score has one row with epoch None.
+        `selected`: the row's `cell`, `settings`, `epoch`, `n`, `mean` and `std`, with the best `seed` and its `score`;
         None if no place competes.
         `left_out`: the settings of incomplete cells, and the reason.
     """
-    rows = [row for number, cell in enumerate(cells) for row in _rows(number, cell, from_epoch)]
+    rows = [row for number, cell in enumerate(cells) for row in _build_rows(number, cell, from_epoch)]
     able = [row for row in rows if not row["remark"]]
-    chosen = min(able, key=lambda row: (-row["mean"] if maximize else row["mean"], row["epoch"]), default=None)
-    if chosen is not None:
-        chosen |= {"chosen": True, "remark": "chosen"}
+    selected = min(able, key=lambda row: (-row["mean"] if maximize else row["mean"], row["epoch"]), default=None)
+    if selected is not None:
+        selected |= {"chosen": True, "remark": "chosen"}
     left_out = [
         {"settings": dict(cell.settings), "reason": cell.failure or "some of its runs are not there"}
         for cell in cells
         if cell.failure or any(not cell.scores.get(seed) for seed in cell.seeds)
     ]
-    return {"rows": rows, "chosen": chosen and _with_best_seed(chosen, maximize), "left_out": left_out}
+    return {"rows": rows, "chosen": selected and _select_best_seed(selected, maximize), "left_out": left_out}
 
 
-def _rows(number: int, cell: CellScores, from_epoch: int) -> list[dict[str, Any]]:
+def _build_rows(number: int, cell: CellScores, from_epoch: int) -> list[dict[str, Any]]:
     epochs = sorted({epoch for scores in cell.scores.values() for epoch in scores})
-    return [_row(number, cell, epoch, from_epoch) for epoch in epochs] or [_row(number, cell, None, from_epoch)]
+    return [_build_row(number, cell, epoch, from_epoch) for epoch in epochs] or [
+        _build_row(number, cell, None, from_epoch)
+    ]
 
 
-def _row(number: int, cell: CellScores, epoch: int | None, from_epoch: int) -> dict[str, Any]:
-    found = {seed: cell.scores.get(seed, {}).get(epoch) for seed in cell.seeds if epoch is not None}
-    values = {str(seed): score for seed, score in found.items() if score is not None}
+def _build_row(number: int, cell: CellScores, epoch: int | None, from_epoch: int) -> dict[str, Any]:
+    by_seed = {seed: cell.scores.get(seed, {}).get(epoch) for seed in cell.seeds if epoch is not None}
+    values = {str(seed): score for seed, score in by_seed.items() if score is not None}
     scores = list(values.values())
     remark = ""
     if len(scores) < len(cell.seeds):
@@ -87,16 +89,16 @@ def _row(number: int, cell: CellScores, epoch: int | None, from_epoch: int) -> d
     }
 
 
-def _with_best_seed(row: Mapping[str, Any], maximize: bool) -> dict[str, Any]:
+def _select_best_seed(row: Mapping[str, Any], maximize: bool) -> dict[str, Any]:
     sign = -1 if maximize else 1
     seed, score = min(row["values"].items(), key=lambda item: (sign * item[1], int(item[0])))
-    kept = {key: row[key] for key in ("cell", "settings", "epoch", "n", "mean", "std")}
-    return {**kept, "seed": int(seed), "score": score}
+    fields = {key: row[key] for key in ("cell", "settings", "epoch", "n", "mean", "std")}
+    return {**fields, "seed": int(seed), "score": score}
 
 
-def grid_table(found: Mapping[str, Any]) -> Table:
-    """Every epoch of every cell: mean, sample standard deviation, and the scores of the seeds."""
-    rows = found["rows"]
+def grid_table(grid: Mapping[str, Any]) -> Table:
+    """Build the table of every epoch of every cell: mean, sample standard deviation, and scores by seed."""
+    rows = grid["rows"]
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
     seeds = list(dict.fromkeys(seed for row in rows for seed in row["values"]))
     columns = [
@@ -115,41 +117,41 @@ def grid_table(found: Mapping[str, Any]) -> Table:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """The values of a cell as the command line takes them."""
+    """Format the values of a cell as the command line takes them."""
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "the only cell"
 
 
 CHOICE = "choice.json"
 
 
-def write_grid(folder: Path, found: Mapping[str, Any], further: Sequence[Section] = ()) -> Path:
+def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] = ()) -> Path:
     """Write what was found in a grid into its folder; returns the path of the report.
 
     Args:
         folder: Of the sweep.
-        found: From `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
+        grid: From `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
             `checkpoint` and `evaluation`, folders relative to this one, and `submissions`, files in `submission/`.
-        further: Sections that follow.
+        extra: Sections that follow.
     """
-    write_atomic(folder / CHOICE, json.dumps(found, indent=1, allow_nan=False) + "\n")
-    table = grid_table(found)
-    html = fill("grid", table=table, found=found, chosen=found["chosen"], settings=settings_text)
+    write_atomic(folder / CHOICE, json.dumps(grid, indent=1, allow_nan=False) + "\n")
+    table = grid_table(grid)
+    html = fill("grid", table=table, found=grid, chosen=grid["chosen"], settings=settings_text)
     section = Section("Grid", "grid", html, tables=[table])
-    subtitle = f"A grid, and what was chosen by {found['metric']}"
-    sections = [section, *further]
-    return write_page(folder, sections, title=found["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
+    subtitle = f"A grid, and what was chosen by {grid['metric']}"
+    sections = [section, *extra]
+    return write_page(folder, sections, title=grid["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
 
 
-def grid_text(found: Mapping[str, Any]) -> str:
-    """The grid and the choice as text."""
-    lines = [f"{found['metric']} of every cell and epoch", "", as_text(grid_table(found)), ""]
-    lines += [f"left out: {settings_text(cell['settings'])}: {cell['reason']}" for cell in found["left_out"]]
-    if (chosen := found["chosen"]) is None:
-        return "\n".join([*lines, f"nothing to choose from: no epoch from {found['from_epoch']} on has all seeds"])
-    spread = "" if chosen["std"] is None else f" +- {chosen['std']:.4f}"
-    seeds = f"over {chosen['n']} seeds" if chosen["n"] > 1 else "of one seed"
+def grid_text(grid: Mapping[str, Any]) -> str:
+    """Format the grid and the choice as text."""
+    lines = [f"{grid['metric']} of every cell and epoch", "", as_text(grid_table(grid)), ""]
+    lines += [f"left out: {settings_text(cell['settings'])}: {cell['reason']}" for cell in grid["left_out"]]
+    if (selected := grid["chosen"]) is None:
+        return "\n".join([*lines, f"nothing to choose from: no epoch from {grid['from_epoch']} on has all seeds"])
+    spread = "" if selected["std"] is None else f" +- {selected['std']:.4f}"
+    seeds = f"over {selected['n']} seeds" if selected["n"] > 1 else "of one seed"
     lines += [
-        f"chosen: {settings_text(chosen['settings'])}, epoch {chosen['epoch']}: {found['metric']} "
-        f"{chosen['mean']:.4f}{spread} {seeds}; best seed {chosen['seed']}: {chosen['score']:.4f}",
+        f"chosen: {settings_text(selected['settings'])}, epoch {selected['epoch']}: {grid['metric']} "
+        f"{selected['mean']:.4f}{spread} {seeds}; best seed {selected['seed']}: {selected['score']:.4f}",
     ]
     return plain("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Tables described once: their columns, and how numbers are written for people."""
+"""Tables described once and written as HTML, text, CSV and LaTeX; and how numbers are formatted for readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadepth.report.figure import Bars, Ranges, Span
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A number: thousands separated, `digits` decimals, powers of ten where it is very large or small."""
+    """Format a number: thousands separated, `digits` decimals, powers of ten where it is very large or small."""
     if not is_number(value):
         return "not available" if value is None else str(value)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
@@ -25,32 +25,32 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def rounded(digits: int) -> Callable[[Any], str]:
-    """`number` with so many decimals."""
+    """Return `number` with a fixed number of decimals."""
     return lambda value: number(value, digits)
 
 
 def percent(share: float) -> str:
-    """A share in percent, with one decimal."""
+    """Format a share in percent, with one decimal."""
     return f"{100 * share:.1f}%"
 
 
 def signed(value: float) -> str:
-    """A correlation, with its sign and three decimals."""
+    """Format a correlation with its sign and three decimals."""
     return f"{value:+.3f}"
 
 
-def interval(found: tuple[float, float]) -> str:
-    """Two ends with their signs."""
-    return f"{found[0]:+.3f} to {found[1]:+.3f}"
+def interval(ends: tuple[float, float]) -> str:
+    """Format the two ends of an interval with their signs."""
+    return f"{ends[0]:+.3f} to {ends[1]:+.3f}"
 
 
-def spread(found: dict[str, float]) -> str:
-    """A mean with its standard deviation, as text."""
-    return f"{found['mean']:.2f} ± {found['std']:.2f}"
+def spread(statistics: dict[str, float]) -> str:
+    """Format a mean with its standard deviation."""
+    return f"{statistics['mean']:.2f} ± {statistics['std']:.2f}"
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 1 h 02 min 03 s."""
+    """Format seconds as 1 h 02 min 03 s."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -59,7 +59,7 @@ def clock(seconds: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a file is a number; a truth value is none."""
+    """Return whether a value of a file is a number; a truth value is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -67,7 +67,7 @@ _ASCII = str.maketrans({"–": "-", "±": "+-", "…": "...", "×": "x"})
 
 
 def plain(text: str) -> str:
-    """Text with this project's own signs in ASCII, for terminals and log files."""
+    """Return text with this project's own signs in ASCII, for terminals and log files."""
     return text.translate(_ASCII)
 
 
@@ -78,7 +78,7 @@ Where = Literal["everywhere", "view", "file", "page"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """A column of a table.
 
     Attributes:
         key: Of its value in a row, and its heading in CSV.
@@ -103,7 +103,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands above the column."""
+        """Heading of the column."""
         return self.title or self.key
 
 
@@ -116,12 +116,12 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
     def of(self, *where: str) -> list[Column]:
-        """The columns of everywhere and of these places."""
+        """Return the columns for all outputs and for these ones."""
         return [column for column in self.columns if column.where in ("everywhere", *where)]
 
 
 def text(value: Any) -> str:
-    """A value that is no number."""
+    """Format a value that is no number."""
     return str(value)
 
 
@@ -129,14 +129,16 @@ def text(value: Any) -> str:
 
 
 def as_html(table: Table, wide: bool = False) -> Markup:
-    """A table that scrolls sideways where the page is too narrow for it."""
+    """Render a table that scrolls sideways where the page is too narrow for it."""
     columns = table.of("view", "page")
     head = Markup("").join(
-        Markup('<th scope="col"{}>{}</th>').format(_LEFT if index and column.kind != "number" else "", column.heading)
+        Markup('<th scope="col"{}>{}</th>').format(
+            _LEFT_ALIGNED if index and column.kind != "number" else "", column.heading
+        )
         for index, column in enumerate(columns)
     )
     body = Markup("").join(
-        Markup("<tr>{}</tr>\n").format(Markup("").join(_html_cells(columns, row))) for row in table.rows
+        Markup("<tr>{}</tr>\n").format(Markup("").join(_render_row(columns, row))) for row in table.rows
     )
     return Markup(
         '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table{}><thead><tr>{}</tr></thead><tbody>\n{}'
@@ -144,44 +146,44 @@ def as_html(table: Table, wide: bool = False) -> Markup:
     ).format(table.name, Markup(' class="wide"') if wide else "", head, body)
 
 
-_LEFT = Markup(' class="left"')
-_CLASSES = {"number": "", "text": _LEFT, "code": Markup(' class="string"')}
+_LEFT_ALIGNED = Markup(' class="left"')
+_CLASSES = {"number": "", "text": _LEFT_ALIGNED, "code": Markup(' class="string"')}
 _MISSING = Markup(f'<span title="not available">{ABSENT}</span>')
 
 
-def _html_cells(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Markup]:
-    first, *others = columns
+def _render_row(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Markup]:
+    first, *rest = columns
     remark = Markup("<small>{}</small>").format(row[first.remark]) if row.get(first.remark) else ""
     return [
-        Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
-        *(_html_cell(column, row) for column in others),
+        Markup('<th scope="row">{}{}</th>').format(_render_value(first, row), remark),
+        *(_render_cell(column, row) for column in rest),
     ]
 
 
-def _html_cell(column: Column, row: Mapping[str, Any]) -> Markup:
+def _render_cell(column: Column, row: Mapping[str, Any]) -> Markup:
     kind = _CLASSES.get(column.kind, Markup(f' class="drawing {column.kind}"'))
-    return Markup("<td{}>{}</td>").format(kind, _html_value(column, row))
+    return Markup("<td{}>{}</td>").format(kind, _render_value(column, row))
 
 
-def _html_value(column: Column, row: Mapping[str, Any]) -> Markup:
+def _render_value(column: Column, row: Mapping[str, Any]) -> Markup:
     value = row.get(column.key)
     if value is None:
         return _MISSING if column.absent == ABSENT else escape(column.absent)
     if column.kind == "range":
-        return _drawn_range(value, column.axis)
+        return _draw_range(value, column.axis)
     if column.kind == "shape":
-        return _drawn_shape(value[column.axis[0] :], column.axis)
+        return _draw_shape(value[column.axis[0] :], column.axis)
     return escape(column.write(value))
 
 
-def _drawn_range(value: tuple[float, float, float], axis: tuple[int, int]) -> Markup:
+def _draw_range(value: tuple[float, float, float], axis: tuple[int, int]) -> Markup:
     low, middle, high = value
     span: Span = (axis[0], axis[1]) if axis[1] > axis[0] else (axis[0] - 1, axis[1])
     description = f"mean {middle:.2f}, p10 {low:g}, p90 {high:g} on the axis {axis[0]} to {axis[1]}"
     return svg.spark(Ranges([value]), span, (-1, 1), description, 180)
 
 
-def _drawn_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
+def _draw_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
     values = ", ".join(f"{100 * share:.0f}" for share in shares)
     description = f"share of each depth from {axis[0]} in %: {values}"
     bars = Bars(list(enumerate(shares, start=axis[0])))
@@ -192,23 +194,25 @@ def _drawn_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
 
 
 def as_text(table: Table) -> str:
-    """Lines of plain text: headings, a rule, the rows."""
+    """Format a table as lines of plain text: headings, a rule, the rows."""
     columns = [column for column in table.of("view") if column.kind != "range"]
     head = [column.heading for column in columns]
-    rows = [[_text_value(column, row) for column in columns] for row in table.rows]
+    rows = [[_format_value(column, row) for column in columns] for row in table.rows]
     widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
 
-    def line(cells: Sequence[str]) -> str:
+    def format_line(cells: Sequence[str]) -> str:
         padded = (
             cell.rjust(width) if index and column.kind == "number" else cell.ljust(width)
             for index, (cell, width, column) in enumerate(zip(cells, widths, columns, strict=True))
         )
         return "  ".join(padded).rstrip()
 
-    return "\n".join(map(plain, [line(head), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)]))
+    return "\n".join(
+        map(plain, [format_line(head), "-" * (sum(widths) + 2 * len(widths) - 2), *map(format_line, rows)])
+    )
 
 
-def _text_value(column: Column, row: Mapping[str, Any]) -> str:
+def _format_value(column: Column, row: Mapping[str, Any]) -> str:
     value = row.get(column.key)
     if value is None:
         return column.absent
@@ -216,7 +220,7 @@ def _text_value(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def sparkline(shares: Sequence[float]) -> str:
-    """One character a depth, relative to the highest share; any unit at all shows."""
+    """Format one character per depth, relative to the highest share; any unit at all shows."""
     highest, darkest = max(shares, default=0) or 1, len(_LEVELS) - 1
     return f"|{''.join(_LEVELS[math.ceil(darkest * (share / highest))] for share in shares)}|"
 
@@ -234,21 +238,21 @@ _NUMBER = re.compile(r"[+-]?[.,]?\d[\d.,]*(e[+-]?\d+)?%?", re.ASCII | re.IGNOREC
 
 
 def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of raw values; None where one is missing."""
+    """Return columns and rows of raw values; None where one is missing."""
     keys = [column.key for column in table.of("file")]
     return keys, [[row.get(key) for key in keys] for row in table.rows]
 
 
 def as_csv(table: Table) -> str:
-    """Raw values, a row a line; an empty field where one is missing."""
+    """Format raw values as CSV, a row per line; an empty field where one is missing."""
     keys, rows = as_records(table)
     return csv_text([keys, *rows])
 
 
 def csv_text(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
-    """Rows as CSV in which no cell begins a formula to a spreadsheet: an apostrophe stands before what would."""
+    """Format rows as CSV; an apostrophe stands before a cell that a spreadsheet would read as a formula."""
     # The writer quotes carriage returns only where they end its lines, so line feeds take their place afterwards.
-    writer = csv.writer(_Lines(), delimiter=delimiter, lineterminator=_RETURN)
+    writer = csv.writer(_LineReturner(), delimiter=delimiter, lineterminator=_RETURN)
     lines: list[str] = [writer.writerow(map(defused, row)) for row in rows]
     return "".join(f"{line.removesuffix(_RETURN)}\n" for line in lines)
 
@@ -256,8 +260,8 @@ def csv_text(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
 _RETURN = "\r\n"
 
 
-class _Lines:
-    """A file to the CSV writer, which returns what is written."""
+class _LineReturner:
+    """A file object for the CSV writer that returns each line instead of storing it."""
 
     def write(self, line: str) -> str:
         """Return the line."""
@@ -265,29 +269,29 @@ class _Lines:
 
 
 def defused(value: Any) -> Any:
-    """A value as a spreadsheet takes it for what it is; the sign of a number that is written begins no formula."""
+    """Prefix a string that a spreadsheet would read as a formula with an apostrophe; numbers with a sign are none."""
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
 
 # ---- LaTeX
 
-_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
+_LATEX_COMMANDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
 _SIGNS = {"–": "--", "±": r"$\pm$", "→": r"$\to$", **{sign: rf"\{sign}" for sign in "&%$#_{}"}}
-_LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _NAMED.items()})
+_LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _LATEX_COMMANDS.items()})
 
 
-def as_latex(table: Table, of: str = "") -> str:
-    """A table for the package booktabs, whose caption says what it is of; drawings are left out."""
+def as_latex(table: Table, sample: str = "") -> str:
+    """Format a table for the package booktabs, with the sample size in its caption; drawings are left out."""
     columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
-    head = _latex_line([column.heading for column in columns])
-    rows = [_latex_line([_text_value(column, row) for column in columns]) for row in table.rows]
-    caption = ". ".join(filter(None, [table.name.replace("_", " ").capitalize(), of])).translate(_LATEX)
+    head = _format_latex_row([column.heading for column in columns])
+    rows = [_format_latex_row([_format_value(column, row) for column in columns]) for row in table.rows]
+    caption = ". ".join(filter(None, [table.name.replace("_", " ").capitalize(), sample])).translate(_LATEX)
     body = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", *body, r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-def _latex_line(cells: Sequence[str]) -> str:
+def _format_latex_row(cells: Sequence[str]) -> str:
     return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"

@@ -1,4 +1,4 @@
-"""The tokens of a text as a reader sees them, from a row of texts.json."""
+"""Predictions of a model on a user's texts (texts.json): console output and the section of the report."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from adadepth.system.console import visible
 
 
 class Shown(NamedTuple):
-    """A token: its text, whether there is a space before it, its depth as a whole number, and what is known of it."""
+    """A token as rendered: text, whether a space precedes it, depth as a whole number, and its record in texts.json."""
 
     text: str
     starts: bool
     depth: int
-    about: Mapping[str, Any]
+    record: Mapping[str, Any]
 
 
 def shown_tokens(row: Mapping[str, Any]) -> list[Shown]:
-    """The tokens of a text as the user wrote them; special ones as the vocabulary has them."""
-    found, end = [], None
+    """Return the tokens of a text as the user wrote them; special tokens as the vocabulary has them."""
+    rendered, end = [], None
     for token in row.get("tokens") or []:
         if token["span"] is None:
-            found.append(Shown(token["piece"], True, round(token["updates"]), token))
+            rendered.append(Shown(token["piece"], True, round(token["updates"]), token))
             end = None
             continue
         start, stop = token["span"]
         text = row["text"][token["part"]][start:stop]
-        found.append(
+        rendered.append(
             Shown(text.strip() or token["piece"], start != end or text != text.lstrip(), round(token["updates"]), token)
         )
         end = stop
-    return found
+    return rendered
 
 
-def said(about: Mapping[str, Any]) -> str:
-    """What is predicted of a text, a token or a step: a class with its probability, or a value."""
-    if about.get("value") is not None:
-        return f"{about['value']:.3f}"
-    if about.get("label") is None:
+def said(record: Mapping[str, Any]) -> str:
+    """Format the prediction of a text, token or step: a class with its probability, or a value."""
+    if record.get("value") is not None:
+        return f"{record['value']:.3f}"
+    if record.get("label") is None:
         return ""
-    return about["label"] if about.get("score") is None else f"{about['label']} {about['score']:.2f}"
+    return record["label"] if record.get("score") is None else f"{record['label']} {record['score']:.2f}"
 
 
 def board(cells: str) -> list[str]:
-    """The cells of a puzzle as rows of a square, or in one row where they make none."""
+    """Return the cells of a puzzle as rows of a square, or in one row where they make none."""
     size = math.isqrt(len(cells))
     return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
 
 
 def changed(cells: str, before: str) -> int:
-    """How many cells of an answer are not those of the one before, or of the puzzle."""
+    """Count the cells of an answer that differ from the answer before it, or from the puzzle."""
     return sum(cell != other for cell, other in zip(cells, before, strict=True))
 
 
 def puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
-    """The steps of a puzzle up to its exit: number, what was said after it, and how many cells it changed."""
+    """Return number, record and count of changed cells of each step of a puzzle up to its exit."""
     steps = (row.get("steps") or [])[: round(row["updates"])]
     answers = [row["text"][0], *(step["label"] for step in steps)]
     return [
@@ -69,11 +69,11 @@ def puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], i
     ]
 
 
-def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
+def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) -> None:
     """Print what texts.json holds.
 
     Args:
-        found: See `adadepth.tasks.predict`.
+        predictions: See `adadepth.tasks.predict`.
         color: Whether to use colours; None: on a terminal that has them.
     """
     from rich.console import Console
@@ -81,40 +81,40 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
 
     console = Console(force_terminal=color, soft_wrap=True, highlight=False)
     is_colored = console.is_terminal and not console.no_color
-    max_updates = found["max_depth"]
+    max_updates = predictions["max_depth"]
 
-    def shaded(text: str, depth: int) -> Text:
+    def shade(text: str, depth: int) -> Text:
         if not is_colored:
             return Text(f"{visible(text)}({depth})")
         background = depth_color(depth, max_updates)
         return Text(visible(text), style=f"{text_on(background)} on {background}")
 
     if is_colored:
-        levels = Text(" ").join(shaded(f" {depth} ", depth) for depth in range(1, max_updates + 1))
+        levels = Text(" ").join(shade(f" {depth} ", depth) for depth in range(1, max_updates + 1))
         console.print(Text("updates: "), levels, sep="")
-    for row in found["texts"]:
-        console.print(Text(visible(_heading(row, found["predicts"]))))
-        if found["predicts"] == "cells":
-            for each in puzzle_lines(row):
-                console.print(Text(visible(f"  {each}")))
+    for row in predictions["texts"]:
+        console.print(Text(visible(_format_heading(row, predictions["predicts"]))))
+        if predictions["predicts"] == "cells":
+            for detail in puzzle_lines(row):
+                console.print(Text(visible(f"  {detail}")))
             continue
         tokens = shown_tokens(row)
         line = Text("  ")
         for number, token in enumerate(tokens):
-            is_next = found["predicts"] == "next"
-            label = "" if is_next or token.about.get("label") is None else f"[{token.about['label']}]"
-            line.append(" " if number and token.starts else "").append_text(shaded(token.text + label, token.depth))
+            is_next = predictions["predicts"] == "next"
+            label = "" if is_next or token.record.get("label") is None else f"[{token.record['label']}]"
+            line.append(" " if number and token.starts else "").append_text(shade(token.text + label, token.depth))
         if not tokens:
-            line.append_text(shaded(" | ".join(row["text"]), round(row["updates"])))
+            line.append_text(shade(" | ".join(row["text"]), round(row["updates"])))
         console.print(line)
-        for each in _further(row):
-            console.print(Text(visible(f"  {each}")))
-    share = f"{found['work']:.0%} of the work of full depth"
-    console.print(Text(f"mean updates {found['mean']:.2f} of at most {max_updates}; {share}"))
+        for detail in _format_details(row):
+            console.print(Text(visible(f"  {detail}")))
+    share = f"{predictions['work']:.0%} of the work of full depth"
+    console.print(Text(f"mean updates {predictions['mean']:.2f} of at most {max_updates}; {share}"))
 
 
 def puzzle_lines(row: Mapping[str, Any]) -> list[str]:
-    """A puzzle and its answer side by side, and what every step changed."""
+    """Format a puzzle and its answer side by side, and what every step changed."""
     boards = zip(board(row["text"][0]), board(row["label"]), strict=True)
     steps = [
         f"{number}: {cells} cells" + ("" if step.get("halting") is None else f" (right {step['halting']:.2f})")
@@ -123,17 +123,17 @@ def puzzle_lines(row: Mapping[str, Any]) -> list[str]:
     return [*("   ".join(pair) for pair in boards), *([f"changed in step {'; '.join(steps)}"] if steps else [])]
 
 
-def _heading(row: Mapping[str, Any], predicts: str) -> str:
+def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
     if predicts == "cells":
         right = "" if row.get("score") is None else f"right with probability {row['score']:.2f}, "
         return f"{right}{row['updates']:.0f} updates"
-    about = said(row)
-    lead = f"next: {about}, " if predicts == "next" else f"{about}, " if about else ""
+    prediction = said(row)
+    lead = f"next: {prediction}, " if predicts == "next" else f"{prediction}, " if prediction else ""
     return f"{lead}{row['updates']:.2f} updates"
 
 
-def _further(row: Mapping[str, Any]) -> list[str]:
-    """What there is to say besides: the fillings of masks, the steps, the weights of layers."""
+def _format_details(row: Mapping[str, Any]) -> list[str]:
+    """Return lines on mask candidates, steps and layer weights of a text."""
     lines = [
         f"{token['piece']}: {', '.join(f'{word} {score:.2f}' for word, score in token['candidates'].items())}"
         for token in row.get("tokens") or []
@@ -149,25 +149,25 @@ def _further(row: Mapping[str, Any]) -> list[str]:
 
 
 def texts(files: RunFiles) -> Section | None:
-    """Every text with its prediction and the depth of its tokens; a token shows its iterations where one points."""
+    """Build the section on every text with its prediction and the depth of its tokens."""
     if not files.of(TEXTS_FILE):
         return None
-    found = files.of(TEXTS_FILE)
-    rows = [text_row(row, found["predicts"]) for row in found["texts"]]
+    predictions = files.of(TEXTS_FILE)
+    rows = [text_row(row, predictions["predicts"]) for row in predictions["texts"]]
     tokens = [token for row in rows for token in row["tokens"]]
-    styles = depth_styles(found["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
+    styles = depth_styles(predictions["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
     has_notes = any(token.notes for token in tokens)
-    html = fill("texts", found=found, rows=rows, styles=styles, has_notes=has_notes)
-    counted = sum(len(row.get("tokens") or []) for row in found["texts"])
-    of = f"n = {len(rows)} text{'s' * (len(rows) != 1)}" + (f", {counted:,} tokens" if counted else "")
-    return Section("Texts", "texts", html, of=of)
+    html = fill("texts", found=predictions, rows=rows, styles=styles, has_notes=has_notes)
+    counted = sum(len(row.get("tokens") or []) for row in predictions["texts"])
+    sample = f"n = {len(rows)} text{'s' * (len(rows) != 1)}" + (f", {counted:,} tokens" if counted else "")
+    return Section("Texts", "texts", html, of=sample)
 
 
 def text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
-    """What a page shows of one text of texts.json; `predicts` is that file's."""
+    """Return what a page shows of one text of texts.json; `predicts` is that file's field."""
     depth = round(row["updates"])
     if predicts == "cells":
-        return _puzzle(row, depth)
+        return _build_puzzle(row, depth)
     whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # of a text that halts as a whole
     return {
         "said": said(row),
@@ -175,10 +175,10 @@ def text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
         "depth": depth,
         "scores": row.get("scores") or {},
         "boards": {},
-        "tokens": [_token(token, predicts) for token in shown_tokens(row)] or whole,
+        "tokens": [_build_token(token, predicts) for token in shown_tokens(row)] or whole,
         "steps": [
-            {"number": place, "halting": step.get("halting"), "said": said(step)}
-            for place, step in enumerate(row.get("steps") or [], start=1)
+            {"number": number, "halting": step.get("halting"), "said": said(step)}
+            for number, step in enumerate(row.get("steps") or [], start=1)
         ],
         "layers": [
             {"layer": layer, "weight": weight, "color": share_color(weight), "ink": text_on(share_color(weight))}
@@ -187,7 +187,7 @@ def text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
     }
 
 
-def _puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
+def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
     right = row.get("score")
     return {
         "said": "" if right is None else f"right with probability {right:.2f}",
@@ -204,19 +204,19 @@ def _puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
     }
 
 
-def _token(token: Shown, predicts: str) -> Token:
-    label = None if predicts == "next" else token.about.get("label")
-    return Token(token.text, token.depth, token.starts, label, notes=_notes(token.about, predicts))
+def _build_token(token: Shown, predicts: str) -> Token:
+    label = None if predicts == "next" else token.record.get("label")
+    return Token(token.text, token.depth, token.starts, label, notes=_build_notes(token.record, predicts))
 
 
-def _notes(about: Mapping[str, Any], predicts: str) -> list[Note]:
-    """What is predicted of a token, its own probability, its iterations, and what else could stand in its place."""
-    found = [Note(said(about))] if predicts != "next" and said(about) else []
-    if about.get("own_score") is not None:
-        found.append(Note("its probability", share=about["own_score"]))
-    done = about.get("steps") or []
-    found += steps([step.get("halting") for step in done], [said(step) for step in done])
-    return found + [Note(word, share=score) for word, score in (about.get("candidates") or {}).items()]
+def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
+    """Return annotations of a token: its prediction, probability, iterations and candidates."""
+    notes = [Note(said(record))] if predicts != "next" and said(record) else []
+    if record.get("own_score") is not None:
+        notes.append(Note("its probability", share=record["own_score"]))
+    done = record.get("steps") or []
+    notes += steps([step.get("halting") for step in done], [said(step) for step in done])
+    return notes + [Note(word, share=score) for word, score in (record.get("candidates") or {}).items()]
 
 
 SECTIONS = (Placed(10, texts, alone=TEXTS_FILE, subtitle="Predictions"),)

@@ -1,4 +1,4 @@
-"""How depth changed over training."""
+"""Sections on depth and losses over training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Shares = Sequence[tuple[int, Sequence[float]]]
 
 
 def training(files: RunFiles) -> Section | None:
-    """Shares of depths at every evaluation, mean depths of classes, and the evaluations as a table.
+    """Build the section on depth shares at every evaluation, mean depths of classes, and a table of evaluations.
 
     None where nothing halts, or where a trained model was evaluated.
     """
@@ -43,17 +43,23 @@ def training(files: RunFiles) -> Section | None:
         return Section(title, "training", absent(title, files, "metrics.jsonl", otherwise))
     first = least_depth(counts for _, counts in histograms)
     shares = [(step, [count / sum(counts) for count in counts[first:]]) for step, counts in histograms]
-    figures = [Figure("depth_over_training", _panels(files, shares, first))] if len(shares) > 1 else []
+    figures = [Figure("depth_over_training", _build_panels(files, shares, first))] if len(shares) > 1 else []
     collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
-    table = _table(files, shares, first)
-    shown = {"figures": figures, "table": table, "unit": run_unit(files), "collapsed": collapsed, "count": len(shares)}
+    table = _build_table(files, shares, first)
+    content = {
+        "figures": figures,
+        "table": table,
+        "unit": run_unit(files),
+        "collapsed": collapsed,
+        "count": len(shares),
+    }
     collapsed_now = bool(collapsed) and collapsed[-1] == shares[-1][0]
-    html = fill("training:training", **shown, fewest=FEWEST_DEPTHS, collapsed_now=collapsed_now)
-    of = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
-    return Section(title, "training", html, figures, [table], of=of)
+    html = fill("training:training", **content, fewest=FEWEST_DEPTHS, collapsed_now=collapsed_now)
+    sample = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
+    return Section(title, "training", html, figures, [table], of=sample)
 
 
-def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
+def _build_panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
     unit, max_updates = run_unit(files), first + len(shares[0][1]) - 1
     y = depth_axis("mean depth (updates)", max_updates, first, air=0.2)
     x, title = step_axis([step for step, _ in shares]), f"Mean depth of {unit} classes over training"
@@ -64,19 +70,19 @@ def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
 
 
 def _means(files: RunFiles) -> Curves:
-    """Mean depth over training of at most six classes."""
+    """Return the mean depth over training of at most six classes."""
     classes = files.halting.get("classes", {})
     by_label = [name for name in classes if name.startswith("label: ")]
     names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
     # Runs of older versions logged the classes under their own names.
     return [
-        (name, series(files.metrics, metric_name(given)) or series(files.metrics, given))
+        (name, series(files.metrics, metric_name(class_metric)) or series(files.metrics, class_metric))
         for name in names
-        for given in [f"halting/{name}/mean"]
+        for class_metric in [f"halting/{name}/mean"]
     ]
 
 
-def _table(files: RunFiles, shares: Shares, first: int) -> Table:
+def _build_table(files: RunFiles, shares: Shares, first: int) -> Table:
     curves = {key: dict(series(files.metrics, name)) for key, name in _CURVES.items()}
     rows: list[dict[str, Any]] = [
         {"step": step, "commonest": list(row).index(max(row)) + first, "share": max(row)}
@@ -96,7 +102,7 @@ def _table(files: RunFiles, shares: Shares, first: int) -> Table:
 
 
 def losses(files: RunFiles) -> Section | None:
-    """A panel for every loss, training and evaluation in one; what is zero throughout or known once is named.
+    """Build the section on losses over training, a panel per loss; losses that are not drawn are named.
 
     None where a trained model was evaluated.
     """
@@ -106,10 +112,10 @@ def losses(files: RunFiles) -> Section | None:
     if not curves:
         message = absent("Losses over training", files, "metrics.jsonl", "metrics.jsonl holds none")
         return Section("Losses over training", "losses", message)
-    drawn = {name: lines for name, lines in curves.items() if is_followed(lines) and not _is_zero(lines)}
-    panels = [line_panel(loss_title(name), lines, _loss_unit(name)) for name, lines in drawn.items()]
+    followed = {name: lines for name, lines in curves.items() if is_followed(lines) and not _is_zero(lines)}
+    panels = [line_panel(loss_title(name), lines, _get_loss_unit(name)) for name, lines in followed.items()]
     figures = [Figure("losses", panels, columns=3)] if panels else []
-    html = fill("training:losses", figures=figures, remarks=list(_not_drawn(curves)))
+    html = fill("training:losses", figures=figures, remarks=list(_explain_omissions(curves)))
     logs = sum(any(name in line for name in ("train/loss", "eval/loss")) for line in files.metrics)
     return Section("Losses over training", "losses", html, figures, of=f"n = {logs:,} logs of 1 run")
 
@@ -118,7 +124,7 @@ def _is_zero(lines: Curves) -> bool:
     return all(value == 0 for _, points in lines for _, value in points)
 
 
-def _not_drawn(curves: Mapping[str, Curves]) -> Iterator[str]:
+def _explain_omissions(curves: Mapping[str, Curves]) -> Iterator[str]:
     zero = [loss_title(name) for name, lines in curves.items() if _is_zero(lines)]
     once = [loss_title(name) for name, lines in curves.items() if not _is_zero(lines) and not is_followed(lines)]
     if zero:
@@ -128,13 +134,13 @@ def _not_drawn(curves: Mapping[str, Curves]) -> Iterator[str]:
 
 
 def loss_title(name: str) -> str:
-    """The name of a loss for people: `mlm_loss` is MLM loss."""
+    """Return the display name of a loss: `mlm_loss` is MLM loss."""
     first, *rest = name.split("_")
     return " ".join([first.upper() if first in ("lm", "mlm", "sop", "kl") else first.capitalize(), *rest])
 
 
-def _loss_unit(name: str) -> str:
-    """What a loss is measured in: cross-entropies in nats, the others as they enter the total."""
+def _get_loss_unit(name: str) -> str:
+    """Return the unit of a loss: nats for cross-entropies, else its weighted share of the total."""
     return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
 
 

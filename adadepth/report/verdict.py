@@ -1,4 +1,4 @@
-"""Whether the depth of units that halt one by one adapts: how spread it is, what explains it, what it follows."""
+"""The verdict of a run: whether the target was reached, whether depth adapts, whether it pays off, and its cost."""
 
 from __future__ import annotations
 
@@ -27,53 +27,59 @@ from adadepth.settings.overrides import format_override
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
-_WAYS = {"kind": "kinds of token", "label": "labels", "correctness": "right and wrong predictions"}
-_WAYS |= {"length": "lengths", "difficulty": "difficulties"}
+_CLASS_KINDS = {"kind": "kinds of token", "label": "labels", "correctness": "right and wrong predictions"}
+_CLASS_KINDS |= {"length": "lengths", "difficulty": "difficulties"}
 
 
 def adapts(halting: Mapping[str, Any]) -> Finding:
-    """Whether the depths of tokens or sequences differ, and by what.
+    """Decide whether the depths of tokens or sequences vary, and what explains the variation.
 
     Args:
-        halting: What halting.json holds.
+        halting: Contents of halting.json.
     """
     everyone, unit = halting["classes"]["all"], halting["unit"]
-    spread = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a {unit}, of at most {halting['max_depth']}"
+    spread_words = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a {unit}, of at most {halting['max_depth']}"
     depths = {"mean_updates": everyone["mean"], "std_updates": everyone["std"], "n": everyone["n"]}
-    told = halting.get("adaptation", {})
-    if told.get("is_set"):
-        first = f"Nobody could halt by themselves: {spread}, n {everyone['n']:,}."
-        return Finding("set", [first], depths, _brief_depth(halting))
-    # Of an older run what its classes say.
-    found = told if "commonest" in told else describe_adaptation(halting["classes"], unit)
-    between = {way: told["share"] for way, told in found["between"].items()}
+    recorded = halting.get("adaptation", {})
+    if recorded.get("is_set"):
+        first = f"Halting is disabled: {spread_words}, n {everyone['n']:,}."
+        return Finding("set", [first], depths, _format_brief_depth(halting))
+    # Older records lack the measure; it follows from the classes.
+    adaptation = recorded if "commonest" in recorded else describe_adaptation(halting["classes"], unit)
+    between = {way: variance["share"] for way, variance in adaptation["between"].items()}
     answer: Answer = "yes"
-    if is_collapsed(found["effective_depths"]):
+    if is_collapsed(adaptation["effective_depths"]):
         answer = "no"
     elif between.get(KIND, 0.0) >= DECIDED:
         answer = "partly"
-    elif _direction(halting.get("difficulty", {}).get("spearman")) < 0:
+    elif _get_direction(halting.get("difficulty", {}).get("spearman")) < 0:
         answer = "against"
-    sentences = [_spread(found, everyone["n"], unit, spread), *_between(between, answer), *_follows(halting)]
+    sentences = [
+        _describe_spread(adaptation, everyone["n"], unit, spread_words),
+        *_describe_variance(between, answer),
+        *_describe_correlations(halting),
+    ]
     if answer == "against":
         sentences.insert(1, f"The harder a {unit} is, the less depth it gets: depth is not spent where it is needed.")
-    figures = {key: found[key] for key in ("effective_depths", "commonest", "commonest_share")}
-    figures |= depths | {f"between_{way}": share for way, share in between.items()} | _correlations(halting)
-    return Finding(answer, sentences, figures, _brief_depth(halting))
+    figures = {key: adaptation[key] for key in ("effective_depths", "commonest", "commonest_share")}
+    figures |= depths | {f"between_{way}": share for way, share in between.items()} | _get_correlation_figures(halting)
+    return Finding(answer, sentences, figures, _format_brief_depth(halting))
 
 
-def _brief_depth(halting: Mapping[str, Any]) -> str:
+def _format_brief_depth(halting: Mapping[str, Any]) -> str:
     """Return the mean depth, its deviation, and the rank correlation that matters most, in a few words."""
     everyone = halting["classes"]["all"]
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
-    correlation = next((f"; Spearman with {other} {row['value']:+.2f}" for other, _, row in _measured(halting)), "")
+    correlation = next(
+        (f"; Spearman with {other} {row['value']:+.2f}" for other, _, row in _get_correlations(halting)), ""
+    )
     return depth + correlation
 
 
-def _spread(found: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
-    share, commonest = whole_percent(found["commonest_share"]), found["commonest"]
-    varied = f"in effect {found['effective_depths']:.1f} different depths"
-    if is_collapsed(found["effective_depths"]):
+def _describe_spread(adaptation: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
+    share, commonest = whole_percent(adaptation["commonest_share"]), adaptation["commonest"]
+    varied = f"in effect {adaptation['effective_depths']:.1f} different depths"
+    if is_collapsed(adaptation["effective_depths"]):
         return (
             f"Depth did not adapt: {share} of {n:,} {unit}s stop at update {commonest} ({spread}, {varied}; "
             f"fewer than {FEWEST_DEPTHS:g} count as one)."
@@ -81,48 +87,50 @@ def _spread(found: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
     return f"{spread}, {varied}; {share} of {n:,} {unit}s stop at the commonest, {commonest}."
 
 
-def _between(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
-    """What of the variance the classes explain; of a depth that does not vary there is nothing to say."""
+def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
+    """Yield sentences on the share of depth variance that classes explain; nothing if depth does not vary."""
     if not between or answer == "no":
         return
-    (way, share), *others = between.items()
-    parts = [f"{whole_percent(share)} of the variance of depth lies between {_WAYS[way]}"]
-    parts += [f"{whole_percent(share)} between {_WAYS[way]}" for way, share in others]
+    (way, share), *rest = between.items()
+    parts = [f"{whole_percent(share)} of the variance of depth lies between {_CLASS_KINDS[way]}"]
+    parts += [f"{whole_percent(share)} between {_CLASS_KINDS[way]}" for way, share in rest]
     yield f"{', '.join(parts)}; the rest is within them."
     if answer == "partly":
         yield "What a token is decides its depth; tokens of one kind are treated alike."
 
 
-def _follows(halting: Mapping[str, Any]) -> Iterator[str]:
-    """Whether depth grows with a known difficulty, and with the loss."""
-    for other, of, found in _measured(halting):
-        interval = f"95 % interval {found['low']:+.2f} to {found['high']:+.2f}, n {found['n']:,}{of}"
-        yield f"Depth {strength(found, other)}: Spearman {found['value']:+.2f} ({interval})."
+def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences on the rank correlation of depth with difficulty and with the loss."""
+    for other, units, correlation in _get_correlations(halting):
+        interval = (
+            f"95 % interval {correlation['low']:+.2f} to {correlation['high']:+.2f}, n {correlation['n']:,}{units}"
+        )
+        yield f"Depth {strength(correlation, other)}: Spearman {correlation['value']:+.2f} ({interval})."
 
 
-def strength(found: Mapping[str, float], other: str) -> str:
-    """A rank correlation in words: none where it is small or its interval holds 0."""
-    if not (direction := _direction(found)):
+def strength(correlation: Mapping[str, float], other: str) -> str:
+    """Describe a rank correlation in words: none where it is small or its interval holds 0."""
+    if not (direction := _get_direction(correlation)):
         return f"does not follow {other}"
-    size = abs(found["value"])
+    size = abs(correlation["value"])
     how = "strongly" if size >= STRONG else "moderately" if size >= MODERATE else "weakly"
     return f"follows {other} {how}" if direction > 0 else f"runs {how} against {other}"
 
 
-def _direction(found: Mapping[str, float] | None) -> int:
-    """The sign of a rank correlation; 0 where there is none, it is small, or its interval holds 0."""
-    if found is None or abs(found["value"]) < WEAK or found["low"] <= 0 <= found["high"]:
+def _get_direction(correlation: Mapping[str, float] | None) -> int:
+    """Return the sign of a rank correlation; 0 where it is missing, small, or its interval holds 0."""
+    if correlation is None or abs(correlation["value"]) < WEAK or correlation["low"] <= 0 <= correlation["high"]:
         return 0
-    return 1 if found["value"] > 0 else -1
+    return 1 if correlation["value"] > 0 else -1
 
 
-def _measured(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Correlations of depth: with what, of which units, and the figures.
+def _get_correlations(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
+    """Yield what depth is correlated with, of which units, and the figures.
 
-    That with the loss is of masked tokens where there are some: over all tokens the classes alone make one.
+    The correlation with the loss is over masked tokens where there are any: over all tokens, classes alone cause one.
     """
-    if found := halting.get("difficulty", {}).get("spearman"):
-        yield "difficulty", "", found
+    if correlation := halting.get("difficulty", {}).get("spearman"):
+        yield "difficulty", "", correlation
     losses = halting.get("spearman", {})
     if "mask" in losses:
         yield "loss", " masked tokens", losses["mask"]
@@ -130,27 +138,27 @@ def _measured(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[st
         yield "loss", "", losses["all"]
 
 
-def _correlations(halting: Mapping[str, Any]) -> dict[str, float]:
-    return {f"spearman_{other}": found["value"] for other, _, found in _measured(halting)}
+def _get_correlation_figures(halting: Mapping[str, Any]) -> dict[str, float]:
+    return {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
 
 
 NEEDED = WORK.removeprefix("cost/")
 
 
 def cost(files: RunFiles) -> Finding:
-    """Updates of the most possible, the work that they need as a share of full depth's, and measured speed-up.
+    """Report updates, the share of full depth's work that they need, and the measured speed-up.
 
-    How the evaluation ran is no cost of the model: section Work tells it.
+    How the evaluation ran is no cost of the model; section Work reports it.
     """
     halting, unit = files.halting, run_unit(files)
     needed = halting.get("cost", {}).get(NEEDED)
     figures = {} if needed is None else {NEEDED: needed}
     figures |= {f"speedup_in_{kind}": value for kind, value in speedups(files).items()}
-    sentences = [*_updates(halting, unit), *_work(needed, unit), *wall_clock(files)]
-    return Finding(None, sentences, figures, _brief_cost(files, needed))
+    sentences = [*_describe_updates(halting, unit), *_describe_work(needed, unit), *wall_clock(files)]
+    return Finding(None, sentences, figures, _format_brief_cost(files, needed))
 
 
-def _brief_cost(files: RunFiles, needed: float | None) -> str:
+def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
     """Return the shares of blocks or updates and of multiply-accumulates, and the measured speed-up, in a few words."""
     halting, unit = files.halting, run_unit(files)
     parts = []
@@ -165,56 +173,62 @@ def _brief_cost(files: RunFiles, needed: float | None) -> str:
     return ", ".join(parts) or "not measured"
 
 
-def _updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
+def _describe_updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
     if unit == "task":
         if layers := halting.get("layers"):
             yield f"{layers['deepest']} of {len(layers['weights']) - 1} blocks have to run."
     elif unit_words(unit).halts:
-        mean, most = halting["classes"]["all"]["mean"], halting["max_depth"]
-        yield f"{mean:.2f} of {most} updates a {unit}, {whole_percent(mean / most)}."
+        mean, max_depth = halting["classes"]["all"]["mean"], halting["max_depth"]
+        yield f"{mean:.2f} of {max_depth} updates a {unit}, {whole_percent(mean / max_depth)}."
 
 
-def _work(needed: float | None, unit: str) -> Iterator[str]:
+def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
     if needed is not None:
-        about = unit_words(unit)
-        yield f"{about.needing} {whole_percent(needed)} of the multiply-accumulates of {about.of_full}."
+        words = unit_words(unit)
+        yield f"{words.needing} {whole_percent(needed)} of the multiply-accumulates of {words.of_full}."
 
 
 class Depth(NamedTuple):
-    """What a budget is counted in: how a figure is written, and where the files have it."""
+    """The unit of a budget: how a figure is written, and the measured value."""
 
     written: str
     measured: float | None
 
 
 def target(files: RunFiles) -> Finding | None:
-    """What was set, what the evaluation measured, by how much it is missed and what may help; None without a target."""
+    """Report the target, the depth measured in evaluation, the miss and what may help; None without a target."""
     settings = files.config.get("budget") or {}
-    wanted = settings.get("target")
-    if not wanted or files.run.get("mode", "train") != "train":
+    target_value = settings.get("target")
+    if not target_value or files.run.get("mode", "train") != "train":
         return None
     unit = str(settings.get("unit", "updates"))
-    depth = _target_depth(files, unit)
-    told = f"set to {depth.written.format(wanted)}"
+    depth = _get_target_depth(files, unit)
+    statement = f"set to {depth.written.format(target_value)}"
     if depth.measured is None:
-        first = f"It was {told}; what came of it was not measured."
-        return Finding("unknown", [first], {"target": wanted}, f"{told}, not measured")
-    figures = {"target": wanted, "evaluated": depth.measured}
-    brief = f"{depth.measured:.3g}, {told}"
-    if files.halting.get("adaptation", {}).get("is_set"):  # it grew, or was held there before anybody could halt
-        first = f"It was {told}; training ended while all had one depth, {depth.measured:.3g}, and none could halt."
-        return Finding("unknown", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures, brief)
+        first = f"It was {statement}; what came of it was not measured."
+        return Finding("unknown", [first], {"target": target_value}, f"{statement}, not measured")
+    figures = {"target": target_value, "evaluated": depth.measured}
+    brief = f"{depth.measured:.3g}, {statement}"
+    if files.halting.get("adaptation", {}).get(
+        "is_set"
+    ):  # depth was still growing, or held fixed, so nothing could halt
+        first = (
+            f"It was {statement}; training ended while all had one depth, {depth.measured:.3g}, and none could halt."
+        )
+        return Finding(
+            "unknown", [first, f"What may help: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
+        )
     limit = f"within {whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
-    told += f", {depth.measured:.3g} in the evaluation ({limit})"
-    if is_held(depth.measured, wanted, unit):
-        return Finding("yes", [f"Reached: {told}."], figures, brief)
-    missed = abs(depth.measured - wanted)
-    side = "below" if depth.measured < wanted else "above"
-    first = f"Missed by {missed:.3g}, {whole_percent(missed / wanted)} {side}: {told}."
-    return Finding("no", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures, brief)
+    statement += f", {depth.measured:.3g} in the evaluation ({limit})"
+    if is_held(depth.measured, target_value, unit):
+        return Finding("yes", [f"Reached: {statement}."], figures, brief)
+    missed = abs(depth.measured - target_value)
+    side = "below" if depth.measured < target_value else "above"
+    first = f"Missed by {missed:.3g}, {whole_percent(missed / target_value)} {side}: {statement}."
+    return Finding("no", [first, f"What may help: {'; '.join(_advise(files, unit, target_value))}."], figures, brief)
 
 
-def _target_depth(files: RunFiles, unit: str) -> Depth:
+def _get_target_depth(files: RunFiles, unit: str) -> Depth:
     halting: dict[str, Any] = files.halting
     layers = halting.get("layers", {})
     if unit == "updates":
@@ -229,48 +243,48 @@ def _target_depth(files: RunFiles, unit: str) -> Depth:
     return Depth("a mean state of {:g}", layers.get("expected_depth"))
 
 
-def _advice(files: RunFiles, unit: str, wanted: float) -> Iterator[str]:
-    """What to change where depth misses its target, the likeliest reason first."""
-    asked = (files.run.get("final_metrics") or {}).get("budget/target", wanted)
+def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
+    """Yield what to change where depth misses its target, the likeliest reason first."""
+    last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
     if reason := cut_short(files):
         yield f"the run was cut short ({reason}), let it end"
-    elif asked != wanted:
-        yield f"training ended while the budget still asked for {asked:.3g}, give it more updates"
+    elif last_target != target_value:
+        yield f"training ended while the budget still asked for {last_target:.3g}, give it more updates"
     else:
         yield "train longer, or raise budget.gain"
     if halts(files) and unit in ("updates", "macs"):
-        yield f"set the trained model to it, with {_fitting_command(files, unit, wanted)}"
+        yield f"set the trained model to it, with {_format_fitting_command(files, unit, target_value)}"
 
 
-# What a command that evaluates a run takes over from that which trained it; keys of `model`, too.
-_OF_TRAINING = ("model", "task", "debug", "small", "output_dir", "trainer.use_cpu", "trainer.precision")
+# Keys that a command that evaluates a run inherits from its training, besides all of `model`.
+_INHERITED_KEYS = ("model", "task", "debug", "small", "output_dir", "trainer.use_cpu", "trainer.precision")
 
 
-def _fitting_command(files: RunFiles, unit: str, wanted: float) -> str:
-    """Write what fits the trained model to its target, from the working directory of its training."""
+def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> str:
+    """Format the command that fits a trained model to its target, run from the working directory of its training."""
     words = shlex.split(str(files.run.get("command") or "")) or ["--config-name", str(files.run.get("config_name"))]
-    started = [word for word in words if "=" not in word and word not in ("-m", "--multirun")]
-    kept = [word for word in words if word.partition("=")[0] in _OF_TRAINING or word.startswith("model.")]
-    # A target of the configuration itself would be in another unit.
-    own = [
+    launch_words = [word for word in words if "=" not in word and word not in ("-m", "--multirun")]
+    inherited = [word for word in words if word.partition("=")[0] in _INHERITED_KEYS or word.startswith("model.")]
+    # `budget=none` drops a target of the configuration, which would be in another unit.
+    overrides = [
         format_override("checkpoint", files.directory),
         "budget=none",
-        f"budget.targets=[{wanted:g}]",
+        f"budget.targets=[{target_value:g}]",
         f"budget.unit={unit}",
     ]
-    return shlex.join([*started, "mode=evaluate", *kept, *own])
+    return shlex.join([*launch_words, "mode=evaluate", *inherited, *overrides])
 
 
 def verdict(files: RunFiles) -> Verdict:
-    """What the files of a run answer; empty where they do not say how deep anything went."""
-    depth = _depth(files)
+    """Return the answers that the files of a run support; empty where they hold no depths."""
+    depth = _assess_depth(files)
     if depth is None:
         return {}
-    asked = {} if (found := target(files)) is None else {"target": found}
-    return {**asked, "adapts": depth, "worth": worth(files), "cost": cost(files)}
+    target_finding = {} if (finding := target(files)) is None else {"target": finding}
+    return {**target_finding, "adapts": depth, "worth": worth(files), "cost": cost(files)}
 
 
-def _depth(files: RunFiles) -> Finding | None:
+def _assess_depth(files: RunFiles) -> Finding | None:
     halting, unit = files.halting, run_unit(files)
     if "layers" in halting:
         return chooses_layers(halting["layers"])
@@ -281,15 +295,15 @@ def _depth(files: RunFiles) -> Finding | None:
 
 
 def verdict_section(files: RunFiles) -> Section | None:
-    """The verdict's questions with their answers in words."""
-    found = verdict(files)
-    if not found:
+    """Build the section on the verdict's questions with their answers in words."""
+    findings = verdict(files)
+    if not findings:
         return None
     advice = files.halting.get("adaptation", {}).get("advice")
     return Section(
         "Verdict",
         "verdict",
-        fill("verdict", verdict=found, questions=QUESTIONS, answers=ANSWERS, advice=advice, cut=cut_short(files)),
+        fill("verdict", verdict=findings, questions=QUESTIONS, answers=ANSWERS, advice=advice, cut=cut_short(files)),
     )
 
 

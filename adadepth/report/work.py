@@ -1,4 +1,4 @@
-"""What of a run was timed, in words: told in one way wherever a page speaks of time."""
+"""Compute cost of a run: multiply-accumulates, measured speed-ups, and tiles on depth."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from adadepth.report.table import Column, Table, percent, text
 
 
 def speedups(files: RunFiles) -> dict[str, float]:
-    """How many times as fast evaluation and training are without halted tokens, as far as it was measured."""
+    """Return the measured speed-ups of ragged over dense execution, of evaluation and training."""
     metrics = files.run.get("final_metrics") or {}
     return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
 
 
 def describe_speeds(executions: Mapping[str, Any]) -> str:
-    """Return the sentence about measured times of ragged execution.
+    """Return the sentence on measured speed-ups of ragged execution.
 
     Args:
-        executions: As run.json keeps them: `machine`, `width`, and by what was timed `speedup`, `allowed`, `sequences`.
+        executions: `executions` of run.json: `machine`, `width`, and by timed task `speedup`, `allowed`, `sequences`.
     """
     parts = ", ".join(
         f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the work allows "
@@ -31,21 +31,21 @@ def describe_speeds(executions: Mapping[str, Any]) -> str:
     )
     width = executions.get("width")
     at_width = "" if width is None else f" at width {width}"
-    return f"Measured, without halted tokens against with them, on {executions['machine']}{at_width}: {parts}."
+    return f"Speed-up of ragged over dense execution, on {executions['machine']}{at_width}: {parts}."
 
 
 def describe_measured(files: RunFiles) -> str | None:
-    """Return the same of a run; of one that has kept nothing but its metrics, these alone."""
+    """Return the sentence on measured speed-ups of a run; of an older record from its metrics alone."""
     executions, measured = files.run.get("executions"), speedups(files)
     if executions and measured:
         return describe_speeds(executions)
     parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
-    return f"Measured, without halted tokens against with them: {parts}." if parts else None
+    return f"Speed-up of ragged over dense execution: {parts}." if parts else None
 
 
 def wall_clock(files: RunFiles) -> Iterator[str]:
-    """Sentences: the speed-ups that were measured, and which sections hold other times; or that there are none."""
-    measured, elsewhere = describe_measured(files), list(_timed_elsewhere(files))
+    """Yield sentences on measured speed-ups and on sections with other times, or that there are none."""
+    measured, elsewhere = describe_measured(files), list(_list_timed_sections(files))
     if measured:
         yield measured
     if elsewhere:
@@ -54,7 +54,7 @@ def wall_clock(files: RunFiles) -> Iterator[str]:
         yield "Wall clock was not measured; a share of work is no speed-up."
 
 
-def _timed_elsewhere(files: RunFiles) -> Iterator[str]:
+def _list_timed_sections(files: RunFiles) -> Iterator[str]:
     studies = files.of(EXIT_RULES).get("sets", {}).values()
     if any("seconds" in row for study in studies for row in study["rows"]):
         yield "the exit rules"
@@ -63,20 +63,20 @@ def _timed_elsewhere(files: RunFiles) -> Iterator[str]:
 
 
 def work(files: RunFiles) -> Section | None:
-    """What the model costs, and what was computed to measure it."""
+    """Build the section on what the model costs, and what was computed to measure it."""
     cost, unit = files.halting.get("cost", {}), run_unit(files)
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
         return None if is_told else Section("Work", "work", absent("Work is", files, "halting.json"))
     table = work_table(cost, unit)
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
-    shown = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
-    html = fill("work:work", **shown, clock=list(wall_clock(files)), reasons=list(_reasons(files)))
+    content = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
+    html = fill("work:work", **content, times=list(wall_clock(files)), reasons=list(_explain_execution(files)))
     return Section("Work", "work", html, tables=[table])
 
 
-def _reasons(files: RunFiles) -> Iterator[str]:
-    """Why the evaluation ran something else than the depths need."""
+def _explain_execution(files: RunFiles) -> Iterator[str]:
+    """Yield reasons why the evaluation ran something else than the depths need."""
     if files.halting.get("layers", {}).get("from_cache"):
         yield "The evaluation read the states of the base from a cache, so its blocks did not run in it."
     if files.of(EXITS).get("sets"):
@@ -89,26 +89,26 @@ def _reasons(files: RunFiles) -> Iterator[str]:
 
 
 def work_table(cost: Mapping[str, Any], unit: str) -> Table:
-    """What the model needs, of full depth; below it what the evaluation ran, of the same."""
-    about = unit_words(unit)
+    """Build the table of the multiply-accumulates that the model needs and that the evaluation ran."""
+    words = unit_words(unit)
     names = {
-        "adaptive": f"{about.needed}, without padding",
-        "full": f"{about.full}, without padding",
+        "adaptive": f"{words.needed}, without padding",
+        "full": f"{words.full}, without padding",
         "executed": "this evaluation as it ran, padding included",
         "dense": "dense: every row until the deepest has halted",
     }
-    if not about.halts:
+    if not words.halts:
         del names["dense"]
     columns = [
         Column("work", "work", text, "text"),
-        Column("macs", about.macs, "{:.4g}".format),
+        Column("macs", words.macs, "{:.4g}".format),
         *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
-        Column("of_full", f"of {about.of_full}", percent),
+        Column("of_full", f"of {words.of_full}", percent),
     ]
-    return Table("work", columns, [{"work": name, **_shares(cost, key)} for key, name in names.items()])
+    return Table("work", columns, [{"work": name, **_compute_shares(cost, key)} for key, name in names.items()])
 
 
-def _shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
+def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
     macs = cost.get(f"{key}_macs")
     if macs is None:
         return {}
@@ -117,7 +117,7 @@ def _shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def overview(files: RunFiles) -> Section | None:
-    """Tiles for units that halt."""
+    """Build the tiles for units that halt."""
     if not halts(files):
         return None
     halting = files.halting

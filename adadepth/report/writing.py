@@ -1,4 +1,4 @@
-"""What a reader can take away from a page: figures as SVG, PDF and PNG, tables as CSV and LaTeX."""
+"""Writing a page with its downloads: figures as SVG, tables as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIGURES, TABLES = "figures", "tables"
 
 
 class Link(NamedTuple):
-    """A file to take away: what kind it is, where it is, and what it is called when it is kept."""
+    """A file to download: its kind, its address, and the name under which it is saved."""
 
     kind: str
     href: str
@@ -27,29 +27,29 @@ class Link(NamedTuple):
 
 
 def downloads(section: Section) -> Iterator[tuple[str, list[Link]]]:
-    """By figure or table the files of it.
+    """Yield the downloadable files of each figure and table.
 
     What is text is in the page itself, so that it can be taken from a page that was sent on alone; PDF and PNG lie
     beside the page, in `figures/`.
     """
     for figure in section.figures:
         name = file_name(figure.name)
-        drawn = f"data:image/svg+xml;base64,{b64encode(svg.document(figure).encode()).decode()}"
+        drawing = f"data:image/svg+xml;base64,{b64encode(svg.document(figure).encode()).decode()}"
         beside = [Link(kind.upper(), f"{FIGURES}/{name}.{kind}", f"{name}.{kind}") for kind in ("pdf", "png")]
-        yield figure.name, [Link("SVG", drawn, f"{name}.svg"), *beside]
+        yield figure.name, [Link("SVG", drawing, f"{name}.svg"), *beside]
     for table in section.tables:
         name = file_name(table.name)
-        rows = Link("CSV", _text("text/csv", as_csv(table)), f"{name}.csv")
-        latex = Link("LaTeX", _text("application/x-tex", as_latex(table, section.of or "")), f"{name}.tex")
+        rows = Link("CSV", _encode_text("text/csv", as_csv(table)), f"{name}.csv")
+        latex = Link("LaTeX", _encode_text("application/x-tex", as_latex(table, section.of or "")), f"{name}.tex")
         yield table.name, [rows, latex]
 
 
-def _text(kind: str, content: str) -> str:
+def _encode_text(kind: str, content: str) -> str:
     return f"data:{kind};charset=utf-8,{quote(content)}"
 
 
 def file_name(name: str) -> str:
-    """A name without what a file's must not have."""
+    """Replace characters that a file name must not have."""
     return re.sub(r"[^\w.-]+", "_", name)
 
 
@@ -82,8 +82,8 @@ def write_page(
     Returns:
         The path of the page.
     """
-    shown = {"sections": sections, "sources": sources, "whose": whose, "error": error, "downloads": downloads}
-    page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_updates), **shown)
+    content = {"sections": sections, "sources": sources, "whose": whose, "error": error, "downloads": downloads}
+    page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_updates), **content)
     write_atomic(directory / REPORT, page)
     _write_tables(directory / TABLES, sections)
     _write_vectors(directory / FIGURES, sections)
@@ -91,11 +91,11 @@ def write_page(
 
 
 def _write_tables(folder: Path, sections: Iterable[Section]) -> None:
-    for table, of in ((table, section.of or "") for section in sections for table in section.tables):
+    for table, sample in ((table, section.of or "") for section in sections for table in section.tables):
         stem = folder / file_name(table.name)
         stem.parent.mkdir(exist_ok=True)
         write_atomic(stem.with_name(f"{stem.name}.csv"), as_csv(table))
-        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table, of))
+        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table, sample))
 
 
 def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
@@ -105,6 +105,6 @@ def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
 
 
 def depth_styles(depth: int) -> list[tuple[int, str, str]]:
-    """(depth, background, text colour) for depths 0..L."""
+    """Return (depth, background colour, text colour) for depths 0..L."""
     colors = [(value, depth_color(value, depth)) for value in range(depth + 1)]
     return [(value, color, text_on(color)) for value, color in colors]
