@@ -45,20 +45,22 @@ def pack_spans(
         # What was read of a map stays in memory until the map is closed.
         block = store if store.folder is None else TokenStore.open(store.folder)
         borders = block.documents[begin : begin + _DOCUMENTS_AT_ONCE + 1]
-        drawn = generator.bit_generator.state
+        state = generator.bit_generator.state
         counts = np.zeros(len(borders) - 1, np.int64)
-        for documents, _ in _rounds(block.sentences, borders, length, short_probability, shortest, generator):
+        for documents, _ in _iter_span_rounds(block.sentences, borders, length, short_probability, shortest, generator):
             counts[documents] += 1
-        generator.bit_generator.state = drawn
-        places = counts.cumsum() - counts
+        generator.bit_generator.state = state
+        positions = counts.cumsum() - counts
         packed = np.empty((int(counts.sum()), 2), np.int64)
-        for documents, spans in _rounds(block.sentences, borders, length, short_probability, shortest, generator):
-            packed[places[documents]] = spans
-            places[documents] += 1
+        for documents, spans in _iter_span_rounds(
+            block.sentences, borders, length, short_probability, shortest, generator
+        ):
+            packed[positions[documents]] = spans
+            positions[documents] += 1
         yield packed
 
 
-def _rounds(
+def _iter_span_rounds(
     sentences: np.ndarray,
     borders: np.ndarray,
     length: int,
@@ -75,9 +77,9 @@ def _rounds(
         last = np.searchsorted(sentences, first + target, side="right") - 1
         last += sentences[last] <= first
         end = np.minimum(np.minimum(sentences[last], first + length), stop)
-        kept, more = end - first >= shortest, end < stop
-        yield documents[kept], np.stack([first[kept], end[kept]], axis=1)
-        first, stop, documents = end[more], stop[more], documents[more]
+        is_long_enough, is_unfinished = end - first >= shortest, end < stop
+        yield documents[is_long_enough], np.stack([first[is_long_enough], end[is_long_enough]], axis=1)
+        first, stop, documents = end[is_unfinished], stop[is_unfinished], documents[is_unfinished]
 
 
 def cut_in_two(
@@ -112,7 +114,7 @@ class Spans(StoredArrays):
 
 def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
     """Return the spans of a store that leave room for the special tokens."""
-    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_span_blocks(store, dataset, generator)]))
+    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_iter_span_blocks(store, dataset, generator)]))
 
 
 def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
@@ -123,14 +125,14 @@ def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int
 
     def write(folder: Path) -> None:
         with ArrayWriter(folder, {"spans": (np.int64, 2)}) as writer:
-            for spans in _span_blocks(store, dataset, generator):
+            for spans in _iter_span_blocks(store, dataset, generator):
                 writer.append(spans=spans)
 
     cut = [dataset.sequence_length, dataset.short_sequence_probability, dataset.sentence_order]
     return Spans.open(cached_arrays(root, f"spans-{digest(store.folder.name, cut, seed)}", write))
 
 
-def _span_blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
+def _iter_span_blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
     shortest = 2 if dataset.sentence_order else 1
     length = dataset.sequence_length - special_tokens(dataset)
     return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
@@ -180,7 +182,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
         self, store: TokenStore, spans: Spans, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int
     ) -> None:
         self.store = store
-        self.kept = spans
+        self._stored_spans = spans
         self.vocabulary = vocabulary
         self.dataset = dataset
         self.seed = seed
@@ -188,12 +190,12 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     def keep(self, count: int | None) -> None:
         """Keep ``count`` examples, evenly spread over the text."""
         if count is not None and count < len(self.spans):
-            self.kept = Spans(self.spans[np.arange(count) * len(self.spans) // count])
+            self._stored_spans = Spans(self.spans[np.arange(count) * len(self.spans) // count])
 
     @property
     def spans(self) -> np.ndarray:
         """First and end token of every example, (examples, 2) int64."""
-        return self.kept.spans
+        return self._stored_spans.spans
 
     def __len__(self) -> int:
         return len(self.spans)

@@ -71,18 +71,20 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             train = StreamedExamples(split.train, words, vocabulary, dataset, seed, split.sources)
             held_out = first_documents(split.evaluation(), words, dataset)
         else:
-            stored = _store(split, root, f"train-{key}", split.train, words, split.characters)
+            stored = _open_store(split, root, f"train-{key}", split.train, words, split.characters)
             spans = cached_spans(root, stored, dataset, seed)
             train = PretrainingExamples(stored, spans, vocabulary, dataset, seed)
-            held_out = _store(split, root, f"evaluation-{key}", split.evaluation, words, None)
-        kept = cached_spans(root, held_out, dataset, EVALUATION_SEED)
-        evaluation = PretrainingExamples(held_out, kept, vocabulary, dataset, EVALUATION_SEED)
+            held_out = _open_store(split, root, f"evaluation-{key}", split.evaluation, words, None)
+        held_out_spans = cached_spans(root, held_out, dataset, EVALUATION_SEED)
+        evaluation = PretrainingExamples(held_out, held_out_spans, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
         "name": dataset.name,
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
-        "train": {"streamed": True} if isinstance(train, StreamedExamples) else _counts(dataset, "training", train),
-        "evaluation": _counts(dataset, "held-out", evaluation),
+        "train": {"streamed": True}
+        if isinstance(train, StreamedExamples)
+        else _count_examples(dataset, "training", train),
+        "evaluation": _count_examples(dataset, "held-out", evaluation),
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
         "cache_key": key,
         "sources": split.digest_sources(),
@@ -106,7 +108,7 @@ def corpus_tokenizer(
     return load_or_train(config, root, lambda: split.key, sentences, needed, split.sources)
 
 
-def _store(
+def _open_store(
     split: Split,
     root: Path,
     name: str,
@@ -118,7 +120,7 @@ def _store(
     return TokenStore.open(cached_texts(root, name, texts, encoding, workers, characters, split.sources))
 
 
-def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
+def _count_examples(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
     if not len(examples):
         raise DataError(f"dataset.name={dataset.name}: the {side} documents hold no text to make an example of")
     return {**examples.store.counts(), "examples": len(examples)}

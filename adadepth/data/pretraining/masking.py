@@ -84,7 +84,7 @@ def mask_tokens(
     Returns:
         Corrupted ids, labels (-100 where not selected), and mask kinds (uint8), each (S,).
     """
-    selected = _select(ids, vocabulary, masking, generator)
+    selected = _select_positions(ids, vocabulary, masking, generator)
     corrupted, labels = ids.copy(), np.full_like(ids, IGNORE)
     kinds = np.zeros(len(ids), dtype=np.uint8)
     labels[selected] = ids[selected]
@@ -101,7 +101,7 @@ def mask_tokens(
     return corrupted, labels, kinds
 
 
-def _select(
+def _select_positions(
     ids: np.ndarray, vocabulary: Vocabulary, masking: MaskingConfig, generator: np.random.Generator
 ) -> np.ndarray:
     """Return the selected positions: n-grams from random words until the budget is spent, cut where they do not fit."""
@@ -117,15 +117,15 @@ def _select(
     candidates = generator.permutation(np.flatnonzero(allowed[first])).tolist()
     sizes = 1 + np.searchsorted(ngram_distribution(masking.max_ngram), generator.random(len(candidates)))
     bounds = [*first.tolist(), len(ids)]
-    chosen: list[int] = []
+    selected: list[int] = []
     for word, size in zip(candidates, sizes.tolist(), strict=True):
         for end in range(word, word + size):  # shorter when special, taken or beyond the budget
-            if not is_free[end] or len(chosen) + bounds[end + 1] - bounds[end] > budget:
+            if not is_free[end] or len(selected) + bounds[end + 1] - bounds[end] > budget:
                 break
-            chosen.extend(range(bounds[end], bounds[end + 1]))
+            selected.extend(range(bounds[end], bounds[end + 1]))
             is_free[end] = False
-        if len(chosen) == budget:
+        if len(selected) == budget:
             break
-    if not chosen and candidates:  # every word is longer than the budget: a part of one
-        chosen = list(range(bounds[candidates[0]], bounds[candidates[0]] + budget))
-    return np.array(sorted(chosen), dtype=np.int64)
+    if not selected and candidates:  # every word is longer than the budget: a part of one
+        selected = list(range(bounds[candidates[0]], bounds[candidates[0]] + budget))
+    return np.array(sorted(selected), dtype=np.int64)

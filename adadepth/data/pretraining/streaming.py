@@ -60,18 +60,20 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with require_unchanged(self.sources):
-            yield from self._examples(int(self._epoch))
+            yield from self._iter_examples(int(self._epoch))
 
-    def _examples(self, epoch: int) -> Iterator[dict[str, Any]]:
+    def _iter_examples(self, epoch: int) -> Iterator[dict[str, Any]]:
         shard, shards = reader_number()
         packing = random_generator(self.seed, Purpose.PACKING, epoch, shard)
-        spans = self._spans(self.documents(shard, shards), packing)
+        spans = self._iter_spans(self.documents(shard, shards), packing)
         buffer = random_generator(self.seed, Purpose.BUFFER, epoch, shard)
         for count, (store, span) in enumerate(shuffled(spans, self.dataset.shuffle_buffer, buffer)):
             generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, count * shards + shard)
             yield make_example(store, span, self.vocabulary, self.dataset, generator)
 
-    def _spans(self, texts: Iterator[str], packing: np.random.Generator) -> Iterator[tuple[TokenStore, np.ndarray]]:
+    def _iter_spans(
+        self, texts: Iterator[str], packing: np.random.Generator
+    ) -> Iterator[tuple[TokenStore, np.ndarray]]:
         documents = tokenised_documents(texts, self.tokenizer)
         while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
             store = store_in_memory(batch)
@@ -92,20 +94,20 @@ def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) ->
     """Yield ``items`` in random order as far as a buffer of ``size`` of them allows."""
     buffer = list(islice(items, size))
     for item in items:
-        place = int(generator.integers(size))
-        yield buffer[place]
-        buffer[place] = item
-    yield from (buffer[int(place)] for place in generator.permutation(len(buffer)))
+        position = int(generator.integers(size))
+        yield buffer[position]
+        buffer[position] = item
+    yield from (buffer[int(position)] for position in generator.permutation(len(buffer)))
 
 
 def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
     """Return, in memory, as many documents as ``max_evaluation_examples`` full examples need; all when it is None."""
     limit = dataset.max_evaluation_examples
     missing = float("inf") if limit is None else limit * dataset.sequence_length
-    chosen = []
+    documents = []
     for document in tokenised_documents(texts, tokenizer):
-        chosen.append(document)
+        documents.append(document)
         missing -= sum(map(len, document))
         if missing <= 0:
             break
-    return store_in_memory(chosen)
+    return store_in_memory(documents)

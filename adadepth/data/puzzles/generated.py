@@ -50,17 +50,19 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
     draw = partial(draw_sudoku, shape, blanks=dataset.blanks)
     held_out = draw(evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     puzzles, solutions = draw(dataset.train_examples, seed, evaluation=False)
-    kept = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
-    if not kept.any():
+    is_new = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
+    if not is_new.any():
         raise DataError(
             f"dataset.train_examples={dataset.train_examples}: all are one of the {len(held_out[0])} evaluation "
             f"puzzles under a symmetry; of {dataset.size} x {dataset.size} cells there are few others"
         )
-    train = _examples(puzzles[kept], solutions[kept], shape)
+    train = _build_examples(puzzles[is_new], solutions[is_new], shape)
     if dataset.symmetries:
         train.symmetry, train.seed = partial(under_sudoku_symmetry, shape), seed
     facts = {"size": shape.size, "givens": round(float((puzzles > 0).sum(axis=1).mean()), 2)}
-    return puzzle_data(dataset, train, {"validation": _examples(*held_out, shape)}, sudoku_symbols(dataset), facts)
+    return puzzle_data(
+        dataset, train, {"validation": _build_examples(*held_out, shape)}, sudoku_symbols(dataset), facts
+    )
 
 
 def draw_sudoku(
@@ -72,7 +74,7 @@ def draw_sudoku(
     return minimal_puzzles(grids, shape, generator, shape.cells if blanks is None else blanks), grids
 
 
-def _examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
+def _build_examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
     """A blank is token 1, the digit d is d + 1."""
     rounds = rounds_needed(puzzles, solutions, shape)
     attributes = {"rounds of conclusions": rounds, "givens": (puzzles > 0).sum(axis=1)}
@@ -98,16 +100,16 @@ def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
 def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: bool) -> PuzzleExamples:
     """Mazes as tokens, with the way marked in the solutions; a maze's difficulty is the length of the way."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    mazes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for _ in range(_MOST_DRAWS):
-        found.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
-        if sum(len(part[0]) for part in found) >= rows:
+        mazes.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
+        if sum(len(part[0]) for part in mazes) >= rows:
             break
     else:
         raise ConfigError(
             f"dataset.walls={dataset.walls:g}: hardly a maze of dataset.size={dataset.size} has a way in it"
         )
-    puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*found, strict=True))
+    puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*mazes, strict=True))
     return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
 
@@ -123,11 +125,11 @@ def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     rows = np.flatnonzero(flat.max(axis=1) >= _TOO_NEAR)
     size = cells.shape[1]
     puzzles = np.array([_WALL, _FREE, _START], dtype=np.int8)[cells[rows]]
-    place = np.arange(len(rows)), *np.divmod(goals[rows], size)
-    puzzles[place] = _GOAL
-    solutions, lengths = puzzles.copy(), away[rows][place].astype(np.int64)
+    goal_cells = np.arange(len(rows)), *np.divmod(goals[rows], size)
+    puzzles[goal_cells] = _GOAL
+    solutions, lengths = puzzles.copy(), away[rows][goal_cells].astype(np.int64)
     for number, row in enumerate(rows):
-        for y, x in _way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
+        for y, x in _trace_way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
             solutions[number, y, x] = _WAY
     return puzzles.reshape(len(rows), size**2), solutions.reshape(len(rows), size**2), lengths
 
@@ -142,7 +144,7 @@ def shortest_ways(away: np.ndarray) -> np.ndarray:
     return ways
 
 
-def _way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
+def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
     """The cells between a goal and the start, which one shortest way joins."""
     between = []
     while away[y, x] > 1:
@@ -169,7 +171,7 @@ def read_sudoku(dataset: SudokuConfig, rows: BoardRows, before: Mapping[str, Any
         raise DataError("this Sudoku has no solution: its digits are at odds with each other")
     if _has_another(puzzle, solved, shape):
         return {"index": 0, "input_ids": puzzle[0] + 1, "labels": np.zeros_like(puzzle[0]), "difficulty": -1}
-    return {**_examples(puzzle, solved, shape)[0], "index": 0}
+    return {**_build_examples(puzzle, solved, shape)[0], "index": 0}
 
 
 def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
@@ -200,7 +202,7 @@ def read_maze_path(dataset: MazePathConfig, rows: BoardRows, before: Mapping[str
     if away[0, y, x] < 0:
         raise DataError("no way leads from the start S to the goal G")
     solution, is_only = puzzle.copy(), shortest_ways(away)[0, y, x] == 1
-    for row, column in _way_back(away[0], y, x) if is_only else ():
+    for row, column in _trace_way_back(away[0], y, x) if is_only else ():
         solution[row, column] = _WAY
     flat = solution.ravel() if is_only else np.zeros(puzzle.size, dtype=np.int8)
     return {"index": 0, "input_ids": puzzle.ravel(), "labels": flat, "difficulty": int(away[0, y, x])}

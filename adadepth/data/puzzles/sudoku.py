@@ -66,20 +66,20 @@ def conclude(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarr
     Returns:
         The candidates left, and in which grids something cannot be filled, (rows,).
     """
-    known = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
-    found = candidates & ~np.bitwise_or.reduce(known[:, shape.peers], axis=2)
-    members = found[:, shape.units]  # (rows, units, n)
+    fixed = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
+    remaining = candidates & ~np.bitwise_or.reduce(fixed[:, shape.peers], axis=2)
+    members = remaining[:, shape.units]  # (rows, units, n)
     once, more = np.zeros_like(members[..., 0]), np.zeros_like(members[..., 0])
-    for place in range(shape.size):
-        more |= once & members[..., place]
-        once |= members[..., place]
+    for member in range(shape.size):
+        more |= once & members[..., member]
+        once |= members[..., member]
     single = members & (once & ~more)[..., None]
-    forced = np.zeros_like(found)
+    forced = np.zeros_like(remaining)
     for unit, cells in enumerate(shape.units):
         forced[:, cells] |= single[:, unit]
     has_no_place = (once != (1 << shape.size) - 1).any(axis=1)
     clashes = ((forced & (forced - 1)) != 0).any(axis=1)
-    return np.where(forced > 0, forced, found), (found == 0).any(axis=1) | has_no_place | clashes
+    return np.where(forced > 0, forced, remaining), (remaining == 0).any(axis=1) | has_no_place | clashes
 
 
 def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
@@ -113,7 +113,7 @@ def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.n
         before = candidates[active]
         after, _ = conclude(before, shape)
         stuck = np.flatnonzero((after == before).all(axis=1))
-        cells = _most_constrained(after[stuck], shape)
+        cells = _find_most_constrained(after[stuck], shape)
         after[stuck, cells] = answers[active[stuck], cells]
         candidates[active] = after
         rounds[active] += 1
@@ -131,7 +131,7 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
         shape: Of the grids.
         generator: Guesses at random, so that the solution is a random one; None: the lowest digit first.
     """
-    found = np.zeros(candidates.shape, dtype=np.int8)
+    grids = np.zeros(candidates.shape, dtype=np.int8)
     owners, stack = np.arange(len(candidates)), candidates
     solved = np.zeros(len(candidates), dtype=bool)
     waiting: list[tuple[np.ndarray, Candidates]] = []
@@ -144,20 +144,20 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
         stack, failed = propagate(stack, shape)
         owners, stack = owners[~failed], stack[~failed]
         complete = (np.bitwise_count(stack) == 1).all(axis=1)
-        found[owners[complete]] = np.log2(stack[complete]).astype(np.int8) + 1
+        grids[owners[complete]] = np.log2(stack[complete]).astype(np.int8) + 1
         solved[owners[complete]] = True
         owners, stack = owners[~complete], stack[~complete]
         if not len(owners):
             continue
         rows = np.arange(len(owners))
-        cells = _most_constrained(stack, shape)
+        cells = _find_most_constrained(stack, shape)
         options = stack[rows, cells]
-        guess = _lowest(options) if generator is None else _random_bit(options, shape.size, generator)
-        others = stack.copy()
-        others[rows, cells] = options & ~guess
-        waiting.append((owners, others))
+        guess = _take_lowest_bit(options) if generator is None else _draw_bit(options, shape.size, generator)
+        alternatives = stack.copy()
+        alternatives[rows, cells] = options & ~guess
+        waiting.append((owners, alternatives))
         stack[rows, cells] = guess
-    return found
+    return grids
 
 
 def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.ndarray:
@@ -177,13 +177,13 @@ def minimal_puzzles(grids: np.ndarray, shape: Shape, generator: np.random.Genera
     puzzles = grids.copy()
     order = generator.random(grids.shape).argsort(axis=1)
     rows = np.arange(len(grids))
-    for place in range(shape.cells):
-        cells = order[:, place]
+    for step in range(shape.cells):
+        cells = order[:, step]
         candidates = candidates_of(puzzles, shape)
         # Another solution would have another digit here: all digits but this one.
         candidates[rows, cells] = ((1 << shape.size) - 1) & ~candidates[rows, cells]
-        spared = (solutions(candidates, shape)[:, 0] == 0) & ((puzzles == 0).sum(axis=1) < blanks)
-        puzzles[rows[spared], cells[spared]] = 0
+        is_redundant = (solutions(candidates, shape)[:, 0] == 0) & ((puzzles == 0).sum(axis=1) < blanks)
+        puzzles[rows[is_redundant], cells[is_redundant]] = 0
     return puzzles
 
 
@@ -194,15 +194,15 @@ def draw_symmetry(shape: Shape, generator: np.random.Generator) -> tuple[np.ndar
     be transposed, each with probability 1/2.
     """
     digits = np.concatenate([[0], generator.permutation(shape.size) + 1]).astype(np.int8)
-    down = _shuffled_lines(shape.box_columns, shape.box_rows, generator)
-    across = _shuffled_lines(shape.box_rows, shape.box_columns, generator)
+    down = _shuffle_lines(shape.box_columns, shape.box_rows, generator)
+    across = _shuffle_lines(shape.box_rows, shape.box_columns, generator)
     cells = (down[:, None] * shape.size + across[None, :]).ravel()
     if shape.box_rows == shape.box_columns and generator.random() < 0.5:
         cells = cells.reshape(shape.size, shape.size).T.ravel()
     return cells, digits
 
 
-def _shuffled_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
+def _shuffle_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
     """Lines in an order that keeps those of a band together."""
     order = [band * lines + generator.permutation(lines) for band in generator.permutation(bands)]
     return np.concatenate(order)
@@ -219,30 +219,30 @@ def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray
     lines = cells // size, cells % size
     bands = lines[0] // shape.box_rows, lines[1] // shape.box_columns
     boxes = bands[0] * (size // shape.box_columns) + bands[1]
-    colours = _mixed(puzzles > 0)
+    colours = _mix_bits(puzzles > 0)
     for _ in range(rounds):
         same_digit = np.zeros_like(colours)
         for digit in range(1, size + 1):
             here = puzzles == digit
             same_digit += np.where(here, np.where(here, colours, 0).sum(axis=1, keepdims=True), 0)
         by_line = sum(
-            _mixed(_sums(colours, line) + np.uint64(3) * _mixed(_sums(colours, band)))
+            _mix_bits(_sum_groups(colours, line) + np.uint64(3) * _mix_bits(_sum_groups(colours, band)))
             for line, band in zip(lines, bands, strict=True)
         )
-        box = np.uint64(5) * _mixed(_sums(colours, boxes))
-        colours = _mixed(colours + np.uint64(7) * by_line + box + np.uint64(11) * _mixed(same_digit))
+        box = np.uint64(5) * _mix_bits(_sum_groups(colours, boxes))
+        colours = _mix_bits(colours + np.uint64(7) * by_line + box + np.uint64(11) * _mix_bits(same_digit))
     total: np.ndarray = colours.sum(axis=1)
     return total
 
 
-def _sums(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def _sum_groups(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """For every cell, the sum over the cells of its group."""
     member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
     sums: np.ndarray = np.matmul(colours, member)[:, groups]
     return sums
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _mix_bits(values: np.ndarray) -> np.ndarray:
     """A well-spread function of 64-bit numbers (the finaliser of splitmix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -251,24 +251,24 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
+def _find_most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
     """The open cell of each grid with the fewest candidates, (rows,)."""
     counts = np.bitwise_count(candidates)
     cells: np.ndarray = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
     return cells
 
 
-def _lowest(options: np.ndarray) -> np.ndarray:
+def _take_lowest_bit(options: np.ndarray) -> np.ndarray:
     lowest: np.ndarray = options & -options
     return lowest
 
 
-def _random_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+def _draw_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
     """One of the set bits of each number."""
     bits = 1 << np.arange(size, dtype=options.dtype)
     lots = np.where(options[:, None] & bits, generator.random((len(options), size)), -1.0)
-    chosen: np.ndarray = bits[lots.argmax(axis=1)]
-    return chosen
+    drawn_bits: np.ndarray = bits[lots.argmax(axis=1)]
+    return drawn_bits
 
 
 def under_sudoku_symmetry(
@@ -309,5 +309,5 @@ def alike_in_a_square(tokens: np.ndarray) -> np.ndarray:
 
 def alike_as_they_stand(tokens: np.ndarray) -> np.ndarray:
     """Equal bytes for puzzles with equal tokens (rows, n^2), bytes (rows,)."""
-    found: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
-    return found
+    keys: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
+    return keys

@@ -96,14 +96,14 @@ def open_arrays(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: A file is none of NumPy's, or shorter than it says; the message names it.
     """
-    found = {}
+    arrays = {}
     for file in folder.glob("*.npy"):
         try:
             array = np.asarray(np.load(file, mmap_mode="r"))
         except (ValueError, EOFError) as error:
             raise ValueError(f"{file.name} is cut or no array") from error
-        found[file.stem] = array if array.ndim else array.item()
-    return found
+        arrays[file.stem] = array if array.ndim else array.item()
+    return arrays
 
 
 @dataclass(frozen=True)

@@ -80,27 +80,29 @@ def cached_texts(
         characters: Of all texts, about; None: nobody knows, and how many are done is told in place of the time left.
         sources: What the texts are read from, see `cached_folder`.
     """
-    kept = root / f"{versioned(name)}.parts"
+    parts_folder = root / f"{versioned(name)}.parts"
 
     def write(folder: Path) -> None:
-        shown = progress("tokenising", characters, of="characters")
-        with shown as advance, ArrayWriter(folder, encoding.arrays, encoding.totals) as writer:
-            for size, rows in encoded_parts(texts(), encoding.encode, kept, workers):
+        progress_bar = progress("tokenising", characters, of="characters")
+        with progress_bar as advance, ArrayWriter(folder, encoding.arrays, encoding.totals) as writer:
+            for size, rows in encoded_parts(texts(), encoding.encode, parts_folder, workers):
                 writer.append(**rows)
                 advance(size)
 
     folder = cached_arrays(root, name, write, sources)
-    shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(parts_folder, ignore_errors=True)
     return folder
 
 
-def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int) -> Iterator[tuple[int, Arrays]]:
+def encoded_parts(
+    texts: Iterable[str], encode: Encode, parts_folder: Path, workers: int
+) -> Iterator[tuple[int, Arrays]]:
     """Yield the characters and the rows of every part, in order.
 
     Args:
         texts: In order.
         encode: From the texts of a part to its rows.
-        kept: Folder of the parts that were encoded, which may be there from before; made for a long text only.
+        parts_folder: Folder of the parts that were encoded, which may be there from before; made for a long text only.
         workers: Processes that encode; 1: this one.
 
     Raises:
@@ -108,21 +110,21 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
     """
     parts = cut(texts, PART)
     for part in islice(parts, _ALONE):
-        yield _size(part), encode(part)
+        yield _count_characters(part), encode(part)
     following = next(parts, None)
     if following is None:
         return
-    if not kept.is_dir():
-        remove_path(kept)
-    kept.mkdir(parents=True, exist_ok=True)
+    if not parts_folder.is_dir():
+        remove_path(parts_folder)
+    parts_folder.mkdir(parents=True, exist_ok=True)
     payload = pickle.dumps(encode)
     tasks = (
-        delayed(_encoded)(payload, part, kept / f"{number}.npz")
+        delayed(_encode_part)(payload, part, parts_folder / f"{number}.npz")
         for number, part in enumerate(chain([following], parts), start=_ALONE)
     )
     # Workers end soon after the last part, and with this process, which may be killed.
     ends = {"idle_worker_timeout": _IDLE, "initializer": end_with_parent, "initargs": (os.getpid(),)}
-    with parallel_config("loky", temp_folder=str(kept), **ends):
+    with parallel_config("loky", temp_folder=str(parts_folder), **ends):
         run = Parallel(workers, return_as="generator", pre_dispatch=_WAITING * workers, batch_size=1)
     try:
         for part in run(tasks):
@@ -150,7 +152,7 @@ def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
         yield part
 
 
-def _size(part: list[str]) -> int:
+def _count_characters(part: list[str]) -> int:
     return sum(map(len, part)) + len(part)
 
 
@@ -162,11 +164,11 @@ class _Part(NamedTuple):
     texts: str
 
 
-def _encoded(payload: bytes, part: list[str], file: Path) -> _Part:
+def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
     """Encode a part into its file, unless the file was made of the same texts and is whole."""
     texts = digest(part)
     if _read_part(file, texts) is None:
-        arrays = _unpickled(payload)(part)
+        arrays = _unpickle(payload)(part)
         temporary = file.with_suffix(f".{os.getpid()}.partial")
         with temporary.open("wb") as stream:
             np.savez(stream, **arrays, **{_TEXTS: np.array(texts)})  # type: ignore[arg-type]
@@ -175,11 +177,11 @@ def _encoded(payload: bytes, part: list[str], file: Path) -> _Part:
         if file.is_dir():
             remove_path(file)
         temporary.rename(file)
-    return _Part(_size(part), file, texts)
+    return _Part(_count_characters(part), file, texts)
 
 
 @lru_cache(maxsize=1)
-def _unpickled(payload: bytes) -> Encode:
+def _unpickle(payload: bytes) -> Encode:
     """What encodes, read once a process: a tokenizer takes a tenth of a second."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
     encode: Encode = pickle.loads(payload)

@@ -89,12 +89,12 @@ def write_questions(
         DataError: A text is not text, an answer is not in its context, or there is none though all questions should
             have one; the message names the row.
     """
-    known: set[str] = set()
+    seen_ids: set[str] = set()
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
     flat = {"tokens": token_type(tokenizer), "records": np.uint8, "offsets": np.int64, "record_offsets": np.int64}
     with ArrayWriter(folder, {**pairs, **flat}, totals=("offsets", "record_offsets")) as writer:
         for batch in table.read_batches():
-            rows = list(read_rows(batch, dataset, len(known)))
+            rows = list(read_rows(batch, dataset, len(seen_ids)))
             questions = encode_sentences(tokenizer, [question for question, _, _ in rows])
             contexts = encode_with_spans(tokenizer, [row.context for _, row, _ in rows])
             for question, (context, spans), (_, row, starts) in zip(questions, contexts, rows, strict=True):
@@ -102,9 +102,9 @@ def write_questions(
                 record = np.frombuffer(json.dumps(row).encode(), np.uint8)
                 writer.append(tokens=[*question, *context], offsets=[len(question), len(context)], spans=spans)
                 writer.append(answers=answer, records=record, record_offsets=len(record))
-                if row.id in known:
+                if row.id in seen_ids:
                     raise DataError(f"dataset.id_column={dataset.id_column}: {table.label} has {row.id!r} twice")
-                known.add(row.id)
+                seen_ids.add(row.id)
 
 
 def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
@@ -132,34 +132,34 @@ def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tupl
     columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_PLACES]
     ids = batch[dataset.id_column] if dataset.id_column else None
     cells = zip(*(batch[column] for column in columns), strict=True)
-    for number, (question, context, answers, place) in enumerate(cells):
-        question = require_text(question, "question_column", dataset.question_column, place) or ""
-        context = require_text(context, "context_column", dataset.context_column, place) or ""
+    for number, (question, context, answers, location) in enumerate(cells):
+        question = require_text(question, "question_column", dataset.question_column, location) or ""
+        context = require_text(context, "context_column", dataset.context_column, location) or ""
         if len(context) > _LONGEST_CONTEXT:
             column = f"dataset.context_column={dataset.context_column}"
             raise DataError(
-                f"{column}: {place} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; cut it"
+                f"{column}: {location} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; cut it"
             )
         if ids is not None and ids[number] is None:
-            raise DataError(f"dataset.id_column={dataset.id_column}: {place} has none; null numbers the rows")
-        texts, starts = _answers(answers, f"dataset.answers_column={dataset.answers_column}: {place}")
+            raise DataError(f"dataset.id_column={dataset.id_column}: {location} has none; null numbers the rows")
+        texts, starts = _read_answers(answers, f"dataset.answers_column={dataset.answers_column}: {location}")
         if not texts and not dataset.unanswerable:
             raise DataError(
-                f"dataset.unanswerable=false: {place} has no answer; if questions may have none, set it to true"
+                f"dataset.unanswerable=false: {location} has no answer; if questions may have none, set it to true"
             )
         if texts and context[starts[0] : starts[0] + len(texts[0])] != texts[0]:
-            there = context[starts[0] : starts[0] + len(texts[0])]
+            excerpt = context[starts[0] : starts[0] + len(texts[0])]
             raise DataError(
-                f"dataset.answers_column={dataset.answers_column}: {place} has the answer {texts[0]!r}, but at "
-                f"character {starts[0]} of its context there is {there!r}"
+                f"dataset.answers_column={dataset.answers_column}: {location} has the answer {texts[0]!r}, but at "
+                f"character {starts[0]} of its context there is {excerpt!r}"
             )
         yield question, Question(str(first + number if ids is None else ids[number]), context, texts), starts
 
 
-def _answers(value: Any, where: str) -> tuple[list[str], list[int]]:
+def _read_answers(value: Any, where: str) -> tuple[list[str], list[int]]:
     """Return the texts of a row's answers, and where they begin."""
-    found = value if isinstance(value, dict) else {}
-    texts, starts = found.get("text"), found.get("answer_start")
+    answers = value if isinstance(value, dict) else {}
+    texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list):
         raise DataError(f"{where} holds {type(value).__name__}, not {{text: [...], answer_start: [...]}}")
     if len(texts) != len(starts):

@@ -79,23 +79,23 @@ def write_rows(
     np.save(folder / "texts.npy", len(columns))
     with ArrayWriter(folder, arrays, totals=("offsets",)) as writer:
         for batch in table.read_batches():
-            encoded = encode_sentences(tokenizer, list(_texts(batch, columns)))
+            encoded = encode_sentences(tokenizer, list(_read_texts(batch, columns)))
             writer.append(tokens=list(chain.from_iterable(encoded)), offsets=list(map(len, encoded)))
             for name, reading in numbers.items():
-                writer.append(**{name: _numbers(batch, *reading)})
+                writer.append(**{name: _read_numbers(batch, *reading)})
 
 
 def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
     """Return the label of every row of a table, (rows,) float64; a DataError names the row that has none."""
-    labels = (_numbers(batch, "label", column, read_label) for batch in table.read_batches())
+    labels = (_read_numbers(batch, "label", column, read_label) for batch in table.read_batches())
     return np.concatenate([np.empty(0), *labels])
 
 
-def _texts(batch: Rows, columns: list[str]) -> Iterator[str]:
+def _read_texts(batch: Rows, columns: list[str]) -> Iterator[str]:
     """Yield the texts row by row; a missing one is empty."""
-    for place, *texts in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
+    for location, *texts in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
         for column, text in zip(columns, texts, strict=True):
-            yield require_text(text, "text_columns", column, place) or ""
+            yield require_text(text, "text_columns", column, location) or ""
 
 
 def _read_difficulty(value: Any) -> int:
@@ -104,17 +104,17 @@ def _read_difficulty(value: Any) -> int:
     return int(value)
 
 
-def _numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], float]) -> np.ndarray:
+def _read_numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], float]) -> np.ndarray:
     cells = zip(batch[column], batch[ROW_PLACES], strict=True)
-    return np.array([_read_cell(value, kind, column, read, place) for value, place in cells], dtype=np.float64)
+    return np.array([_read_cell(value, kind, column, read, location) for value, location in cells], dtype=np.float64)
 
 
-def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], place: RowPlace) -> Any:
+def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowPlace) -> Any:
     """Return what `read` makes of a value; a DataError names the row of one that is not allowed."""
     try:
         return read(value)
     except ValueError as error:
-        raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
+        raise DataError(f"dataset.{kind}_column={column}: {location} has the {kind} {value!r}; {error}") from error
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,14 @@ def write_tagged(
     arrays = {"tokens": token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
     with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
         for batch in table.read_batches():
-            sentences = list(_sentences(batch, columns))
-            writer.append(tags=list(_tags(batch, columns[1], read_tag)))
+            sentences = list(_read_sentences(batch, columns))
+            writer.append(tags=list(_read_tags(batch, columns[1], read_tag)))
             words = list(chain.from_iterable(encode_words(tokenizer, sentences)))
             writer.append(tokens=list(chain.from_iterable(words)), words=list(map(len, words)))
             writer.append(sentences=list(map(len, sentences)))
 
 
-def _sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
+def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
     """Yield the words of each row, which has as many tags."""
     token_column, tag_column = columns
     for row, words, tags in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
@@ -197,6 +197,6 @@ def _sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
         yield words
 
 
-def _tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
-    for place, tags in zip(batch[ROW_PLACES], batch[column], strict=True):
-        yield from (_read_cell(tag, "tag", column, read_tag, place) for tag in tags)
+def _read_tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
+    for location, tags in zip(batch[ROW_PLACES], batch[column], strict=True):
+        yield from (_read_cell(tag, "tag", column, read_tag, location) for tag in tags)

@@ -54,25 +54,25 @@ class TextBlocks(Dataset[dict[str, Any]]):
         self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
         self.documents = len(offsets) - 1
         self._starts = offsets[:-1] + np.arange(self.documents)  # the places of the starts
-        self.places = int(offsets[-1]) + self.documents
+        self.position_count = int(offsets[-1]) + self.documents
 
     def __len__(self) -> int:
-        return -(-(self.places - 1) // (self.length - 1))
+        return -(-(self.position_count - 1) // (self.length - 1))
 
     def lengths(self) -> np.ndarray:
         """Return how many places each block has, (blocks,) int64."""
         firsts = np.arange(len(self)) * (self.length - 1)
-        return np.minimum(self.length, self.places - firsts)
+        return np.minimum(self.length, self.position_count - firsts)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         _, index = epoch_and_index(item)
         if not 0 <= index < len(self):
             raise IndexError(index)
         first = index * (self.length - 1)
-        places = np.arange(first, min(first + self.length, self.places))
-        documents = np.searchsorted(self._starts, places, side="right") - 1
-        is_start = self._starts[documents] == places
-        tokens = np.asarray(self.store.tokens[np.maximum(places - documents - 1, 0)], dtype=np.int64)
+        positions = np.arange(first, min(first + self.length, self.position_count))
+        documents = np.searchsorted(self._starts, positions, side="right") - 1
+        is_start = self._starts[documents] == positions
+        tokens = np.asarray(self.store.tokens[np.maximum(positions - documents - 1, 0)], dtype=np.int64)
         ids = np.where(is_start, self.start, tokens)
         labels = np.where(is_start, IGNORE, ids)
         labels[0] = IGNORE
@@ -126,14 +126,14 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
         words = text_tokenizer(texts["train"], tokenizer, root)
-        blocks = {name: _blocks(root, name, text, words, dataset) for name, text in texts.items()}
+        blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
     summary: dict[str, Any] = {
         "name": dataset.name,
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
         "append_eos": dataset.append_eos,
         "sources": {name: text.key() for name, text in texts.items()},
-        **{name: _described(found) for name, found in blocks.items()},
+        **{name: _describe(split_blocks) for name, split_blocks in blocks.items()},
         "tokenizer": {
             "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words),
         },
@@ -144,13 +144,13 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     return BlockData(blocks["train"], blocks["evaluation"], blocks.get("test"), words, collate, summary)
 
 
-def _blocks(
+def _build_blocks(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
 ) -> TextBlocks:
     store = line_store(root, name, text, tokenizer, dataset)
     separator, is_train = str(dataset.document_separator), name == "train"
     key = digest(text.key(), text.are_documents, separator)
-    found = cached_arrays(
+    documents_folder = cached_arrays(
         root,
         f"{name}-documents-{key}",
         lambda folder: write_beginnings(folder, text.beginnings(separator)),
@@ -160,11 +160,11 @@ def _blocks(
     if not counts["tokens"]:
         raise DataError(f"dataset.name={dataset.name}: the {name} text has no token")
     length = dataset.sequence_length if is_train else dataset.evaluation_length or dataset.sequence_length
-    offsets = LineDocuments.open(found).offsets(store, counts["tokens"])
+    offsets = LineDocuments.open(documents_folder).offsets(store, counts["tokens"])
     return TextBlocks(store, offsets, length, tokenizer.eos_token_id, counts)
 
 
-def _described(blocks: TextBlocks) -> dict[str, Any]:
+def _describe(blocks: TextBlocks) -> dict[str, Any]:
     """Counts of a whole text and of what is read of it."""
     counts = blocks.store.counts()
     return {

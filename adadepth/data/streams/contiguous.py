@@ -104,14 +104,14 @@ class TokenStream:
         first = step * self.length
         columns = np.arange(first, min(first + self.length, self._longest))
         bounds = np.arange(rows.start, rows.stop + 1) * self.tokens // self.rows
-        places = bounds[:-1, None] + columns
-        ended = places >= bounds[1:, None]
-        targets = np.where(ended, IGNORE, self._tokens_at(np.minimum(places, self.tokens - 1)))
-        inputs = np.where(places == 0, self.start, self._tokens_at(np.maximum(places, 1) - 1))
+        positions = bounds[:-1, None] + columns
+        ended = positions >= bounds[1:, None]
+        targets = np.where(ended, IGNORE, self._read_tokens(np.minimum(positions, self.tokens - 1)))
+        inputs = np.where(positions == 0, self.start, self._read_tokens(np.maximum(positions, 1) - 1))
         return torch.from_numpy(np.where(ended, self.pad, inputs)), torch.from_numpy(targets)
 
-    def _tokens_at(self, places: np.ndarray) -> np.ndarray:
-        return np.asarray(self.store.tokens[self.begin + places], dtype=np.int64)
+    def _read_tokens(self, positions: np.ndarray) -> np.ndarray:
+        return np.asarray(self.store.tokens[self.begin + positions], dtype=np.int64)
 
 
 class StreamBatches(Dataset[dict[str, Any]]):

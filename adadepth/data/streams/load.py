@@ -77,23 +77,25 @@ def load_language_data(
     with parallel_encoding():
         words = text_tokenizer(texts["train"], tokenizer, root)
         stores = {name: line_store(root, name, text, words, dataset) for name, text in texts.items()}
-    train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
+    train = _build_train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
-    held_out = {name: _evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"}
+    held_out = {
+        name: _build_evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"
+    }
     sides, kind = {"train": train, **held_out}, None if tokenizer.path else str(tokenizer.kind)
-    about = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
+    header = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
     summary: dict[str, Any] = {
-        **about,
+        **header,
         "append_eos": dataset.append_eos,
-        **{name: _described(stores[name], batches) for name, batches in sides.items()},
+        **{name: _describe(stores[name], batches) for name, batches in sides.items()},
         "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
-        "cache_key": _key(texts["train"], words, dataset),
+        "cache_key": _digest_text(texts["train"], words, dataset),
         "sources": {name: text.key() for name, text in texts.items()},
     }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 
 
-def _key(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+def _digest_text(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
     reads = [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.eos_token_id]
     return digest(text.key(), reads, dataset.append_eos)
 
@@ -108,11 +110,11 @@ def line_store(
 ) -> LineStore:
     """Return the tokens of a text of that name, tokenised once."""
     encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
-    key = f"{name}-lines-{_key(text, tokenizer, dataset)}"
+    key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
     return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
 
 
-def _train(
+def _build_train(
     dataset: StreamConfig,
     tokenizer: PreTrainedTokenizerFast,
     store: LineStore,
@@ -125,31 +127,32 @@ def _train(
         cut = tokens - round(two_phase.share * tokens)
         bounds, text = {"weights": (0, cut), "architecture": (cut, tokens)}, "training text for the {}"
     streams = {
-        name: _stream(tokenizer, store, part, share.rows, dataset.sequence_length) for name, part in bounds.items()
+        name: _build_stream(tokenizer, store, part, share.rows, dataset.sequence_length)
+        for name, part in bounds.items()
     }
     for name, stream in streams.items():
-        _check(dataset, text.format(name), stream, "dataset.sequence_length", "train")
+        _check_length(dataset, text.format(name), stream, "dataset.sequence_length", "train")
     return StreamBatches(streams, share, store.counts(), two_phase)
 
 
-def _evaluation(
+def _build_evaluation(
     dataset: StreamConfig, tokenizer: PreTrainedTokenizerFast, name: str, store: LineStore, share: RowShare
 ) -> StreamBatches:
     counts = store.counts(dataset.max_evaluation_tokens)
     setting = "sequence_length" if dataset.evaluation_length is None else "evaluation_length"
-    stream = _stream(tokenizer, store, (0, counts["tokens"]), share.rows, getattr(dataset, setting))
-    _check(dataset, f"{name} text", stream, f"dataset.{setting}", "eval")
+    stream = _build_stream(tokenizer, store, (0, counts["tokens"]), share.rows, getattr(dataset, setting))
+    _check_length(dataset, f"{name} text", stream, f"dataset.{setting}", "eval")
     return StreamBatches({"evaluation": stream}, share, counts)
 
 
-def _stream(
+def _build_stream(
     tokenizer: PreTrainedTokenizerFast, store: LineStore, part: tuple[int, int], rows: int, length: int
 ) -> TokenStream:
     start, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     return TokenStream(store, *part, rows, length, start, start if pad is None else pad)
 
 
-def _check(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, side: str) -> None:
+def _check_length(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, side: str) -> None:
     if stream.tokens < stream.rows * stream.length:
         raise DataError(
             f"dataset.name={dataset.name}: the {text} has {stream.tokens} tokens, too few for a batch of "
@@ -158,7 +161,7 @@ def _check(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, 
         )
 
 
-def _described(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
+def _describe(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
     """Return the counts of a whole text, and how much of it is read, in how many rows and steps."""
     counts = store.counts()
     return {

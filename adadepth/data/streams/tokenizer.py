@@ -53,7 +53,7 @@ def stream_tokenizer(
         return load_tokenizer(config.path, ("eos_token",))
     kind, symbols = str(config.kind), list(config.symbols)
     key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
-    train = {"unigram": _unigram, "word": _word, "byte": _byte}[kind]
+    train = {"unigram": _train_unigram, "word": _train_words, "byte": _build_bytes}[kind]
     file = trained_once(root, key, lambda: train(config, lines), sources)
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
@@ -63,23 +63,23 @@ def stream_tokenizer(
     )
 
 
-def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+def _train_unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
     """Train on the distinct words and their counts.
 
     So did SentencePiece when PAR-Transformer-XL's vocabulary was made (2021). Its pieces are then substrings that
     several words share; a word that no other word contains is none, however frequent.
     """
     assert config.vocab_size is not None, "checked with the configuration"
-    normalizer = normalizers.Sequence([normalizers.NFKC(), *_lowercase(config)])
-    counts = _word_counts(lines(), normalizer)
+    normalizer = normalizers.Sequence([normalizers.NFKC(), *_build_lowercase(config)])
+    counts = _count_words(lines(), normalizer)
     counted = (f"{part}\t{count}" for word, count in counts.items() for part in short_parts(word))
     options = {"input_format": "tsv", "required_chars": "".join(sorted(set("".join(_SPECIAL))))}  # see _NEVER_TEXT
     return train_unigram(counted, config.vocab_size, _SPECIAL, normalizer, config.symbols, **options)
 
 
-def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
-    normalizer = normalizers.Sequence(_lowercase(config))
-    counts = _word_counts(lines(), normalizer)
+def _train_words(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+    normalizer = normalizers.Sequence(_build_lowercase(config))
+    counts = _count_words(lines(), normalizer)
     for token in _SPECIAL:
         counts.pop(token, None)
     if not counts:
@@ -91,30 +91,30 @@ def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokeni
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=unknown))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _with_special_tokens(tokenizer)
+    return _add_special_tokens(tokenizer)
 
 
-def _byte(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+def _build_bytes(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # that stand for the bytes
     vocabulary = {token: number for number, token in enumerate([*_SPECIAL, *characters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
-    tokenizer.normalizer = normalizers.Sequence(_lowercase(config))
+    tokenizer.normalizer = normalizers.Sequence(_build_lowercase(config))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _with_special_tokens(tokenizer)
+    return _add_special_tokens(tokenizer)
 
 
-def _lowercase(config: TokenizerConfig) -> list[normalizers.Normalizer]:
+def _build_lowercase(config: TokenizerConfig) -> list[normalizers.Normalizer]:
     return [normalizers.Lowercase()] if config.lowercase else []
 
 
-def _word_counts(lines: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
+def _count_words(lines: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(normalizer.normalize_str(line).split())
     return counts
 
 
-def _with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+def _add_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.add_special_tokens(_SPECIAL)
     return tokenizer

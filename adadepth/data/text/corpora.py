@@ -49,11 +49,11 @@ def _clean(paragraph: str) -> str:
 
 def embedded_documents() -> Iterator[str]:
     """Yield one document a topic, in an order that depends only on the texts."""
-    yield from _cleaned_topics()
+    yield from _clean_topics()
 
 
 @cache
-def _cleaned_topics() -> tuple[str, ...]:
+def _clean_topics() -> tuple[str, ...]:
     """The documents, cleaned once a process: a split and a vocabulary read them several times.
 
     Long topics quote short ones whole (``specialnames`` contains ``customization``). Every paragraph stays in the
@@ -96,37 +96,39 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
     Nothing is read yet, but missing files fail here.
     """
     if dataset.source == "embedded":
-        return {"train": Corpus(_embedded, _embedded_digests)}
+        return {"train": Corpus(_read_embedded, _digest_embedded)}
     if dataset.source == "local":
-        return {use: _local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
+        return {use: _open_local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
     entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
-    return {use: _hub_corpus(found, dataset) for use, found in entries.items() if found}
+    return {use: _open_hub_corpus(hub_entries, dataset) for use, hub_entries in entries.items() if hub_entries}
 
 
-def _hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
+def _open_hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
     """Return the corpus of some data sets of the hub."""
     sources = list(map(HubSource, entries))
-    return Corpus(partial(_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources)
+    return Corpus(
+        partial(_read_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources
+    )
 
 
-def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
+def _open_local_corpus(files: Files, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl, parquet or arrow by their suffix, in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
-    sources = open_sources(*found)
-    documents, fingerprint = partial(_local, *found, separator, column), partial(digest_sources, sources)
-    return Corpus(documents, fingerprint, characters_of(found.files), sources)
+    sources = open_sources(*files)
+    documents, fingerprint = partial(_read_local, *files, separator, column), partial(digest_sources, sources)
+    return Corpus(documents, fingerprint, characters_of(files.files), sources)
 
 
-def _embedded(shard: int, shards: int) -> Iterator[str]:
+def _read_embedded(shard: int, shards: int) -> Iterator[str]:
     return islice(embedded_documents(), shard, None, shards)
 
 
 @cache
-def _embedded_digests() -> list[int]:
+def _digest_embedded() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
 
 
-def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
+def _read_local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
     def documents(file: Path) -> Iterator[str]:
         if file.name.endswith(TABLE_SUFFIXES):
             return file_rows(key, file, column)
@@ -135,7 +137,7 @@ def _local(key: str, files: list[Path], separator: str, column: str, shard: int,
     return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
 
 
-def _hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
+def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
     """Prepared sets come one after the other; streamed ones take turns, or the first would be all a run sees."""
     separator = str(dataset.document_separator)
     sources = []

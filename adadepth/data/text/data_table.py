@@ -53,8 +53,8 @@ class DataTable:
         for batch in self.batches():
             count = count_rows(batch)
             if ROW_PLACES not in batch:
-                places = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
-                batch = {**batch, ROW_PLACES: places}
+                locations = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
+                batch = {**batch, ROW_PLACES: locations}
             yield batch
             first += count
 
@@ -107,27 +107,27 @@ def first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) 
         for batch in table.read_batches()
         for row in zip(batch[ROW_PLACES], *(batch[name] for name in columns), strict=True)
     )
-    for place, *texts in islice(read, rows):
+    for location, *texts in islice(read, rows):
         for (column, key), text in zip(columns.items(), texts, strict=True):
-            if require_text(text, key, column, place) is not None:
+            if require_text(text, key, column, location) is not None:
                 yield text
 
 
-def require_text(value: Any, key: str, column: str, place: RowPlace) -> str | None:
+def require_text(value: Any, key: str, column: str, location: RowPlace) -> str | None:
     """Return a cell that is text, or None where it is missing.
 
     Args:
         value: The cell.
         key: The key of the data set that names its column, for messages.
         column: The column.
-        place: Where the row stands.
+        location: Where the row stands.
 
     Raises:
         DataError: It is something else; the message names the row.
     """
     if value is None or isinstance(value, str):
         return value
-    raise DataError(f"dataset.{key}={column}: {place} holds {type(value).__name__}, not text")
+    raise DataError(f"dataset.{key}={column}: {location} holds {type(value).__name__}, not text")
 
 
 def joined(parts: list[DataTable]) -> DataTable:

@@ -39,12 +39,12 @@ def delimited_table(file: Path, key: str) -> DataTable:
     """
     label, sources = f"{key}={file}", open_sources(key, [file])
     delimiter = csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
-    columns = next((row for _, row in _rows(file, key, delimiter)), [])
+    columns = next((row for _, row in _read_rows(file, key, delimiter)), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
 
     def batches() -> Iterator[Rows]:
-        rows = islice(_rows(file, key, delimiter), 1, None)
+        rows = islice(_read_rows(file, key, delimiter), 1, None)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             for line, row in batch:
                 if len(row) != len(columns):
@@ -55,16 +55,16 @@ def delimited_table(file: Path, key: str) -> DataTable:
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
-def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield every row that is no blank line with the number of its first line, from 1 on.
 
     Quotes are read as RFC 4180 has them: a quoted field may hold line ends, and nothing but a separator follows it.
     """
-    held: list[str] = []  # the lines of the row that is read
+    row_lines: list[str] = []  # the lines of the row that is read
 
     def lines() -> Iterator[str]:
         for line in text_lines(key, file, with_ends=True):
-            held.append(line)
+            row_lines.append(line)
             yield line
 
     csv.field_size_limit(_LONGEST_CELL)
@@ -78,12 +78,12 @@ def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]
             if row:
                 yield first, row
             first = reader.line_num + 1
-            held.clear()
+            row_lines.clear()
     except csv.Error as error:
-        raise DataError(f"{key}={file}: {_what_is_wrong(error, held, first, delimiter)}") from error
+        raise DataError(f"{key}={file}: {_explain_error(error, row_lines, first, delimiter)}") from error
 
 
-def _what_is_wrong(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
+def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
     """Return what is wrong with a row, whose lines these are: mostly a quote, whose field is named with its line."""
     text, position = "".join(lines), 0
     mark = re.escape(delimiter)
@@ -91,9 +91,9 @@ def _what_is_wrong(error: csv.Error, lines: list[str], first: int, delimiter: st
     while match := field.search(text, position):
         if not match["end"]:
             line = first + len(re.findall("\r\n|\r|\n", text[: match.start()]))
-            beginning = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
+            excerpt = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
             return (
-                f"line {line}: the field {beginning!r} begins with a quote that none before a separator or the end of "
+                f"line {line}: the field {excerpt!r} begins with a quote that none before a separator or the end of "
                 "a line closes; a quote that is text is written twice, inside a field in quotes"
             )
         position = match.end()

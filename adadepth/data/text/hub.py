@@ -38,17 +38,17 @@ def hub_rows(
     by_file = streaming and rows.num_shards >= shards
     if by_file and shards > 1:
         rows = rows.shard(num_shards=shards, index=shard)
-    return _unbroken(entry, _texts(_label(entry), rows, column)), by_file
+    return _catch_broken_connection(entry, _iter_texts(_format_label(entry), rows, column)), by_file
 
 
-def _unbroken(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
+def _catch_broken_connection(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
     """Tell a connection that breaks while rows are read in one line."""
     try:
         yield from texts
     except DataError:
         raise
     except Exception as error:  # as in `_ask_hub`
-        raise DataError(f"{_label(entry)}: {first_line(error)}; start again, or read local files") from error
+        raise DataError(f"{_format_label(entry)}: {first_line(error)}; start again, or read local files") from error
 
 
 def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
@@ -61,7 +61,7 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     source.check()
     return {
         str(split): DataTable(
-            _label(entry),
+            _format_label(entry),
             rows.column_names,
             declared_classes(rows.features),
             partial(rows.iter, batch_size=_BATCH),
@@ -124,12 +124,12 @@ class HubSource:
             and hub_digest(self.entry) != self._digest
         ):
             raise DataError(
-                f"{_label(self.entry)}: its files changed while they were read; nothing made from them is kept, start "
-                "again when nobody writes to them"
+                f"{_format_label(self.entry)}: its files changed while they were read; nothing made from them is kept, "
+                "start again when nobody writes to them"
             )
 
 
-def _label(entry: Mapping[str, Any]) -> str:
+def _format_label(entry: Mapping[str, Any]) -> str:
     return "dataset.hub=" + "/".join(str(entry[key]) for key in ("path", "name") if entry.get(key))
 
 
@@ -138,16 +138,16 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
 
     alternative = "read local files with dataset.path=..."
     if not Path(str(entry["path"])).exists():
-        require_hub(_label(entry), alternative)
+        require_hub(_format_label(entry), alternative)
         if constants.HF_HUB_OFFLINE:
             alternative = f"unset HF_HUB_OFFLINE to ask the hub, or {alternative}"
     try:
         return ask()
     except Exception as error:  # of three libraries, one of which has errors of its own for a broken connection
-        raise DataError(f"{_label(entry)}: {first_line(error)}; {alternative}") from error
+        raise DataError(f"{_format_label(entry)}: {first_line(error)}; {alternative}") from error
 
 
-def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
+def _iter_texts(label: str, rows: Any, column: str) -> Iterator[str]:
     require_column(label, rows.column_names or list(next(iter(rows), {})), "text_column", column)
     yield from column_texts(label, rows.select_columns([column]).iter(batch_size=_BATCH), column)
 

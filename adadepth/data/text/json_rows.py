@@ -33,28 +33,28 @@ def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
     Raises:
         DataError: It is not JSON, or a row is no object; the message names its line.
     """
-    if _begins_a_list(key, file):
+    if _is_list(key, file):
         for number, cells in enumerate(_read_list(key, file)):
-            yield JsonRow("row", number, _checked(key, file, "row", number, cells, json.dumps(cells)))
+            yield JsonRow("row", number, _check_row(key, file, "row", number, cells, json.dumps(cells)))
         return
     for number, line in enumerate(text_lines(key, file), start=1):
         if line.strip():
             try:
                 cells = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise _unreadable(key, file, f"line {number}: {_reason(error)}; {_NEEDED}") from error
-            yield JsonRow("line", number, _checked(key, file, "line", number, cells, line))
+                raise _make_error(key, file, f"line {number}: {_explain_error(error)}; {_NEEDED}") from error
+            yield JsonRow("line", number, _check_row(key, file, "line", number, cells, line))
 
 
-def _checked(key: str, file: Path, unit: str, number: int, cells: Any, text: str) -> dict[str, Any]:
+def _check_row(key: str, file: Path, unit: str, number: int, cells: Any, text: str) -> dict[str, Any]:
     if not isinstance(cells, dict):
-        raise _unreadable(key, file, f"{unit} {number} is no object")
+        raise _make_error(key, file, f"{unit} {number} is no object")
     if _SURROGATE.search(text) and re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
-        raise _unreadable(key, file, f"{unit} {number} holds half of a surrogate pair, which is no character")
+        raise _make_error(key, file, f"{unit} {number} holds half of a surrogate pair, which is no character")
     return cells
 
 
-def _begins_a_list(key: str, file: Path) -> bool:
+def _is_list(key: str, file: Path) -> bool:
     return next((line.lstrip()[0] == "[" for line in text_lines(key, file) if line.strip()), False)
 
 
@@ -64,14 +64,14 @@ def _read_list(key: str, file: Path) -> list[Any]:
     try:
         return cast(list[Any], json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise _unreadable(key, file, _reason(error)) from error
+        raise _make_error(key, file, _explain_error(error)) from error
 
 
-def _reason(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg}, column {error.colno}" if error.lineno == 1 else f"line {error.lineno}: {error.msg}"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _unreadable(key: str, file: Path, reason: str) -> DataError:
+def _make_error(key: str, file: Path, reason: str) -> DataError:
     return DataError(f"{key}={file}: not a readable json file ({reason})")

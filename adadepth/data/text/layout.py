@@ -71,7 +71,7 @@ class Layout:
         if cls_tokens:
             first = tokenizer.cls_token_id
             if not single.special[0] or single.special[0][0][0] != first:
-                single, pair = _bert_templates(tokenizer)
+                single, pair = _build_bert_templates(tokenizer)
             single, pair = _with_cls(single, 0, first, cls_tokens), _with_cls(pair, 0, first, cls_tokens)
             pair = _with_cls(pair, 1, first, cls_tokens - 1 if double_cls_pairs == "both" else 0)
         return cls(single, pair, sequence_length, "left" if tokenizer.truncation_side == "left" else "right")
@@ -79,7 +79,7 @@ class Layout:
     @classmethod
     def bert(cls, tokenizer: PreTrainedTokenizerFast, sequence_length: int) -> Layout:
         """Return BERT's layout with the [CLS] and [SEP] of a tokenizer, whatever its own is: that of pretraining."""
-        return cls(*_bert_templates(tokenizer), sequence_length)
+        return cls(*_build_bert_templates(tokenizer), sequence_length)
 
     @classmethod
     def plain(cls, sequence_length: int) -> Layout:
@@ -96,14 +96,14 @@ class Layout:
 
     def room(self, parts: int) -> int:
         """Return how many ordinary tokens a sequence of one part or a pair can hold."""
-        return self.sequence_length - self._template(parts).size
+        return self.sequence_length - self._get_template(parts).size
 
     def lengths(self, tokens: np.ndarray, parts: int) -> np.ndarray:
         """Return how long sequences of so many ordinary tokens are, cut and with the special ones, (rows,) int64."""
-        lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._template(parts).size
+        lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._get_template(parts).size
         return lengths
 
-    def _template(self, parts: int) -> Template:
+    def _get_template(self, parts: int) -> Template:
         return self.single if parts == 1 else self.pair
 
     def build(self, parts: list[np.ndarray]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Layout:
         Returns:
             ``input_ids`` and ``token_type_ids``, (S,) int64, and ``special_tokens_mask`` (S,) uint8. Nothing is padded.
         """
-        template = self._template(len(parts))
+        template = self._get_template(len(parts))
         lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
         texts = [
             (part[self.kept_part(len(part), length)], np.full(length, kind), np.zeros(length))
@@ -133,7 +133,7 @@ class Layout:
         }
 
 
-def _bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Template]:
+def _build_bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Template]:
     """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, the second text of type 1."""
     first, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     special = (((first, 0),), ((sep, 0),))
@@ -181,6 +181,6 @@ def cut_longest(lengths: list[int], room: int) -> list[int]:
     if len(lengths) == 1:
         return [room]
     short = min(lengths)
-    kept = min(short, room // 2)
-    rest = room - kept
-    return [kept, rest] if lengths[0] <= lengths[1] else [rest, kept]
+    shorter = min(short, room // 2)
+    longer = room - shorter
+    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

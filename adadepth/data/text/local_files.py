@@ -62,23 +62,23 @@ def find_files(key: str, path: Any) -> list[Path]:
     """
     if isinstance(path, list | tuple):
         return [file for entry in path for file in find_files(key, entry)]
-    place = as_path(key, path)
-    if place.is_file():
-        if not os.access(place, os.R_OK):
+    target = as_path(key, path)
+    if target.is_file():
+        if not os.access(target, os.R_OK):
             raise DataError(f"{key}={path}: no permission to read the file")
-        if place.stat().st_size == 0:
+        if target.stat().st_size == 0:
             raise DataError(f"{key}={path}: the file is empty")
-        return [place]
-    if place.is_dir():
-        found: Iterable[Path] = (file for file in place.rglob("*") if _is_data(file))
-    elif place.exists():
+        return [target]
+    if target.is_dir():
+        candidates: Iterable[Path] = (file for file in target.rglob("*") if _is_data(file))
+    elif target.exists():
         raise DataError(f"{key}={path}: must be a file or a folder")
-    elif glob.has_magic(str(place)):
-        found = (Path(match) for match in glob.glob(str(place), recursive=True))
+    elif glob.has_magic(str(target)):
+        candidates = (Path(match) for match in glob.glob(str(target), recursive=True))
     else:
-        siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
-        raise DataError(f"{key}={path}: no such file or folder{nearest(place.name, siblings)}")
-    files = sorted(file for file in found if file.is_file() and file.stat().st_size > 0)
+        siblings = [entry.name for entry in target.parent.iterdir()] if target.parent.is_dir() else []
+        raise DataError(f"{key}={path}: no such file or folder{nearest(target.name, siblings)}")
+    files = sorted(file for file in candidates if file.is_file() and file.stat().st_size > 0)
     if not files:
         raise DataError(f"{key}={path}: no non-empty file there (in a folder: {', '.join(_SUFFIXES)})")
     return files
@@ -107,18 +107,18 @@ def files_by_use(dataset: TextConfig) -> dict[str, Files]:
     Raises:
         DataError: As `find_files`.
     """
-    named = _called_after_splits(dataset.path, find_files("dataset.path", dataset.path))
+    files_by_split = _group_by_split(dataset.path, find_files("dataset.path", dataset.path))
     uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
-    found = {use: Files("dataset.path", named[use]) for use in uses if use in named}
+    sources = {use: Files("dataset.path", files_by_split[use]) for use in uses if use in files_by_split}
     for use in uses[1:]:
         if path := getattr(dataset, f"{use}_path"):
-            found[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
-    if len(named) > 1:
-        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in found.items())
+            sources[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
+    if len(files_by_split) > 1:
+        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in sources.items())
         logger.info(
             "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
         )
-    return found
+    return sources
 
 
 def split_names(split: str) -> tuple[str, ...]:
@@ -130,15 +130,15 @@ def split_names(split: str) -> tuple[str, ...]:
 _USES = {"train": "train", "test": "test", **dict.fromkeys(split_names("validation"), "evaluation")}
 
 
-def _called_after_splits(path: Any, files: list[Path]) -> dict[str, list[Path]]:
+def _group_by_split(path: Any, files: list[Path]) -> dict[str, list[Path]]:
     uses = [next((_USES[part] for part in re.split(r"[._-]", file.name) if part in _USES), None) for file in files]
     is_folder = not isinstance(path, list | tuple) and Path(path).expanduser().is_dir()
     if not is_folder or None in uses or "train" not in uses:
         return {"train": files}
-    found: dict[str, list[Path]] = {"train": []}
+    groups: dict[str, list[Path]] = {"train": []}
     for use, file in zip(uses, files, strict=True):
-        found.setdefault(str(use), []).append(file)
-    return found
+        groups.setdefault(str(use), []).append(file)
+    return groups
 
 
 def characters_of(files: Iterable[Path]) -> int | None:
@@ -266,13 +266,13 @@ def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row
     Raises:
         DataError: A line has not ten fields, or its id is not the next one of its sentence.
     """
-    for rows in _blocks(file, key):
+    for rows in _read_blocks(file, key):
         _check_ids(rows)
         if words := [row for row in rows if row.fields[0].isdecimal()]:
             yield words
 
 
-def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
+def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the lines of each sentence without comments."""
     rows: list[Row] = []
     for number, line in enumerate(text_lines(key, file), start=1):
@@ -282,8 +282,10 @@ def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
             rows = []
         elif not line.startswith("#"):
             rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
-            if (found := len(rows[-1].fields)) != _FIELDS:
-                raise DataError(f"{rows[-1].place} has {found} fields with tabs between them, CoNLL-U has {_FIELDS}")
+            if (field_count := len(rows[-1].fields)) != _FIELDS:
+                raise DataError(
+                    f"{rows[-1].place} has {field_count} fields with tabs between them, CoNLL-U has {_FIELDS}"
+                )
     if rows:
         yield rows
 
@@ -291,23 +293,23 @@ def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
 def _check_ids(rows: list[Row]) -> None:
     """Refuse a sentence whose ids do not run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n."""
     word = unwritten = contracted = 0  # the last of each: the last word, unwritten one after it, word of a contraction
-    for place, (found, *_) in rows:
-        if found == str(word + 1):
+    for location, (word_id, *_) in rows:
+        if word_id == str(word + 1):
             word, unwritten = word + 1, 0
-        elif found == f"{word}.{unwritten + 1}":
+        elif word_id == f"{word}.{unwritten + 1}":
             unwritten += 1
-        elif word >= contracted and (last := _last_of_contraction(found, word + 1)):
+        elif word >= contracted and (last := _parse_contraction(word_id, word + 1)):
             contracted = last
         else:
-            allowed = "an empty line has to end the sentence before" if found == "1" else _NUMBERED
-            raise DataError(f"{place} has the id {found[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
+            allowed = "an empty line has to end the sentence before" if word_id == "1" else _NUMBERED
+            raise DataError(f"{location} has the id {word_id[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
     if word < contracted:
         raise DataError(f"{rows[-1].place} ends a sentence of {word} words, of which a contraction has {contracted}")
 
 
-def _last_of_contraction(found: str, first: int) -> int:
+def _parse_contraction(word_id: str, first: int) -> int:
     """The last word of a contraction that begins with word `first`; 0 where an id is none."""
-    begin, _, end = found.partition("-")
+    begin, _, end = word_id.partition("-")
     is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
     return int(end) if is_one and int(end) >= first else 0
 
@@ -327,11 +329,11 @@ _SENTENCES_AT_ONCE = 1000
 def column_table(file: Path, key: str = "dataset.path") -> DataTable:
     """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
     columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
-    if file.suffix == ".conll" and _column_format(file, key).width == 1:  # words without tags, to be predicted
+    if file.suffix == ".conll" and _detect_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
 
     def batches() -> Iterator[Rows]:
-        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _sentences(file, key)
+        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _read_sentences(file, key)
         while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
             rows = {
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
@@ -369,15 +371,15 @@ class _ColumnFormat(NamedTuple):
         return f"{self.width} with {separator} between them"
 
 
-def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
+def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the words of each sentence of a file like those of CoNLL-2003."""
     sentence: list[Row] = []
-    form = _column_format(file, key)
+    form = _detect_format(file, key)
     for number, line in enumerate(text_lines(key, file), start=1):
         if _is_comment(line, form):
             continue
         word = Row(f"{key}={file}: line {number}", form.split(line))
-        if word.fields and not _begins_document(line):
+        if word.fields and not _is_document_start(line):
             _check_word(word, form)
             sentence.append(word)
         elif sentence:
@@ -389,27 +391,27 @@ def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
 
 def _check_word(word: Row, form: _ColumnFormat) -> None:
     """Refuse a line that has not the fields of the first word."""
-    place, fields = word
+    location, fields = word
     if len(fields) == 1 < form.width:
-        raise DataError(f"{place} is a word without a tag: {fields[0]}")
+        raise DataError(f"{location} is a word without a tag: {fields[0]}")
     if len(fields) != form.width or (form.separator is None and any(_TAB in field for field in fields)):
         unit = "fields" if len(fields) != 1 else "field"
-        raise DataError(f"{place} has {len(fields)} {unit}, line {form.first} has {form}")
+        raise DataError(f"{location} has {len(fields)} {unit}, line {form.first} has {form}")
     if not all(fields):
-        raise DataError(f"{place} has an empty field; a word and its tag need a character")
+        raise DataError(f"{location} has an empty field; a word and its tag need a character")
 
 
-def _column_format(file: Path, key: str) -> _ColumnFormat:
+def _detect_format(file: Path, key: str) -> _ColumnFormat:
     """Return how the first line is cut that is surely a word."""
     for number, line in enumerate(text_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
-        if (fields := form.split(line)) and not _begins_document(line) and not may_be_comment:
+        if (fields := form.split(line)) and not _is_document_start(line) and not may_be_comment:
             return form._replace(width=len(fields))
     return _ColumnFormat(None, 0, 0)
 
 
-def _begins_document(line: str) -> bool:
+def _is_document_start(line: str) -> bool:
     """Whether a line stands between documents; blanks separate its fields in files with tabs, too."""
     return re.split(r"[ \t]", line, maxsplit=1)[0] == _DOCUMENT
 

@@ -84,20 +84,20 @@ def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> li
     Raises:
         DataError: There is none, or something is not a text; one line.
     """
-    given = [texts] if isinstance(texts, str | tuple) else list(texts)
-    if not given:
+    items = [texts] if isinstance(texts, str | tuple) else list(texts)
+    if not items:
         raise DataError("texts=[]: there is nothing to predict")
-    found: list[TextParts] = []
-    for number, text in enumerate(given):
+    checked: list[TextParts] = []
+    for number, text in enumerate(items):
         parts: Any = (text,) if isinstance(text, str) else text
         is_right = (isinstance(parts, tuple) and len(parts) in (1, 2)) or (takes_words and isinstance(parts, list))
         if not (is_right and all(isinstance(part, str) for part in parts)):
-            further = ", or a list of words" if takes_words else ""
-            raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{further}")
+            alternative = ", or a list of words" if takes_words else ""
+            raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{alternative}")
         if not all(map(is_unicode, parts)):
             raise DataError(f"texts[{number}]={text!a:.60}: holds half of a surrogate pair, which is no character")
-        found.append(parts)
-    return found
+        checked.append(parts)
+    return checked
 
 
 def is_unicode(text: str) -> bool:
@@ -117,15 +117,15 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequ
         layout: Of its special tokens.
         texts: The parts of each, one or two, or the words.
     """
-    whole = iter(_pieces_of_texts(tokenizer, [text for text in texts if isinstance(text, tuple)]))
-    split = iter(_pieces_of_words(tokenizer, [text for text in texts if isinstance(text, list)]))
-    return [_laid_out(layout, next(whole if isinstance(text, tuple) else split)) for text in texts]
+    whole = iter(_iter_text_pieces(tokenizer, [text for text in texts if isinstance(text, tuple)]))
+    split = iter(_iter_word_pieces(tokenizer, [text for text in texts if isinstance(text, list)]))
+    return [_build_encoding(layout, next(whole if isinstance(text, tuple) else split)) for text in texts]
 
 
 _Pieces = list[tuple[int, Place]]  # of a text: each token and where it stands
 
 
-def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
+def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
     """Yield the tokens of every text, part by part."""
     if not texts:
         return
@@ -138,28 +138,30 @@ def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, 
         ]
 
 
-def _pieces_of_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
+def _iter_word_pieces(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
     """Yield the tokens of every list of words, as those of the data sets with a tag a word."""
     if not sentences:
         return
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):
         yield [
             [
-                (token, Place(number, (len(word) if place else 0, len(word))))
+                (token, Place(number, (len(word) if piece_number else 0, len(word))))
                 for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
-                for place, token in enumerate(ids)
+                for piece_number, token in enumerate(ids)
             ]
         ]
 
 
-def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:
+def _build_encoding(layout: Layout, parts: list[_Pieces]) -> EncodedText:
     example = layout.build([np.array([token for token, _ in pieces], dtype=np.int64) for pieces in parts])
     lengths = [len(pieces) for pieces in parts]
-    kept = cut_longest(lengths, layout.room(len(parts)))
-    places = iter(
-        place
-        for pieces, length in zip(parts, kept, strict=True)
-        for _, place in pieces[layout.kept_part(len(pieces), length)]
+    cut_lengths = cut_longest(lengths, layout.room(len(parts)))
+    locations = iter(
+        location
+        for pieces, length in zip(parts, cut_lengths, strict=True)
+        for _, location in pieces[layout.kept_part(len(pieces), length)]
     )
     is_special = example["special_tokens_mask"].tolist()
-    return EncodedText(example, [None if special else next(places) for special in is_special], kept != lengths)
+    return EncodedText(
+        example, [None if special else next(locations) for special in is_special], cut_lengths != lengths
+    )

@@ -77,16 +77,16 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 
 def _load(path: str) -> Any:
-    place = as_path("tokenizer.path", path)
+    folder = as_path("tokenizer.path", path)
     alternative = (
         "give a local folder with tokenizer.path=... or, for a model without pretrained weights, tokenizer.path=null "
         "to train one"
     )
-    if place.exists() or path.startswith((".", "/", "~")):
-        siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
-        if not place.is_dir():
-            raise DataError(f"tokenizer.path={path}: no such folder{nearest(place.name, siblings)}")
-        if not any(match for pattern in _FILES for match in place.glob(pattern)):
+    if folder.exists() or path.startswith((".", "/", "~")):
+        siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        if not folder.is_dir():
+            raise DataError(f"tokenizer.path={path}: no such folder{nearest(folder.name, siblings)}")
+        if not any(match for pattern in _FILES for match in folder.glob(pattern)):
             raise DataError(
                 f"tokenizer.path={path}: there is no tokenizer in this folder; name one with tokenizer.path=..."
             )
@@ -97,18 +97,18 @@ def _load(path: str) -> Any:
         if not options:
             require_hub(f"tokenizer.path={path}", alternative, UnreachableError)
         try:
-            found = str(place) if place.exists() else path
-            return load_trusted(found, partial(_from_place, found, options))
+            source = str(folder) if folder.exists() else path
+            return load_trusted(source, partial(_load_pretrained, source, options))
         except Exception as error:  # of a damaged file, the library raises what has no class of its own
             if number == len(attempts) - 1:
                 reason = first_line(error)
-                kind = DataError if place.exists() else UnreachableError
+                kind = DataError if folder.exists() else UnreachableError
                 raise kind(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
 
 
-def _from_place(place: str, options: dict[str, Any], trust_remote_code: bool) -> Any:
-    return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
+def _load_pretrained(source: str, options: dict[str, Any], trust_remote_code: bool) -> Any:
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:
@@ -125,7 +125,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
     Raises:
         DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
     """
-    normalizer = _normalizer(lowercase)
+    normalizer = _build_normalizer(lowercase)
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
     parts = (part for text in texts for part in short_parts(special.sub(" ", text)))
     sentences = (normalizer.normalize_str(part) for part in parts)
@@ -175,7 +175,7 @@ def train_unigram(
 
     unreadable: list[DataError] = []
 
-    def readable() -> Iterator[str]:
+    def relay_sentences() -> Iterator[str]:
         try:
             yield from sentences
         except DataError as error:  # the trainer would bury it
@@ -193,13 +193,13 @@ def train_unigram(
         "control_symbols": hidden[1:],
     }
     size: dict[str, Any] = {"vocab_size": vocab_size, "hard_vocab_limit": False, "user_defined_symbols": symbols}
-    text: dict[str, Any] = {"sentence_iterator": readable(), "normalization_rule_name": "identity"}
+    text: dict[str, Any] = {"sentence_iterator": relay_sentences(), "normalization_rule_name": "identity"}
     work: dict[str, Any] = {"model_writer": proto, "model_type": "unigram", "num_threads": _TRAINING_THREADS}
     train = partial(SentencePieceTrainer.train, **text, **size, **ids, **work, **_LIMITS, **options)
     try:
-        _beside(train)
+        _run_interruptible(train)
     except (RuntimeError, ValueError) as error:
-        raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
+        raise unreadable[0] if unreadable else DataError(_explain_training_error(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
     pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
@@ -209,10 +209,10 @@ def train_unigram(
             vocab_size,
             len(pieces),
         )
-    return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
+    return _build_unigram(pieces, special_tokens, normalizer, symbols)
 
 
-def _beside(work: Callable[[], object]) -> None:
+def _run_interruptible(work: Callable[[], object]) -> None:
     """Run what spends minutes in another language in a thread, while this one hears Ctrl-C and SIGTERM.
 
     Nothing stops the thread then. At its end Python would do that where the library has threads of its own, which
@@ -234,20 +234,20 @@ def _beside(work: Callable[[], object]) -> None:
         ended.wait()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
-        atexit.register(_leave, ended, status)
+        atexit.register(_exit_process, ended, status)
         raise
     if failed:
         raise failed[0]
 
 
-def _leave(ended: threading.Event, status: int) -> None:
+def _exit_process(ended: threading.Event, status: int) -> None:
     if not ended.is_set():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
-def _training_problem(vocab_size: int, message: str) -> str:
+def _explain_training_error(vocab_size: int, message: str) -> str:
     """Put the trainer's message into the words of the configuration."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return "tokenizer: the training documents hold no text to train on"
@@ -306,7 +306,7 @@ def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+def _build_normalizer(lowercase: bool) -> normalizers.Normalizer:
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not lowercase:
         return normalizers.Sequence([*quotes, normalizers.NFKC()])
@@ -315,7 +315,7 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
     )
 
 
-def _unigram_tokenizer(
+def _build_unigram(
     pieces: list[tuple[str, float]],
     special_tokens: Sequence[str],
     normalizer: normalizers.Normalizer,
@@ -360,14 +360,14 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
     before a word as part of it; the spans do not. They end where characters do, see `whole_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
-    found = []
+    encodings = []
     for text, encoding in zip(texts, encoded.encodings or [], strict=True):
         spans = np.array(whole_spans(text, encoding.offsets), dtype=np.int32).reshape(-1, 2)
         for number in np.flatnonzero([text[start:end].lstrip() != text[start:end] for start, end in spans]):
             start, end = spans[number]
             spans[number, 0] = end - len(text[start:end].lstrip())
-        found.append((encoding.ids, spans))
-    return found
+        encodings.append((encoding.ids, spans))
+    return encodings
 
 
 @refuse_panics("tokenizer")
@@ -382,22 +382,22 @@ def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]])
     """
     encoded = tokenizer([spaced(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS)
     return [
-        _ids_of_words(tokenizer, words, encoding.ids, encoding.word_ids)
+        _group_by_word(tokenizer, words, encoding.ids, encoding.word_ids)
         for words, encoding in zip(sentences, encoded.encodings or [], strict=True)
     ]
 
 
-def _ids_of_words(
+def _group_by_word(
     tokenizer: PreTrainedTokenizerFast, words: list[str], ids: list[int], owners: list[int]
 ) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in words]
+    groups: list[list[int]] = [[] for _ in words]
     for token, word in zip(ids, owners, strict=True):
-        found[word].append(token)
+        groups[word].append(token)
     unknown = tokenizer.unk_token_id
-    if unknown is None and not all(found):
-        lost = words[found.index([])]
+    if unknown is None and not all(groups):
+        lost = words[groups.index([])]
         raise DataError(f"tokenizer: makes nothing of the word {lost!r}, and has no unknown token to stand for it")
-    return [pieces or [unknown] for pieces in found]
+    return [pieces or [unknown] for pieces in groups]
 
 
 def spaced(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
@@ -412,18 +412,18 @@ def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
     return "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
 
 
-_PARALLELISM_OF_THE_USER = os.environ.get("TOKENIZERS_PARALLELISM")
+_USER_PARALLELISM = os.environ.get("TOKENIZERS_PARALLELISM")
 
 
 @contextmanager
 def parallel_encoding() -> Iterator[None]:
     """Let the tokenizer use all cores inside, and none of its threads afterwards: loader workers fork after it."""
-    if _PARALLELISM_OF_THE_USER is None:
+    if _USER_PARALLELISM is None:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
         yield
     finally:
-        if _PARALLELISM_OF_THE_USER is None:
+        if _USER_PARALLELISM is None:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
@@ -448,14 +448,14 @@ def as_fed(
             space before it, too, which a byte-level tokenizer counts as part of a word.
     """
     templates = layout.single, layout.pair
-    lacks_space = splits_words and is_byte_level(tokenizer) and not _adds_space(tokenizer)
+    lacks_space = splits_words and is_byte_level(tokenizer) and not _has_prefix_space(tokenizer)
     sides = {"padding_side": "right", "truncation_side": layout.cut_side}
     if (own_template(tokenizer, 1), own_template(tokenizer, 2)) == templates and not lacks_space:
         return _with_sides(tokenizer, sides)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    backend.post_processor = _processor(tokenizer, layout)
+    backend.post_processor = _build_processor(tokenizer, layout)
     if lacks_space:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     special = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
@@ -491,38 +491,38 @@ def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_
         reads_types: Whether the model reads segments, which tokenizers of many models leave out. A tokenizer that tells
             them to a model that does not would break `model(**tokenizer(text))`.
     """
-    told = copy.deepcopy(tokenizer)
-    has_types = any(kind for texts in (1, 2) for kind in _types(own_template(told, texts)))
-    names = [name for name in told.model_input_names if reads_types or name != _SEGMENTS]
+    adapted = copy.deepcopy(tokenizer)
+    has_types = any(kind for texts in (1, 2) for kind in _list_types(own_template(adapted, texts)))
+    names = [name for name in adapted.model_input_names if reads_types or name != _SEGMENTS]
     if reads_types and has_types and _SEGMENTS not in names:
         names.append(_SEGMENTS)
-    told.model_input_names = told.init_kwargs["model_input_names"] = names
+    adapted.model_input_names = adapted.init_kwargs["model_input_names"] = names
     if longest is not None:
-        told.model_max_length = min(told.model_max_length, longest)
-    return told
+        adapted.model_max_length = min(adapted.model_max_length, longest)
+    return adapted
 
 
-def _types(template: Template) -> list[int]:
+def _list_types(template: Template) -> list[int]:
     return [*template.types, *(kind for special in template.special for _, kind in special)]
 
 
-def _adds_space(tokenizer: PreTrainedTokenizerFast) -> bool:
+def _has_prefix_space(tokenizer: PreTrainedTokenizerFast) -> bool:
     (first, _), *_ = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a")
     return str(first) != "a"
 
 
-def _processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
+def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
     """The post-processor of a layout; that of a byte-level tokenizer leaves the space before a word out of its span."""
-    texts = [_template(tokenizer, template) for template in (layout.single, layout.pair)]
+    texts = [_format_template(tokenizer, template) for template in (layout.single, layout.pair)]
     ids = {token for template in (layout.single, layout.pair) for special in template.special for token, _ in special}
     tokens = [(tokenizer.convert_ids_to_tokens(token), token) for token in sorted(ids)]
-    written = processors.TemplateProcessing(single=texts[0], pair=texts[1], special_tokens=tokens)
+    template_processor = processors.TemplateProcessing(single=texts[0], pair=texts[1], special_tokens=tokens)
     if not is_byte_level(tokenizer):
-        return written
-    return processors.Sequence([processors.ByteLevel(trim_offsets=True), written])
+        return template_processor
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True), template_processor])
 
 
-def _template(tokenizer: PreTrainedTokenizerFast, template: Template) -> list[str]:
+def _format_template(tokenizer: PreTrainedTokenizerFast, template: Template) -> list[str]:
     """A template as the tokenizers library writes it: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
     special = [
         [f"{tokenizer.convert_ids_to_tokens(token)}:{kind}" for token, kind in around] for around in template.special
