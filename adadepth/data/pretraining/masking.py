@@ -1,4 +1,4 @@
-"""Masked-language-model corruption: n-grams of whole words, in the way of ALBERT (Lan et al. 2020, section 3)."""
+"""Masked-language-model corruption: n-grams of whole words, as in ALBERT (Lan et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking must know of a tokenizer.
+    """Tables of a tokenizer for masking.
 
     Attributes:
         pad, cls, sep, mask: ids of the special tokens.
@@ -49,7 +49,7 @@ class Vocabulary:
 
 
 def word_starts(pieces: list[str]) -> np.ndarray:
-    """Tell which pieces begin a word: by the marker of SentencePiece, of byte-level BPE, or the lack of WordPiece's.
+    """Return which pieces begin a word: by the marker of SentencePiece or byte-level BPE, or without WordPiece's.
 
     Punctuation begins a word of its own, as in ALBERT. Without any marker every piece is a word.
     """
@@ -79,7 +79,7 @@ def mask_tokens(
         ids: (S,) int64, with special tokens in place.
         vocabulary: tables of the tokenizer.
         masking: shares and limits.
-        generator: the example's own.
+        generator: random numbers of the example.
 
     Returns:
         Corrupted ids, labels (-100 where not selected), and mask kinds (uint8), each (S,).

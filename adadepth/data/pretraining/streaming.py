@@ -1,4 +1,4 @@
-"""Training examples straight from the corpus: nothing is prepared, nothing is stored."""
+"""Streamed training examples, read from the corpus without preparation or storage."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _DOCUMENTS_AT_ONCE = 64
 
 
 class StreamedExamples(IterableDataset[dict[str, Any]]):
-    """One pass over the training documents an epoch, in their own order but for a shuffle buffer.
+    """One pass an epoch over the training documents, in their own order but for a shuffle buffer.
 
-    Every loader worker of every process takes its own part of the documents and numbers its own examples, so the
-    sequence is the same every time for the same seed, epoch, and number of processes and workers. The files that
-    documents are read from are compared with what they were before and after every epoch.
+    Every loader worker of every process reads its own shard of the documents and numbers its own examples. So the
+    sequence is the same for the same seed, epoch, and number of processes and workers. The source files are compared
+    with their original state before and after every epoch.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         self.vocabulary = vocabulary
         self.dataset = dataset
         self.seed = seed
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # seen by persistent workers
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration.
@@ -101,7 +101,7 @@ def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) ->
 
 
 def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
-    """Return, in memory, as many documents as ``max_evaluation_examples`` full examples need; all when it is None."""
+    """Return documents for ``max_evaluation_examples`` full examples, in memory; all when it is None."""
     limit = dataset.max_evaluation_examples
     missing = float("inf") if limit is None else limit * dataset.sequence_length
     documents = []

@@ -1,7 +1,7 @@
-"""Folders as the published builders of HRM and TRM write them: arrays of numpy, a folder a split.
+"""Puzzle folders of HRM and TRM (NumPy arrays, a folder a split), and puzzle tables.
 
     <split>/dataset.json                    seq_len L, vocab_size V, pad_id and ignore_label_id 0, sets ["all"], ...
-    <split>/all__inputs.npy, __labels.npy   tokens (rows, L); 0 is padding, and as a label nothing that is asked for
+    <split>/all__inputs.npy, __labels.npy   tokens (rows, L); 0 is padding, and as a label it is ignored
     <split>/all__puzzle_indices.npy         first row of every puzzle, and the number of rows, (puzzles + 1,)
     <split>/all__group_indices.npy          first puzzle of every group, and the number of puzzles, (groups + 1,)
     <split>/all__puzzle_identifiers.npy     kind of every puzzle, (puzzles,); identifiers.json names them
@@ -49,25 +49,25 @@ _COLUMNS = ("question_column", "answer_column", "difficulty_column")
 
 
 class PublishedSplit(NamedTuple):
-    """The puzzles of a split, and where they lie."""
+    """The puzzles of a split, and their source."""
 
     label: str
     examples: PuzzleExamples
 
 
 def is_published(path: Any) -> bool:
-    """Whether a folder has splits of this layout, be it a damaged one."""
+    """Return whether a folder has splits of the published layout, damaged ones included."""
     if not isinstance(path, str) or not (folder := as_path("dataset.path", path)).is_dir():
         return False
     return any(any(folder.glob(f"*/{name}")) for name in (_FACTS, "all__*.npy"))
 
 
 def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
-    """The splits that a configuration names; evaluation reads every row of its own.
+    """Return the configured splits of a folder; evaluation reads every row of its splits.
 
     Raises:
-        DataError: A split, a file or a row is absent or damaged, or not what the layout says.
-        ConfigError: Columns are named, which arrays do not have.
+        DataError: A split, a file or a row is missing, damaged or against the layout.
+        ConfigError: The settings name columns, which arrays do not have.
     """
     for field in fields(dataset):
         if field.name in _COLUMNS and (value := getattr(dataset, field.name)) != field.default:
@@ -87,7 +87,7 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
 
 
 def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: bool) -> PuzzleExamples:
-    """All puzzles of a folder; with groups, an example is a group."""
+    """Return all puzzles of a folder; with groups, an example is a group."""
     facts = _read_facts(folder, symbols)
     inputs, labels = (_read_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
     if inputs.shape != labels.shape:
@@ -107,7 +107,7 @@ def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: b
 
 
 def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
-    """What dataset.json says, as it has to be."""
+    """Return the content of dataset.json, after a check of every key."""
     path = folder / _FACTS
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -130,7 +130,7 @@ def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
 
 
 def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
-    """Tokens of the cells, (rows, L) int8."""
+    """Return the tokens of the cells, (rows, L) int8."""
     tokens = _open_array(folder, name, 2)
     if tokens.shape[1] != facts["seq_len"]:
         raise _make_damage_error(
@@ -145,7 +145,7 @@ def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np
 
 
 def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
-    """Where each of some parts begins, and the end of the last, int64."""
+    """Return the offset of each part, and the end of the last, int64."""
     starts = _open_array(folder, name, 1).astype(np.int64)
     if starts[0] != 0 or starts[-1] != count or (np.diff(starts) <= 0).any():
         raise _make_damage_error(folder, name, f"must rise from 0 to {count}")
@@ -153,7 +153,7 @@ def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
 
 
 def _open_array(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """A file of whole numbers, left on disk until it is used: augmented puzzles can be many."""
+    """Map a file of whole numbers; augmented puzzles can be too many for memory."""
     path = _get_array_path(folder, name)
     try:
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
@@ -181,12 +181,12 @@ Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
-    """Puzzles of every split; training puzzles that are an evaluation puzzle under a symmetry are left out.
+    """Load the puzzles of every split, without training puzzles that are an evaluation puzzle under a symmetry.
 
     Raises:
-        DataError: A text has another length than the first, or a character that is no symbol; a folder as the published
-            builders write it is damaged; no training puzzle is left.
-        ConfigError: Puzzles do not have the shape that their symmetries need.
+        DataError: A text has another length than the first or a character that is no symbol, a published folder is
+            damaged, or no training puzzle remains.
+        ConfigError: The puzzles have no shape for their symmetries.
     """
     splits, stores = _open_published(dataset) if is_published(dataset.path) else _read_tables(dataset)
     train, evaluation, _ = split_examples(dataset, splits, stores, PuzzleExamples.chosen)
@@ -229,7 +229,7 @@ def _read_tables(dataset: PuzzleTableConfig) -> Splits:
 
 
 def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples:
-    """All rows of a table; its further columns of whole numbers are attributes of the puzzles."""
+    """Read all rows of a table; its other columns of whole numbers become attributes of the puzzles."""
     lookup = np.zeros(128, dtype=np.int8)
     for number, symbol in enumerate(dataset.symbols, 1):
         lookup[ord(symbol)] = number
@@ -253,7 +253,7 @@ def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples
 def _read_parts(
     table: DataTable, dataset: PuzzleTableConfig, lookup: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-    """Puzzles, answers and the columns of whole numbers, some rows at a time."""
+    """Yield puzzles, answers and the columns of whole numbers, some rows at a time."""
     first, length = 0, None
     for rows in table.batches():
         tokens = []
@@ -272,13 +272,13 @@ def _read_parts(
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is a whole number from 0 on, or the text of one."""
+    """Return whether a cell is a whole number from 0 on, or the text of one."""
     text = str(value)
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:
-    """Texts as tokens, (rows, length) int8."""
+    """Return texts as tokens, (rows, length) int8."""
     for number, text in enumerate(texts, first):
         if not isinstance(text, str) or len(text) != length or not text.isascii():
             raise DataError(f"{where} {number}: must be a text of {length} symbols, as the first is")
@@ -292,9 +292,9 @@ def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str,
 def _prepare_training(
     train: PuzzleExamples, evaluation: Mapping[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
 ) -> PuzzleExamples:
-    """The training puzzles under symmetries, without those that are an evaluation puzzle under one."""
+    """Return the training puzzles, with their symmetry, that are no evaluation puzzle under one."""
     symmetry, alike = _choose_symmetry(dataset, train.puzzles.shape[1])
-    # Rows of one example are the same under symmetries; where none is known, each is compared as it stands.
+    # Rows of one example are the same under symmetries; without a symmetry, each row is compared.
     rows = train.puzzles if symmetry is None else train.puzzles[train.starts[:-1]]
     is_evaluated = np.isin(alike(rows), np.concatenate([alike(examples.puzzles) for examples in evaluation.values()]))
     remaining = train.without(
@@ -307,7 +307,7 @@ def _prepare_training(
 def _choose_symmetry(
     dataset: PuzzleTableConfig, cells: int
 ) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
-    """What is drawn in training, and what tells puzzles apart that are none of each other's under it."""
+    """Return the symmetry of training, and the function whose values are equal for puzzles that are one under it."""
     if dataset.symmetries is Symmetries.none:
         return None, alike_as_they_stand
     size = math.isqrt(cells)

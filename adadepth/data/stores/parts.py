@@ -1,10 +1,9 @@
-"""Arrays of a long text, made in parts by several processes; a preparation that was killed goes on with its parts.
+"""Parallel tokenisation of a long text in parts, which an interrupted run resumes.
 
-A part is a run of texts with at least `PART` characters together, which follows from the text alone. Each is encoded
-by one process and kept in a file of its own beside the folder that is being made, to which the parts are appended in
-their order. So the arrays are the same bytes for any number of processes and of kills, and memory holds a few parts a
-process. A file of a part holds a digest of the texts that it was made of, and a checksum of every array: it is taken up
-again only where both are as they were.
+A part is a run of texts with at least `PART` characters together, so the text alone decides the parts. One process
+encodes a part into a file beside the folder that is being built; the parts are appended to the folder in order. So the
+arrays are the same bytes for any number of processes and interruptions, and memory holds a few parts a process. The
+file of a part holds a digest of its texts and a checksum of every array. It is used again only where both match.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ if TYPE_CHECKING:
     from adadepth.settings.data import TextConfig
 
 PART = 2**21  # characters, a second or two of a tokenizer's time
-_ALONE = 4  # parts that are encoded before it pays to start processes
-_WAITING = 2  # parts that are read ahead, a process
-_IDLE = 5  # seconds
+_ALONE = 4  # parts that this process encodes before it starts others
+_WAITING = 2  # parts that are read ahead for each process
+_IDLE = 5  # seconds before an idle worker ends
 
 Arrays = dict[str, np.ndarray]
 Encode = Callable[[list[str]], Arrays]
 
 
 class Encoding(NamedTuple):
-    """How texts become arrays.
+    """An encoding of texts into arrays.
 
     Attributes:
-        encode: From texts to rows of every array, as `ArrayWriter.append` takes them; other processes get a copy.
-        arrays: Name to type and shape, as `ArrayWriter` takes them.
-        totals: Names of those that say where things begin.
+        encode: Function from texts to rows of every array, as in `ArrayWriter.append`; other processes get a copy.
+        arrays: Name to type and shape, as in `ArrayWriter`.
+        totals: Names of the offset arrays.
     """
 
     encode: Encode
@@ -56,7 +55,7 @@ class Encoding(NamedTuple):
 
 
 def prepare_workers(dataset: TextConfig) -> int:
-    """How many processes prepare a text: those that its settings name, or one for every core of this process."""
+    """Return the number of processes that tokenise: the configured one, or one for each available core."""
     return dataset.prepare_workers or cpu_count()
 
 
@@ -69,16 +68,16 @@ def cached_texts(
     characters: int | None = None,
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return the folder of a text's arrays in the cache, made first where it is not there.
+    """Return the cache folder of a text's arrays; make it where it is missing.
 
     Args:
-        root: Of the cache.
-        name: Of the folder; it says which text it is, and which encoding.
-        texts: Yields the same texts in the same order, each time.
-        encoding: Of a part.
-        workers: Processes that encode.
-        characters: Of all texts, about; None: nobody knows, and how many are done is told in place of the time left.
-        sources: What the texts are read from, see `cached_folder`.
+        root: Cache folder.
+        name: Name of the folder, which identifies the text and its encoding.
+        texts: Function that yields the same texts in the same order on every call.
+        encoding: Encoding of the texts.
+        workers: Number of processes that encode.
+        characters: Approximate number of characters; None: unknown, and progress shows no time left.
+        sources: Sources of the texts, see `cached_folder`.
     """
     parts_folder = root / f"{versioned(name)}.parts"
 
@@ -100,9 +99,9 @@ def encoded_parts(
     """Yield the characters and the rows of every part, in order.
 
     Args:
-        texts: In order.
-        encode: From the texts of a part to its rows.
-        parts_folder: Folder of the parts that were encoded, which may be there from before; made for a long text only.
+        texts: Texts in order.
+        encode: Function from the texts of a part to its rows.
+        parts_folder: Folder of encoded parts, perhaps of an earlier run; created for a long text only.
         workers: Processes that encode; 1: this one.
 
     Raises:
@@ -139,7 +138,7 @@ def encoded_parts(
 
 
 def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Cut texts into parts of at least so many characters; a text is whole, and the last part may be shorter."""
+    """Group whole texts into parts of at least ``characters`` characters; the last part may be shorter."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -157,7 +156,7 @@ def _count_characters(part: list[str]) -> int:
 
 
 class _Part(NamedTuple):
-    """A part that was encoded: its characters, its file, and the digest of its texts."""
+    """An encoded part: its number of characters, its file, and the digest of its texts."""
 
     size: int
     file: Path
@@ -165,7 +164,7 @@ class _Part(NamedTuple):
 
 
 def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
-    """Encode a part into its file, unless the file was made of the same texts and is whole."""
+    """Encode a part into its file, unless the file is whole and of the same texts."""
     texts = digest(part)
     if _read_part(file, texts) is None:
         arrays = _unpickle(payload)(part)
@@ -182,7 +181,7 @@ def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
 
 @lru_cache(maxsize=1)
 def _unpickle(payload: bytes) -> Encode:
-    """What encodes, read once a process: a tokenizer takes a tenth of a second."""
+    """Unpickle the function that encodes, once a process: a tokenizer takes a tenth of a second."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
     encode: Encode = pickle.loads(payload)
     return encode
@@ -192,7 +191,7 @@ _TEXTS = "digest of texts"
 
 
 def _read_part(file: Path, texts: str) -> Arrays | None:
-    """Return the arrays of a file; None where it is missing, damaged, or was made of other texts."""
+    """Return the arrays of a file; None where it is missing, damaged or of other texts."""
     try:
         with np.load(file) as stored:  # an archive has a checksum of each array, which is compared
             arrays = dict(stored)

@@ -1,6 +1,6 @@
 """Tokenised questions with their contexts and answers, as flat arrays.
 
-Nothing here depends on how contexts are cut: windows of any length and stride are made from the same files.
+The arrays do not depend on windows: windows of any length and stride are cut from the same files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from adadepth.settings import QuestionConfig
 
 _LONGEST_CONTEXT = 1_000_000  # characters; the tokenizer's time grows faster than they do
-NO_ANSWER = -1  # first and last token of a question that has no answer; IGNORE where no token holds the answer's text
+NO_ANSWER = -1  # first and last token of a question without an answer; IGNORE: no token holds the answer's text
 
 
 class Question(NamedTuple):
@@ -37,15 +37,15 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionStore(StoredArrays):
-    """Token ids of questions and contexts, and where in their texts the tokens and the answers are.
+    """Token ids of questions and contexts, with the character spans of tokens and answers.
 
     Attributes:
         tokens: Ids without special tokens, row by row the question's and the context's, (tokens,) uint16 or uint32.
-        offsets: Where each of these begins in ``tokens``, then their number, (2 · rows + 1,) int64.
+        offsets: Offset of each of these in ``tokens``, then their number, (2 · rows + 1,) int64.
         spans: First character of each context token and the one after its last, (context tokens, 2) int32.
         answers: First and last context token of the first answer, `NO_ANSWER` or `IGNORE`, (rows, 2) int64.
         records: The rows' `Question` as JSON, (bytes,) uint8.
-        record_offsets: Where each row begins in ``records``, then their size, (rows + 1,) int64.
+        record_offsets: Offset of each row in ``records``, then their size, (rows + 1,) int64.
     """
 
     tokens: np.ndarray
@@ -69,7 +69,7 @@ class QuestionStore(StoredArrays):
         return lengths
 
     def context_starts(self) -> np.ndarray:
-        """Return where the tokens of each context begin in ``spans``, (rows,) int64."""
+        """Return the offset of each context's tokens in ``spans``, (rows,) int64."""
         lengths = self.lengths()[:, 1]
         starts: np.ndarray = lengths.cumsum() - lengths
         return starts
@@ -83,11 +83,11 @@ class QuestionStore(StoredArrays):
 def write_questions(
     folder: Path, table: DataTable, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Tokenise a table's questions and contexts into files in ``folder``, which is there and empty.
+    """Tokenise a table's questions and contexts into files in ``folder``, which exists and is empty.
 
     Raises:
-        DataError: A text is not text, an answer is not in its context, or there is none though all questions should
-            have one; the message names the row.
+        DataError: A text is not text, an answer is not in its context, or a required answer is missing; the message
+        names the row.
     """
     seen_ids: set[str] = set()
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
@@ -108,11 +108,11 @@ def write_questions(
 
 
 def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
-    """Return the first and the last token that share a character with an answer, or `IGNORE` where none does.
+    """Return the first and the last token that share a character with an answer, or `IGNORE` if none does.
 
     Args:
         spans: First character of each token and the one after its last, (tokens, 2), in the order of the text.
-        start: Where the answer begins in the context, in characters.
+        start: First character of the answer in the context.
         text: The answer.
     """
     touching = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)))
@@ -120,14 +120,14 @@ def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
 
 
 def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tuple[str, Question, Sequence[int]]]:
-    """Yield the question of each row, the texts that go with it, and where in its context each answer begins.
+    """Yield the question of each row, its texts, and the first characters of its answers in the context.
 
-    A missing text is an empty one.
+    A missing text is read as an empty one.
 
     Args:
         batch: Some rows of a table.
-        dataset: Names the columns.
-        first: The number of their first row in the table.
+        dataset: Settings of the columns.
+        first: Number of their first row in the table.
     """
     columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_PLACES]
     ids = batch[dataset.id_column] if dataset.id_column else None
@@ -157,7 +157,7 @@ def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tupl
 
 
 def _read_answers(value: Any, where: str) -> tuple[list[str], list[int]]:
-    """Return the texts of a row's answers, and where they begin."""
+    """Return the texts of a row's answers, and their first characters."""
     answers = value if isinstance(value, dict) else {}
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list):

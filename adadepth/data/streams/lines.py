@@ -33,11 +33,11 @@ class LineText:
     """A text that can be read again and again, line by line, with every line once and in order.
 
     Attributes:
-        rows: yields what the source consists of: lines of plain text, rows of a table, or documents.
-        key: identifies the text.
+        rows: Function that yields the rows of the source: lines of plain text, rows of a table, or documents.
+        key: Function that identifies the text.
         are_documents: Whether the rows are documents, and not lines.
-        characters: Of all lines, about; None: not known before they are read.
-        sources: The files that the rows are read from.
+        characters: Approximate number of characters; None: unknown before the text is read.
+        sources: Files of the rows.
     """
 
     rows: Callable[[], Iterator[str]]
@@ -47,12 +47,12 @@ class LineText:
     sources: Sequence[CheckedSource] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
-        """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
+        """Yield the lines of all rows or of the first ones, without line ends; blank lines count."""
         for row in islice(self.rows(), rows):
             yield from _split_lines(row)
 
     def beginnings(self, separator: str) -> Iterator[bool]:
-        """Whether a document begins with a line, of each of them; `auto` leaves rows that are documents whole."""
+        """Yield for each line whether it begins a document; `auto` leaves rows that are documents whole."""
         if separator == "auto" and self.are_documents:
             return (number == 0 for row in self.rows() for number, _ in enumerate(_split_lines(row)))
         return (begins for _, begins in marked_lines(self.lines(), separator))
@@ -63,14 +63,14 @@ def _split_lines(row: str) -> Iterator[str]:
 
 
 def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
-    """Return the texts ``train``, ``evaluation`` and, where there is one, ``test``.
+    """Return the texts ``train``, ``evaluation`` and, if there is one, ``test``.
 
-    Where neither the configuration nor the names of files in a folder say which text is held out, the last
-    ``evaluation_fraction`` of the rows is; of the embedded corpus, the documents that `Split` chooses. Nothing is read
-    yet, but missing files fail here.
+    Where neither the configuration nor the names of files name a held-out text, the last ``evaluation_fraction`` of the
+    rows is held out; of the embedded corpus, the documents that `Split` chooses. Nothing is read yet, but missing files
+    fail here.
 
     Raises:
-        DataError: A file is missing, or the text has not two rows to hold one out.
+        DataError: A file is missing, or the text has fewer than two rows.
     """
     if dataset.source == "embedded":
         split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=dataset.evaluation_fraction))

@@ -1,4 +1,4 @@
-"""From a configuration to the streams of a language-modelling run."""
+"""Loading of the streams of a language-modelling run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageData:
-    """Everything a language-modelling run reads.
+    """The data of a language-modelling run.
 
     Attributes:
-        train: ``train[(epoch, index)]`` is a micro-batch of this process.
-        evaluation: ``evaluation[index]``, in order.
-        test: ``test[index]``, in order, of a text that selects nothing, where there is one.
-        tokenizer: To be saved with the model.
-        summary: What was read, for logs and reports.
+        train: Micro-batches of this process, ``train[(epoch, index)]``.
+        evaluation: Micro-batches of evaluation in order, ``evaluation[index]``.
+        test: Micro-batches of a text that selects nothing, if there is one.
+        tokenizer: Tokenizer to save with the model.
+        summary: Description of the data, for logs and reports.
     """
 
     train: StreamBatches
@@ -41,7 +41,7 @@ class LanguageData:
     summary: dict[str, Any]
 
     def word_counts(self) -> np.ndarray:
-        """How often each id occurs in the whole training text, (V,) int64."""
+        """Return the number of occurrences of each id in the training text, (V,) int64."""
         return next(iter(self.train.streams.values())).store.word_counts(len(self.tokenizer))
 
 
@@ -56,22 +56,22 @@ def load_language_data(
     processes: int = 1,
     two_phase: TwoPhase | None = None,
 ) -> LanguageData:
-    """Read and tokenise a text and lay it out as streams, or take from the cache what was done before.
+    """Read and tokenise a text and lay it out as streams, or load it from the cache.
 
-    Safe to call from several processes at once; one of them does the work.
+    Several processes may call this at once; one of them does the work.
 
     Args:
-        dataset: Which text, and how long a segment is.
-        tokenizer: An existing one, or how to train one on the training text.
+        dataset: Settings of the text and the length of a segment.
+        tokenizer: Settings of a tokenizer, existing or to be trained on the training text.
         train_rows: Rows of a process and micro-batch.
         slots: Micro-batches of an update.
         evaluation_rows: Rows of a process in evaluation.
         process: Number of this process.
-        processes: How many there are.
-        two_phase: Where the architecture is searched on tokens of its own.
+        processes: World size.
+        two_phase: Settings of an architecture search on separate tokens.
 
     Raises:
-        DataError: Something the text or the tokenizer lacks, in one line; a text shorter than one batch of streams.
+        DataError: The text or the tokenizer lacks something, or the text is shorter than a batch of streams; one line.
     """
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
@@ -101,14 +101,14 @@ def _digest_text(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: St
 
 
 def text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
-    """Return the configured tokenizer; one to be made sees the training text."""
+    """Return the configured tokenizer, or one trained on the training text."""
     return stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
 
 
 def line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
-    """Return the tokens of a text of that name, tokenised once."""
+    """Return the tokens of a text, from the cache where it holds them."""
     encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
     return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
@@ -162,7 +162,7 @@ def _check_length(dataset: StreamConfig, text: str, stream: TokenStream, setting
 
 
 def _describe(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
-    """Return the counts of a whole text, and how much of it is read, in how many rows and steps."""
+    """Return the counts of a whole text, and the tokens, rows and steps that are read."""
     counts = store.counts()
     return {
         **counts,

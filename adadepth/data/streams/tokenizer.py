@@ -29,9 +29,9 @@ def stream_tokenizer(
     lines: Callable[[], Iterable[str]],
     sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer that ``config.path`` names, or one made from ``lines`` and cached under ``root``.
+    """Return the tokenizer of ``config.path``, or one trained on ``lines`` and cached under ``root``.
 
-    Ids of a made one fall with frequency, as far as its kind allows:
+    Ids of a trained one fall with frequency, as far as its kind allows:
 
     * ``unigram``: SentencePiece's, from the counts of the words; a unit with white space before it begins with ▁;
     * ``word``: the words between white space, in which a literal ``<unk>`` is the unknown token;
@@ -40,14 +40,14 @@ def stream_tokenizer(
     In the first and the last, a literal ``<unk>`` is text like any other.
 
     Args:
-        config: Which of them, and the size of the vocabulary, special tokens included.
+        config: Settings: path or kind, and the size of the vocabulary, special tokens included.
         root: Cache folder.
-        text_key: What identifies the text; asked only where the tokenizer is made, as are the lines.
-        lines: The training text.
-        sources: What the text is read from, see `cached_folder`.
+        text_key: Function that identifies the text; called only to train a tokenizer, like ``lines``.
+        lines: Function that yields the training text.
+        sources: Sources of the text, see `cached_folder`.
 
     Raises:
-        DataError: An existing tokenizer is missing or has no end-of-sequence token; there is no text to train on.
+        DataError: The tokenizer is missing or has no end-of-sequence token, or the training text is empty.
     """
     if config.path is not None:
         return load_tokenizer(config.path, ("eos_token",))
@@ -66,8 +66,8 @@ def stream_tokenizer(
 def _train_unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
     """Train on the distinct words and their counts.
 
-    So did SentencePiece when PAR-Transformer-XL's vocabulary was made (2021). Its pieces are then substrings that
-    several words share; a word that no other word contains is none, however frequent.
+    This follows the SentencePiece of 2021, which made the vocabulary of PAR-Transformer-XL. Pieces are substrings that
+    several words share; a word that no other word contains is no piece, however frequent.
     """
     assert config.vocab_size is not None, "checked with the configuration"
     normalizer = normalizers.Sequence([normalizers.NFKC(), *_build_lowercase(config)])
@@ -95,7 +95,7 @@ def _train_words(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) ->
 
 
 def _build_bytes(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # that stand for the bytes
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # one for each byte
     vocabulary = {token: number for number, token in enumerate([*_SPECIAL, *characters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.normalizer = normalizers.Sequence(_build_lowercase(config))
