@@ -1,4 +1,4 @@
-"""CSV and TSV: files with a header line."""
+"""CSV and TSV files with a header line."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from adadepth.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _ROWS_AT_ONCE = 1000
-_LONGEST_CELL = 2**27  # characters; without a limit a quote that nothing closes would take all memory
+_LONGEST_CELL = 2**27  # characters; without a limit an unclosed quote would take all memory
 _CELL_SHOWN = 40  # characters of a cell in a message
 
 
 def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
-    """Return what parts the columns of a CSV: a comma, or where that is the decimal mark what spreadsheets write.
+    """Return the delimiter of a CSV file: a comma, or the semicolon or tab of some spreadsheets.
 
     Args:
-        file: Its first line is a header.
-        key: Setting that names it, for messages.
+        file: File with a header in its first line.
+        key: Setting that names the file, for messages.
     """
     unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
     return max(",;\t", key=unquoted.count)
 
 
 def delimited_table(file: Path, key: str) -> DataTable:
-    """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks.
+    """Open a file with a header line: CSV with quoted fields; TSV without, because GLUE's have single quote marks.
 
     Raises:
-        DataError: Now or while it is read; the message names the file, and of a row that is not right its line.
+        DataError: The file is not readable, now or later; the message names the file, and the line of a bad row.
     """
     label, sources = f"{key}={file}", open_sources(key, [file])
     delimiter = csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
@@ -56,11 +56,11 @@ def delimited_table(file: Path, key: str) -> DataTable:
 
 
 def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row that is no blank line with the number of its first line, from 1 on.
+    """Yield every row that is not blank, with the number of its first line from 1 on.
 
-    Quotes are read as RFC 4180 has them: a quoted field may hold line ends, and nothing but a separator follows it.
+    Quotes follow RFC 4180: a quoted field may hold line ends, and only a separator may follow it.
     """
-    row_lines: list[str] = []  # the lines of the row that is read
+    row_lines: list[str] = []  # lines of the current row
 
     def lines() -> Iterator[str]:
         for line in text_lines(key, file, with_ends=True):
@@ -84,7 +84,7 @@ def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list
 
 
 def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
-    """Return what is wrong with a row, whose lines these are: mostly a quote, whose field is named with its line."""
+    """Return the error of a row of these lines; an unclosed quote is named with its field and line."""
     text, position = "".join(lines), 0
     mark = re.escape(delimiter)
     field = re.compile(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]+|"")*+(?P<end>"(?=[{mark}\r\n]|$)|)')

@@ -1,4 +1,4 @@
-"""Rows of JSON: an object a line, or one list of objects."""
+"""Rows of JSON files: an object a line, or one list of objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, cast
 from adadepth.data.text.local_files import text_lines
 from adadepth.errors import DataError
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as a JSON escape
 _NEEDED = "an object a line, or one list of objects, is needed"
 
 
 class JsonRow(NamedTuple):
-    """An object of JSON, and the number of its line from 1 on, or of its place in a list from 0 on."""
+    """A JSON object, and the number of its line from 1 on or its index in a list from 0 on."""
 
     unit: str
     number: int
@@ -24,14 +24,14 @@ class JsonRow(NamedTuple):
 
 
 def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
-    """Yield the rows of a file of JSON, which may be packed with gzip; every value stays what JSON says it is.
+    """Yield the rows of a JSON file, which may be packed with gzip; values keep their JSON types.
 
     Args:
         key: Setting that names the file, for messages.
-        file: UTF-8.
+        file: File in UTF-8.
 
     Raises:
-        DataError: It is not JSON, or a row is no object; the message names its line.
+        DataError: The file is not JSON, or a row is no object; the message names its line.
     """
     if _is_list(key, file):
         for number, cells in enumerate(_read_list(key, file)):

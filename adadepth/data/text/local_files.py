@@ -1,4 +1,4 @@
-"""Local corpora: finding the files, reading UTF-8 text, and cutting it into documents."""
+"""Local files: finding them, UTF-8 lines, documents, and the words of CoNLL files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES, ARROW_SUFFIXES = (".parquet",), (".arrow",)
 TABLE_SUFFIXES = PARQUET_SUFFIXES + JSON_SUFFIXES + ARROW_SUFFIXES
 _SUFFIXES = TEXT_SUFFIXES + TABLE_SUFFIXES
-_ABOUT_ARROW = ("dataset_info.json", "state.json")  # what `save_to_disk` writes beside the shards
-_HELD_OUT = ("validation", "valid", "dev")  # one split by three names
-_MOST_TIMES, _PART = 100, 2**20  # a packed file opens to no more times its size, and some parts of so many bytes
+_ABOUT_ARROW = ("dataset_info.json", "state.json")  # metadata that `save_to_disk` writes beside the shards
+_HELD_OUT = ("validation", "valid", "dev")  # names of the same split
+_MOST_TIMES, _PART = 100, 2**20  # largest expansion of a packed file, and bytes read at a time
 _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
 
 def as_path(key: str, value: Any) -> Path:
-    """Return the path that a setting names, whether there is something or not.
+    """Return the path that a setting names, existing or not.
 
     Raises:
-        DataError: It is no text, or nothing that the system takes for a path, e.g. too long.
+        DataError: The value is no text, or no valid path, e.g. too long.
     """
     if not isinstance(value, str | os.PathLike):
         raise DataError(f"{key}={value}: must be the name of a file or folder, not {type(value).__name__}")
@@ -55,10 +55,10 @@ def as_path(key: str, value: Any) -> Path:
 
 
 def find_files(key: str, path: Any) -> list[Path]:
-    """Return the files meant by a path, a folder (searched recursively), a glob, or a list of these.
+    """Return the files of a path, a folder (searched recursively), a glob, or a list of these.
 
     Raises:
-        DataError: something does not exist, is empty, or a folder has no file of a known format; ``key`` names it.
+        DataError: a path does not exist or is empty, or a folder has no file of a known format; ``key`` names it.
     """
     if isinstance(path, list | tuple):
         return [file for entry in path for file in find_files(key, entry)]
@@ -85,7 +85,7 @@ def find_files(key: str, path: Any) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    """Whether a file of a folder is of a known kind, and not about the Arrow files beside it."""
+    """Return whether a file is of a known kind, and not metadata of Arrow files beside it."""
     if file.name in _ABOUT_ARROW and any(file.parent.glob("*.arrow")):
         return False
     return file.name.endswith(_SUFFIXES)
@@ -99,10 +99,11 @@ class Files(NamedTuple):
 
 
 def files_by_use(dataset: TextConfig) -> dict[str, Files]:
-    """Return the local files of a text for ``train``, and those for ``evaluation`` and ``test`` where there are any.
+    """Return the local files of a text for ``train`` and, where there are any, for ``evaluation`` and ``test``.
 
-    These are what ``evaluation_path`` and ``test_path`` name, or else are told apart in a folder whose every file is
-    called after a split, as WikiText's are: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
+    They are named by ``evaluation_path`` and ``test_path``, or by file names in a folder in which every file is named
+    after
+    a split, as in WikiText: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
 
     Raises:
         DataError: As `find_files`.
@@ -122,11 +123,11 @@ def files_by_use(dataset: TextConfig) -> dict[str, Files]:
 
 
 def split_names(split: str) -> tuple[str, ...]:
-    """Return what a split is called in names of files, in mappings and on the hub, its own name first."""
+    """Return the names of a split in file names, in mappings and on the hub, its own name first."""
     return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
 
 
-# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
+# Use of a file by a part of its name: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
 _USES = {"train": "train", "test": "test", **dict.fromkeys(split_names("validation"), "evaluation")}
 
 
@@ -142,21 +143,21 @@ def _group_by_split(path: Any, files: list[Path]) -> dict[str, list[Path]]:
 
 
 def characters_of(files: Iterable[Path]) -> int | None:
-    """Return about how many characters files of text hold, by their sizes; None: some are compressed or columns."""
+    """Return the approximate number of characters of text files; None: some are compressed or columnar."""
     files = list(files)
     is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES, *ARROW_SUFFIXES)) for file in files)
     return sum(file.stat().st_size for file in files) if is_plain else None
 
 
 def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, which may be packed with gzip; a byte-order mark at its beginning is dropped.
+    r"""Yield the lines of a UTF-8 file, which may be packed with gzip, without a byte-order mark.
 
     Lines end at ``\n``, ``\r\n`` and ``\r``, and at no other character.
 
     Args:
-        key: The setting that names the file, for messages.
-        file: It is read as it comes.
-        with_ends: Whether lines keep their ends, as they are in the file.
+        key: Setting that names the file, for messages.
+        file: File, read while it is iterated.
+        with_ends: Whether lines keep their line ends.
 
     Raises:
         DataError: The file cannot be read, or a byte is not UTF-8; the message names the file and the byte's offset.
@@ -172,7 +173,7 @@ def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str
 
 
 def _find_wrong_byte(file: Path) -> str:
-    """Say where the first byte of a file is that is not UTF-8."""
+    """Return a description of the first byte of a file that is not UTF-8."""
     offset = 0
     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
         for raw in stream:
@@ -194,7 +195,7 @@ def _open_text(file: Path, newline: str | None) -> IO[str]:
 
 @cache
 def _check_packed(file: Path, size: int, modified: int) -> None:
-    """Refuse a file that opens to far more than text does, of which a third or a tenth remains; looked at once."""
+    """Refuse a packed file that expands far more than text does; checked once a file."""
     opened = 0
     with file.open("rb") as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(_PART):
@@ -206,7 +207,7 @@ def _check_packed(file: Path, size: int, modified: int) -> None:
 def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
     """Cut lines into documents at ``separator``: ``blank_line``, ``line``, ``heading``, ``file`` or ``auto``.
 
-    ``auto`` means ``heading`` when the first line with text is a WikiText title, else ``blank_line``.
+    ``auto`` means ``heading`` if the first line with text is a WikiText title, else ``blank_line``.
     """
     document: list[str] = []
     for line, begins in marked_lines(lines, separator):
@@ -220,7 +221,7 @@ def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
 
 
 def marked_lines(lines: Iterable[str], separator: str) -> Iterator[tuple[str, bool]]:
-    """Yield every line, and whether a document begins with it; for the separators see `text_documents`."""
+    """Yield every line, and whether it begins a document; for the separators see `text_documents`."""
     if separator == "auto":
         lines, separator = _guess_separator(iter(lines))
     blank_before = True
@@ -252,19 +253,19 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 
 
 class Row(NamedTuple):
-    """A line of a sentence: where it stands, for messages, and its fields, of which the first is the id."""
+    """A line of a sentence: its location, for messages, and its fields, of which the first is the id."""
 
     place: str
     fields: list[str]
 
 
 def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
-    """Yield the words of each sentence of a file, which the setting ``key`` names.
+    """Yield the words of each sentence of a CoNLL-U file, which the setting ``key`` names.
 
-    Contractions (3-4) and words that are not written (3.1) are left out.
+    Contractions (3-4) and unwritten words (3.1) are left out.
 
     Raises:
-        DataError: A line has not ten fields, or its id is not the next one of its sentence.
+        DataError: A line does not have ten fields, or its id is not the next one of its sentence.
     """
     for rows in _read_blocks(file, key):
         _check_ids(rows)
@@ -292,7 +293,7 @@ def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
 
 def _check_ids(rows: list[Row]) -> None:
     """Refuse a sentence whose ids do not run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n."""
-    word = unwritten = contracted = 0  # the last of each: the last word, unwritten one after it, word of a contraction
+    word = unwritten = contracted = 0  # last word, last unwritten word after it, and last word of a contraction
     for location, (word_id, *_) in rows:
         if word_id == str(word + 1):
             word, unwritten = word + 1, 0
@@ -308,7 +309,7 @@ def _check_ids(rows: list[Row]) -> None:
 
 
 def _parse_contraction(word_id: str, first: int) -> int:
-    """The last word of a contraction that begins with word `first`; 0 where an id is none."""
+    """Return the last word of a contraction that begins with word `first`; 0 if the id is no contraction."""
     begin, _, end = word_id.partition("-")
     is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
     return int(end) if is_one and int(end) >= first else 0
@@ -319,15 +320,15 @@ COLUMN_TEXT = {
     ".conllu": {"tokens": 1, "lemmas": 2, "upos": 3, "xpos": 4, "feats": 5, "head": 6, "deprel": 7},
     ".conll": {"tokens": 0, "ner_tags": -1},
 }
-PLACES = "places"  # beside the columns: where each word stands, for messages
-_DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
+PLACES = "places"  # additional column with the location of each word, for messages
+_DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 _COMMENT = re.compile(r" *#[^ \t]* +[^ \t]+ +=(?:[ \t]|$)")  # `# sent_id = 1`
-_COLUMN_FORMAT = "2"  # raise it when the same bytes become other words
+_COLUMN_FORMAT = "2"  # raise it when the same bytes give other words
 _SENTENCES_AT_ONCE = 1000
 
 
 def column_table(file: Path, key: str = "dataset.path") -> DataTable:
-    """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
+    """Open a CoNLL file as a table with a sentence a row, each column a list of values; ``key`` names the file."""
     columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
     if file.suffix == ".conll" and _detect_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
@@ -345,12 +346,12 @@ def column_table(file: Path, key: str = "dataset.path") -> DataTable:
 
 
 class _ColumnFormat(NamedTuple):
-    """How the lines of a file like those of CoNLL-2003 are cut.
+    """The column format of a file like those of CoNLL-2003.
 
     Attributes:
-        separator: A tab where the first word has one; then tabs alone separate. None: runs of blanks.
-        width: Fields of a word.
-        first: Number of the line that says so.
+        separator: A tab if the first word has one; then only tabs separate. None: runs of blanks.
+        width: Number of fields of a word.
+        first: Number of the line that shows the format.
     """
 
     separator: str | None
@@ -358,7 +359,7 @@ class _ColumnFormat(NamedTuple):
     first: int
 
     def split(self, line: str) -> list[str]:
-        """Return the fields of a line, none of a blank one. Empty ones at its end are left out."""
+        """Return the fields of a line without empty ones at its end; none for a blank line."""
         if self.separator is None:
             return [field for field in line.split(_BLANK) if field]
         fields = line.split(self.separator)
@@ -390,7 +391,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_word(word: Row, form: _ColumnFormat) -> None:
-    """Refuse a line that has not the fields of the first word."""
+    """Refuse a line without the fields of the first word."""
     location, fields = word
     if len(fields) == 1 < form.width:
         raise DataError(f"{location} is a word without a tag: {fields[0]}")
@@ -402,7 +403,7 @@ def _check_word(word: Row, form: _ColumnFormat) -> None:
 
 
 def _detect_format(file: Path, key: str) -> _ColumnFormat:
-    """Return how the first line is cut that is surely a word."""
+    """Return the format of the first line that is certainly a word."""
     for number, line in enumerate(text_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
@@ -412,12 +413,12 @@ def _detect_format(file: Path, key: str) -> _ColumnFormat:
 
 
 def _is_document_start(line: str) -> bool:
-    """Whether a line stands between documents; blanks separate its fields in files with tabs, too."""
+    """Return whether a line separates documents; blanks separate its fields in files with tabs, too."""
     return re.split(r"[ \t]", line, maxsplit=1)[0] == _DOCUMENT
 
 
 def _is_comment(line: str, form: _ColumnFormat) -> bool:
-    """Whether a line says something of a sentence, as `# sent_id = 1`; a word may begin with the same mark."""
+    """Return whether a line is a comment, as `# sent_id = 1`; a word may begin with the same mark."""
     if line.lstrip(_BLANK)[:1] != "#":
         return False
     return len(form.split(line)) != form.width or bool(_COMMENT.match(line))

@@ -20,11 +20,11 @@ from adadepth.errors import DataError
 from adadepth.system.places import first_line
 
 _ROWS_AT_ONCE = 1000
-_SPLITS, _STATE = "dataset_dict.json", "state.json"  # of `save_to_disk`: of a folder of splits, and of each of them
+_SPLITS, _STATE = "dataset_dict.json", "state.json"  # marks of `save_to_disk`: a folder of splits, and one split
 
 
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
-    """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
+    """Yield the text of every row of a jsonl, parquet or arrow file, in parts and without copies."""
     table = file_table(key, file)
     require_columns(table, "text_column", [column])
     if file.name.endswith(JSON_SUFFIXES):
@@ -34,11 +34,11 @@ def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
 
 
 def file_table(key: str, file: Path) -> DataTable:
-    """Return a jsonl, parquet or arrow file as a table, which is read a part at a time.
+    """Open a jsonl, parquet or arrow file as a table that is read in parts.
 
     Args:
         key: Setting that names the file, for messages.
-        file: Its ending says what it is.
+        file: File, whose ending is its format.
 
     Raises:
         DataError: Now or while it is read: it is not readable; one line.
@@ -87,7 +87,7 @@ def _read_schema(file: Path) -> Any:
 
 
 def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
-    """Yield the rows of a parquet or arrow file with some of its columns, some rows at a time."""
+    """Yield batches of a parquet or arrow file with some of its columns."""
     from pyarrow import parquet
 
     if file.name.endswith(ARROW_SUFFIXES):
@@ -98,7 +98,7 @@ def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
 
 
 def _map_arrow(file: Path) -> Any:
-    """Map a file of Arrow's streaming format, which ``datasets`` writes, or of its file format; nothing is copied."""
+    """Map an Arrow file, in the streaming format of ``datasets`` or in the file format, without copies."""
     import pyarrow
 
     source = pyarrow.memory_map(str(file))
@@ -118,7 +118,7 @@ def _read_classes(schema: Any) -> dict[str, list[str]]:
 
 @contextmanager
 def _wrap_read_errors(key: str, path: Path) -> Iterator[None]:
-    """Turn what a library says about a damaged file or folder into one line."""
+    """Report a library's error about a damaged file or folder in one line."""
     try:
         yield
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
@@ -139,19 +139,19 @@ def _name_kind(path: Path) -> str:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether a folder is one that `save_to_disk` wrote, of a table."""
+    """Return whether `save_to_disk` wrote a folder as one table."""
     return (folder / _STATE).is_file()
 
 
 def saved_splits(folder: Path) -> dict[str, Path]:
-    """Return the folder of each split of what `save_to_disk` wrote; none: it did not write this one."""
+    """Return the folder of each split that `save_to_disk` wrote; empty for any other folder."""
     if not (folder / _SPLITS).is_file():
         return {}
     return {entry.name: entry for entry in sorted(folder.iterdir()) if is_saved(entry)}
 
 
 def saved_table(key: str, folder: Path) -> DataTable:
-    """Return a table that `save_to_disk` wrote, as the library reads it.
+    """Open a table that `save_to_disk` wrote.
 
     Raises:
         DataError: Now or while it is read: it is not readable; one line.

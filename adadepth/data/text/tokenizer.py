@@ -1,4 +1,4 @@
-"""Tokenizers: any fast one of the hub or a folder, or a unigram model trained on the corpus."""
+"""Tokenizers: loading any fast one, training a unigram model, encoding, and adapting to a layout and a model."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ SPECIAL_TOKENS = {
 }
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
-# How the tokenizers are called where ids alone are wanted, without special tokens.
+# Options of a call for ids alone, without special tokens.
 _ALONE = {"return_attention_mask": False, "return_token_type_ids": False}
 PLAIN_IDS: dict[str, Any] = {"add_special_tokens": False, "truncation": False, "verbose": False, **_ALONE}
-_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # that hold pieces, of tokenizers of any age
-_NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
-_LONGEST_PART = 10_000  # characters; a cut may part a piece in two, of which there are thousands
-_LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # none, and not a word unless it fails
-_TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
+_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # with the pieces of tokenizers of any age
+_NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text never becomes one
+_LONGEST_PART = 10_000  # characters; a cut may split one piece of thousands
+_LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # no limit, and a log of errors only
+_TRAINING_THREADS = 16  # fixed, because sums over another number of threads round differently
 
 
 def needed_tokens(cls_tokens: int) -> tuple[str, ...]:
-    """Return the special tokens without which labelled data cannot be read by a model of so many [CLS]."""
+    """Return the special tokens that labelled data need for a model with this number of [CLS]."""
     return ("pad_token", "cls_token", "sep_token") if cls_tokens else ("pad_token",)
 
 
 def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``, which must have the ``needed`` tokens.
+    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``, after a check of the ``needed`` tokens.
 
     Raises:
-        CheckpointError: there is no such package.
-        DataError: it does not exist, the hub cannot be reached, it is not a fast tokenizer, or it lacks a token.
+        CheckpointError: the package does not exist.
+        DataError: the tokenizer does not exist or is not fast, the hub cannot be reached, or a token is missing.
     """
     tokenizer: PreTrainedTokenizerFast = _load(resolve_place("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where it finds no pieces
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one where it finds no pieces
         raise DataError(f"tokenizer.path={path}: it has {len(tokenizer)} special tokens and no other piece")
     missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
@@ -92,14 +92,14 @@ def _load(path: str) -> Any:
             )
         attempts: list[dict[str, Any]] = [{"local_files_only": True}]
     else:
-        attempts = [{"local_files_only": True}, {}]  # what was downloaded before needs no network
+        attempts = [{"local_files_only": True}, {}]  # earlier downloads need no network
     for number, options in enumerate(attempts):
         if not options:
             require_hub(f"tokenizer.path={path}", alternative, UnreachableError)
         try:
             source = str(folder) if folder.exists() else path
             return load_trusted(source, partial(_load_pretrained, source, options))
-        except Exception as error:  # of a damaged file, the library raises what has no class of its own
+        except Exception as error:  # the library has no class for the errors of a damaged file
             if number == len(attempts) - 1:
                 reason = first_line(error)
                 kind = DataError if folder.exists() else UnreachableError
@@ -112,9 +112,9 @@ def _load_pretrained(source: str, options: dict[str, Any], trust_remote_code: bo
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:
-    """Train ALBERT's kind of vocabulary: a SentencePiece unigram model of at most ``vocab_size`` pieces.
+    """Train a vocabulary as ALBERT does: a SentencePiece unigram model of at most ``vocab_size`` pieces.
 
-    Text with fewer distinct pieces gives a smaller vocabulary, which is logged.
+    Text with fewer distinct pieces gives a smaller vocabulary, and a warning.
 
     Args:
         texts: sentences.
@@ -135,7 +135,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
 
 
 def short_parts(text: str) -> Iterator[str]:
-    """Cut what is far longer than any sentence: the trainer's time grows with the square of the length."""
+    """Cut text far longer than any sentence: the trainer's time grows with the square of the length."""
     return (text[first : first + _LONGEST_PART] for first in range(0, len(text), _LONGEST_PART))
 
 
@@ -156,17 +156,17 @@ def train_unigram(
     symbols: Sequence[str] = (),
     **options: Any,
 ) -> Tokenizer:
-    """Train a SentencePiece unigram model; ids are those of the special tokens, the symbols, then by falling score.
+    """Train a SentencePiece unigram model; ids follow special tokens, symbols, then falling score.
 
-    The SentencePiece library trains, because its result is the same every time; that of ``tokenizers`` is not.
+    The SentencePiece library trains, because its result is reproducible; that of ``tokenizers`` is not.
 
     Args:
-        sentences: normalised.
+        sentences: normalised text.
         vocab_size: most pieces, special tokens and symbols included.
-        special_tokens: position is id; the second one is unknown text. Their names are text to the trainer.
-        normalizer: of the tokenizer, and of the symbols.
+        special_tokens: in the order of their ids; the second is unknown text. The trainer treats their names as text.
+        normalizer: normalizer of the tokenizer and the symbols.
         symbols: what is always a piece of its own.
-        options: more of SentencePiece's own.
+        options: additional options of SentencePiece.
 
     Raises:
         DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
@@ -178,12 +178,12 @@ def train_unigram(
     def relay_sentences() -> Iterator[str]:
         try:
             yield from sentences
-        except DataError as error:  # the trainer would bury it
+        except DataError as error:  # the trainer would hide it
             unreadable.append(error)
             raise
 
     symbols = [normalizer.normalize_str(symbol) for symbol in symbols]
-    hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text: spaces are ▁ in there
+    hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text, which has ▁ for spaces
     proto = io.BytesIO()
     ids: dict[str, Any] = {
         "unk_id": 0,
@@ -213,13 +213,13 @@ def train_unigram(
 
 
 def _run_interruptible(work: Callable[[], object]) -> None:
-    """Run what spends minutes in another language in a thread, while this one hears Ctrl-C and SIGTERM.
+    """Run native code of minutes in a thread, while the main thread handles Ctrl-C and SIGTERM.
 
-    Nothing stops the thread then. At its end Python would do that where the library has threads of its own, which
-    aborts the process, so the process leaves before.
+    A signal does not stop the thread. At exit, Python would stop it where the library has threads of its own, which
+    aborts the process. So the process leaves before that.
     """
     failed: list[BaseException] = []
-    ended = threading.Event()  # a `join` that a signal interrupts takes the thread for ended
+    ended = threading.Event()  # after a signal interrupts `join`, the thread counts as ended
 
     def run() -> None:
         try:
@@ -248,7 +248,7 @@ def _exit_process(ended: threading.Event, status: int) -> None:
 
 
 def _explain_training_error(vocab_size: int, message: str) -> str:
-    """Put the trainer's message into the words of the configuration."""
+    """Return the trainer's message in terms of the configuration."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return "tokenizer: the training documents hold no text to train on"
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
@@ -264,15 +264,15 @@ def load_or_train(
     needed: Sequence[str] = PRETRAINING_TOKENS,
     sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
+    """Return the tokenizer of ``config.path``, or one trained on ``sentences`` and cached under ``root``.
 
     Args:
-        config: Which of the two, and the size of the vocabulary.
+        config: Settings of the path or the training.
         root: Cache folder.
-        text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
-        sentences: The text of the first ``config.train_documents`` documents.
-        needed: Special tokens that an existing one must have.
-        sources: What the text is read from, see `cached_folder`.
+        text_key: Function that identifies the text; called only to train a tokenizer, like ``sentences``.
+        sentences: Function that yields the text of the first ``config.train_documents`` documents.
+        needed: Special tokens that an existing tokenizer must have.
+        sources: Sources of the text, see `cached_folder`.
     """
     if config.path is not None:
         return load_tokenizer(config.path, needed)
@@ -287,7 +287,7 @@ def load_or_train(
 
 
 def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()) -> Path:
-    """Return the file of a tokenizer that is trained, from ``sources``, only where the cache does not hold it."""
+    """Return the file of a tokenizer, trained from ``sources`` where the cache does not hold it."""
 
     def build(folder: Path) -> None:
         (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
@@ -296,7 +296,7 @@ def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: 
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
+    """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads from a saved folder."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -336,7 +336,7 @@ def _build_unigram(
 @refuse_panics("tokenizer")
 def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
     """Return the token ids of each sentence, without special tokens and without truncation."""
-    backend = tokenizer.backend_tokenizer  # a third faster than the call, which finds the places of tokens, too
+    backend = tokenizer.backend_tokenizer  # a third faster than a call, which also finds the spans of tokens
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
@@ -346,18 +346,19 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
 def tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
     """Return what the ids of texts and words depend on, JSON-able, for the names of caches.
 
-    Whether the names of special tokens in a text are text, and what stands for a word of which nothing is left, are not
-    in the file of the tokenizer itself.
+    The file of the tokenizer lacks two of these: whether the names of special tokens in a text are text, and the token
+        of a
+    word without pieces.
     """
     return [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.unk_token_id]
 
 
 @refuse_panics("tokenizer")
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
-    """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
+    """Return the token ids and token spans of each text, without special tokens and without truncation.
 
-    A span, (tokens, 2) int32, is a token's first character and the one after its last. Some tokenizers count the space
-    before a word as part of it; the spans do not. They end where characters do, see `whole_spans`.
+    A span, (tokens, 2) int32, is a token's first character and the one after its last. Spans leave out the space before
+    a word, which some tokenizers include. They end with whole characters, see `whole_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
     encodings = []
@@ -372,13 +373,13 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
 
 @refuse_panics("tokenizer")
 def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> list[list[list[int]]]:
-    """Return the token ids of each word of sentences that are split already, without special tokens.
+    """Return the token ids of each word of split sentences, without special tokens.
 
-    They are those of ``tokenizer(words, is_split_into_words=True)``, of a byte-level tokenizer with its
-    ``add_prefix_space``. A word of which the tokenizer makes nothing is one unknown token, so that no word is lost.
+    They equal those of ``tokenizer(words, is_split_into_words=True)``, of a byte-level tokenizer with
+    ``add_prefix_space``. A word without pieces is one unknown token, so that no word is lost.
 
     Raises:
-        DataError: there is such a word, but no unknown token.
+        DataError: a word has no pieces, and there is no unknown token.
     """
     encoded = tokenizer([spaced(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS)
     return [
@@ -401,14 +402,14 @@ def _group_by_word(
 
 
 def spaced(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
-    """Return words as a tokenizer wants them one by one: to a byte-level one the space before a word is part of it."""
+    """Return words for separate encoding, with a leading space each where the tokenizer is byte-level."""
     if not is_byte_level(tokenizer):
         return words
     return [f" {word}" if word and not word.startswith(" ") else word for word in words]
 
 
 def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return whether its pieces are of bytes, and the space before a word is part of it."""
+    """Return whether a tokenizer's pieces consist of bytes, with the space before a word."""
     return "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
 
 
@@ -417,7 +418,7 @@ _USER_PARALLELISM = os.environ.get("TOKENIZERS_PARALLELISM")
 
 @contextmanager
 def parallel_encoding() -> Iterator[None]:
-    """Let the tokenizer use all cores inside, and none of its threads afterwards: loader workers fork after it."""
+    """Let the tokenizer use all cores in the block, and no threads afterwards, when loader workers fork."""
     if _USER_PARALLELISM is None:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
@@ -434,18 +435,18 @@ _KEPT = ("model_max_length", "split_special_tokens", "clean_up_tokenization_spac
 def as_fed(
     tokenizer: PreTrainedTokenizerFast, layout: Layout, *, splits_words: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that lays out texts as the examples of a data set are; the same one where it does already.
+    """Return a tokenizer that lays out texts as the examples of a data set; the same one if it does so already.
 
-    Batches are padded behind their texts, whatever the tokenizer says: to a model that counts positions from the first
-    place, the same text would stand elsewhere. What is returned otherwise is of transformers' general class, which
-    reads back every part of its file: classes for one kind of model put their own special tokens around texts, whatever
-    the file says.
+    The padding side becomes the right: left padding would shift a text for a model that counts positions from the
+        first.
+    Any other result is of transformers' general class, which loads every part of its file. Classes for one kind of
+    model put their own special tokens around texts, whatever the file says.
 
     Args:
-        tokenizer: Any fast one.
-        layout: Of the examples.
-        splits_words: Whether examples are words that were encoded one by one, so that the first one of a text has the
-            space before it, too, which a byte-level tokenizer counts as part of a word.
+        tokenizer: Fast tokenizer.
+        layout: Layout of the examples.
+        splits_words: Whether examples are words that were encoded one by one. The first word of a text then has the
+            space before it, which a byte-level tokenizer counts as part of a word.
     """
     templates = layout.single, layout.pair
     lacks_space = splits_words and is_byte_level(tokenizer) and not _has_prefix_space(tokenizer)
@@ -469,7 +470,7 @@ def as_fed(
 
 
 def _with_sides(tokenizer: PreTrainedTokenizerFast, sides: Mapping[str, str]) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with these sides, also after it was saved; the same one where it has them."""
+    """Return the tokenizer with these sides, saved files included; the same one if it has them."""
     if all(getattr(tokenizer, name) == side for name, side in sides.items()):
         return tokenizer
     copied = copy.deepcopy(tokenizer)
@@ -483,13 +484,13 @@ _SEGMENTS = "token_type_ids"
 
 
 def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_types: bool) -> PreTrainedTokenizerFast:
-    """Return a copy that tells segments where a model reads them and there are any, and cuts texts where it ends.
+    """Return a copy with the segments that a model reads and with its longest length.
 
     Args:
-        tokenizer: From `as_fed`.
-        longest: The most tokens the model has positions for; None: any number.
-        reads_types: Whether the model reads segments, which tokenizers of many models leave out. A tokenizer that tells
-            them to a model that does not would break `model(**tokenizer(text))`.
+        tokenizer: Tokenizer of `as_fed`.
+        longest: Most tokens of the model's positions; None: no limit.
+        reads_types: Whether the model reads segments, which tokenizers of many models leave out. Segments for a model
+            that does not read them would break `model(**tokenizer(text))`.
     """
     adapted = copy.deepcopy(tokenizer)
     has_types = any(kind for texts in (1, 2) for kind in _list_types(own_template(adapted, texts)))
@@ -512,7 +513,7 @@ def _has_prefix_space(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
-    """The post-processor of a layout; that of a byte-level tokenizer leaves the space before a word out of its span."""
+    """Return the post-processor of a layout; a byte-level one leaves the space before a word out of its span."""
     texts = [_format_template(tokenizer, template) for template in (layout.single, layout.pair)]
     ids = {token for template in (layout.single, layout.pair) for special in template.special for token, _ in special}
     tokens = [(tokenizer.convert_ids_to_tokens(token), token) for token in sorted(ids)]
@@ -523,7 +524,7 @@ def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> proc
 
 
 def _format_template(tokenizer: PreTrainedTokenizerFast, template: Template) -> list[str]:
-    """A template as the tokenizers library writes it: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
+    """Return a template in the notation of the tokenizers library: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
     special = [
         [f"{tokenizer.convert_ids_to_tokens(token)}:{kind}" for token, kind in around] for around in template.special
     ]
