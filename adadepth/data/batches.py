@@ -1,4 +1,4 @@
-"""Batches: which examples, in which order, padded to which length."""
+"""Batches: collators that pad, samplers of an epoch, and the batches of each process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Examples = Sequence[Mapping[str, Any]]
 
 
 def sequence_columns(pad_id: int) -> Columns:
-    """Return the columns that every sequence of tokens has."""
+    """Return the columns that every token sequence has."""
     return {
         "input_ids": (pad_id, np.int64),
         "attention_mask": (0, np.int64),
@@ -31,7 +31,7 @@ def sequence_columns(pad_id: int) -> Columns:
 
 
 def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
-    """Return the columns of examples as tensors (B, width); the attention mask is made here."""
+    """Return the columns of examples as tensors (B, width), the attention mask included."""
     batch = {}
     for name, (padding, dtype) in columns.items():
         rows = np.full((len(examples), width), padding, dtype)
@@ -42,18 +42,18 @@ def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor
 
 
 def numbers_of(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return one number an example, (B,), of the named ones that the examples have."""
+    """Return one number an example, (B,), for each of the names that the examples have."""
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Pads examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``; a subclass has columns.
+    """Padding of examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
 
     Attributes:
         pad_id: Id of the padding token.
         sequence_length: Longest batch.
-        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
+        pad_to_length: Whether every batch is padded to ``sequence_length`` (one shape, for compiled runs).
     """
 
     pad_id: int
@@ -69,12 +69,12 @@ class PaddingCollator:
 
 
 class PretrainingCollator(PaddingCollator):
-    """Makes batches of masked sequences, padded as `PaddingCollator` says."""
+    """Batches of masked sequences, padded as `PaddingCollator` says."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.
 
-        Besides ``sentence_order_label`` and, of examples that are numbered, ``index``, each (B,) int64.
+        Also ``sentence_order_label`` and, for numbered examples, ``index``, each (B,) int64.
         """
         columns: Columns = {**sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8)}
         return {
@@ -87,7 +87,7 @@ IGNORE = -100  # label of a position that is not predicted
 
 
 class EpochSampler(Sampler[tuple[int, int]]):
-    """Yields every (epoch, example number) once, shuffled afresh each epoch, or in order where there is no seed.
+    """Sampler of every (epoch, example number) once: shuffled anew each epoch, or in order without a seed.
 
     The epoch travels with the number, because a worker that outlives an epoch would not see an attribute change.
     """
@@ -113,18 +113,18 @@ class EpochSampler(Sampler[tuple[int, int]]):
 
 
 class ProcessBatches(Sampler[list[Any]]):
-    """This process's micro-batches of an epoch, of which every example is in exactly one process's.
+    """The micro-batches of one process in an epoch; every example is in exactly one process's.
 
     Micro-batch m of process p holds the examples [(m P + p) B, (m P + p + 1) B) of the order, so that the examples of
     an update are the same for any number P of processes with B P examples together. All processes have equally many
     micro-batches; at the end of an epoch some hold fewer examples, or none.
 
     Args:
-        order: Of the examples.
-        batch_size: B, the most examples of a micro-batch.
-        process: p.
-        processes: P.
-        drop_last: Leave out the last examples where they do not fill a micro-batch of every process.
+        order: Sampler of the examples.
+        batch_size: Most examples of a micro-batch, B.
+        process: Number of this process, p.
+        processes: World size, P.
+        drop_last: Whether the last examples are left out where they do not fill a micro-batch of every process.
     """
 
     def __init__(self, order: Sampler[Any], batch_size: int, process: int, processes: int, *, drop_last: bool) -> None:
@@ -151,16 +151,16 @@ def known_lengths(examples: Any) -> np.ndarray | None:
 def evaluation_order(examples: Any) -> np.ndarray:
     """Return the numbers of all examples in the order of an evaluation, (examples,) int64.
 
-    Consecutive examples are about equally long, so that batches need little padding, and so are those that several
-    processes get when each takes every n-th. Examples of unknown or equal lengths keep the order of the data.
+    Consecutive examples have similar lengths, so that batches need little padding; so do those of a process that takes
+    every n-th. Examples of unknown or equal lengths keep the order of the data.
     """
     lengths = known_lengths(examples)
     return np.arange(len(examples)) if lengths is None else longest_first(lengths)
 
 
 def longest_first(lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers of examples of these lengths, (examples,) int64, the longest first.
+    """Return the order of examples by falling length, (examples,) int64.
 
-    What does not fit into memory then fails at once. Equally long ones keep their order.
+    A batch that does not fit into memory then fails at once. Examples of equal length keep their order.
     """
     return np.argsort(-lengths, kind="stable")

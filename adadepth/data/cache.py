@@ -1,4 +1,4 @@
-"""Folders that know what they hold: a record of every file, written down when they were made."""
+"""Cache folders with a manifest of the size and checksum of every file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEAL = "files.json"
 
 
 def seal(folder: Path) -> None:
-    """Wait until the files of a folder have reached the disk, then write down what they are.
+    """Flush the files of a folder to the disk, then write their manifest.
 
     A power cut after the folder was renamed must not leave it with empty files.
     """
@@ -36,9 +36,9 @@ def seal(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Say what is wrong with a sealed folder; None: every file is as it was written.
+    """Return what is wrong with a folder; None: every file is as its manifest says.
 
-    All of it is read: what is prepared once is used for months, on disks that are copied and full.
+    Every byte is read: prepared data are used for months, on disks that fill up and are copied.
     """
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
@@ -50,14 +50,14 @@ def find_damage(folder: Path) -> str | None:
 
 
 def discard_damaged(folder: Path) -> None:
-    """Delete a folder that is not as it was written, and say so; whoever calls this holds its lock."""
+    """Delete a damaged folder and log a warning; the caller holds its lock."""
     if os.path.lexists(folder) and (problem := find_damage(folder)):
         logger.warning("%s: damaged (%s), it is made anew", folder, problem)
         remove_path(folder)
 
 
 def remove_path(path: Path) -> None:
-    """Delete a file, a link or a folder with all that is in it; nothing happens where there is none."""
+    """Delete a file, a link or a folder with its content; do nothing where there is none."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -73,7 +73,7 @@ def _flush(path: Path) -> None:
 
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
-_LONGEST = 200  # characters of a path that are worth repeating
+_LONGEST = 200  # characters of a path in a message
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, *_NO_FOLDER}
 
@@ -90,14 +90,14 @@ def cache_root(cache_dir: str | None) -> Path:
 
 
 class CheckedSource(Protocol):
-    """Something that a cache is made from, e.g. a file."""
+    """A source of cached data, e.g. a file."""
 
     def check(self) -> None:
-        """Raise a `DataError` of one line if it is not what it was when its digest was taken."""
+        """Raise a `DataError` of one line if the source differs from what its digest was taken of."""
 
 
 def check_sources(sources: Iterable[CheckedSource]) -> None:
-    """Raise the `DataError` of the first source that is not what it was."""
+    """Raise the `DataError` of the first source that changed."""
     for source in sources:
         source.check()
 
@@ -107,7 +107,7 @@ def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
     """Check the sources at the end of a block that reads them.
 
     Raises:
-        DataError: One changed; it is told in place of whatever else the block failed with.
+        DataError: A source changed; this replaces any other error of the block.
     """
     try:
         yield
@@ -123,16 +123,16 @@ def cached_folder(
     build: Callable[[Path], None],
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
+    """Return ``root/name``; build it first where it does not exist or is damaged.
 
-    The folder appears whole or not at all (built under another name, then renamed). Of several processes that want
-    it, one builds and the others wait.
+    The folder appears whole or not at all: it is built under another name, then renamed. Of several processes that
+    want it, one builds and the others wait.
 
     Args:
-        root: Of the cache.
-        name: Of the folder; it stands for what the sources hold.
-        build: Fills an empty folder.
-        sources: What ``build`` reads. If one changed since its digest was taken, nothing is sealed.
+        root: Cache folder.
+        name: Name of the folder, which identifies the content of the sources.
+        build: Function that fills an empty folder.
+        sources: Sources that ``build`` reads. If one changed since its digest was taken, the folder is discarded.
 
     Raises:
         DataError: The folder cannot be written, e.g. the disk is full, or a source changed while it was read.
@@ -166,17 +166,17 @@ def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequen
 
 @contextmanager
 def usable_cache(root: Path, when_full: str) -> Iterator[None]:
-    """Turn a cache folder that is full, closed to the user or no folder into one line.
+    """Report a cache folder that is full, closed to the user or no folder in one line.
 
     Raises:
-        DataError: ``when_full`` where the disk is, else what the system says.
+        DataError: The disk is full, with the advice ``when_full``, or the system refuses the folder.
     """
     try:
         yield
     except OSError as error:
-        # What was read to be prepared is not the cache's, so its troubles are told by the file that they have.
-        place = str(error.filename or root)  # inside the folder, or above it where that cannot be made
-        is_ours = error.errno in _UNUSABLE and (place.startswith(str(root)) or str(root).startswith(place))
+        # Errors of the sources are not the cache's: they name their own file.
+        path = str(error.filename or root)  # inside the folder, or above it where that cannot be made
+        is_ours = error.errno in _UNUSABLE and (path.startswith(str(root)) or str(root).startswith(path))
         if not is_full(error) and not is_ours:
             raise
         reason, advice = error.strerror, "make it a folder that can be written"

@@ -1,15 +1,15 @@
-"""Counter-based randomness: every draw is a pure function of what it is for, never of what was drawn before."""
+"""Counter-based randomness: every draw is a pure function of its purpose, epoch and index."""
 
 from enum import IntEnum
 
 import numpy as np
 
-EVALUATION_SEED = 0  # whatever the run's seed, so that runs with different seeds are measured on the same examples
+EVALUATION_SEED = 0  # for every seed of a run, so that all runs are measured on the same examples
 FIXED_EPOCH = -1  # the epoch of examples that never change: those of the evaluation
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. Two purposes never share a stream; those of other packages count from 1000 on."""
+    """Purposes of random numbers. No two share a stream; those of other packages count from 1000 on."""
 
     PACKING = 0
     EXAMPLE = 1
@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:
-    """Return which epoch and example an item of a data set means; a bare index is of the epoch that never changes."""
+    """Return the epoch and the number of an example; a bare index belongs to the epoch that never changes."""
     return item if isinstance(item, tuple) else (FIXED_EPOCH, item)
 
 

@@ -59,44 +59,36 @@ def cached_features(
     processes: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
 ) -> FeatureStore:
-    """Return the states of all examples, computing those that no earlier run has left in ``root``.
+    """Return the states of all examples; compute those that ``root`` does not hold.
 
-    The folder is named by a digest of the base, the examples' tokens (and with them tokenizer, texts and maximum
-    length), states, precision and library versions; its ``features.json`` says them. It appears whole or not at all:
-    a run that ends early leaves a folder that the next one completes. Of several runs that want it, one computes and
-    the others wait.
-
-    Args:
-        root: The cache's folder.
-        examples: ``examples[row]`` has ``input_ids`` and maybe ``token_type_ids``, the same at every call.
-        states: Numbers of the wanted states.
-        width: K of a state.
-        precision: Of what is stored: ``fp32``, ``bf16`` or ``fp16``.
-        base_key: JSON-able: all that a state depends on besides tokens and libraries, such as a hash of the weights.
-        compute: From a batch and state numbers to their values (B, T, K), on any device.
-        collate: From examples to a batch; pads on the right.
-        limit_gib: The largest size allowed.
-        batch_tokens: Most tokens in a batch, padding included; one row at least.
-        processes: Number of this process and how many share the work and the disk.
-        barrier: Waits for the other processes.
+    The folder's name is a digest of base, tokens (and so of tokenizer, texts and maximum length), states, precision and
+    library versions, which its ``features.json`` lists. The folder appears whole or not at all. A later run completes
+        an interrupted one. Of several runs that want the states, one computes and the others wait. Args: root: Cache
+        folder. examples: Set whose items have ``input_ids`` and maybe ``token_type_ids``, the same at every call.
+        states: Numbers of the states. width: Width of a state, K. precision: Precision on disk: ``fp32``, ``bf16`` or
+        ``fp16``. base_key: JSON-able values on which states depend besides tokens and libraries, e.g. a hash of the
+        weights. compute: Function from a batch and state numbers to their values (B, T, K), on any device. collate:
+        Function from examples to a batch, padded on the right. limit_gib: Largest size allowed, in GiB. batch_tokens:
+        Most tokens in a batch, padding included; one row at least. processes: Number of this process, and the number of
+        processes that share the work and the disk. barrier: Function that waits for the other processes.
 
     Raises:
-        DataError: Too large, no room, damaged, or not representable; one line. What was finished stays.
+        DataError: The states are too large, do not fit, are damaged or not representable; finished ones stay.
     """
-    tokens_digest, lengths = _fingerprint(examples)
+    tokens_digest, lengths = _digest_examples(examples)
     size = {"rows": len(lengths), "tokens": int(lengths.sum()), "states": list(states), "width": width}
-    made_of = {"base": base_key, "examples": tokens_digest, "precision": str(precision)}
+    origin = {"base": base_key, "examples": tokens_digest, "precision": str(precision)}
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    description: Description = {"format": STORE_FORMAT, **made_of, **size, **versions}
+    description: Description = {"format": STORE_FORMAT, **origin, **size, **versions}
     folder = root / f"features-{digest(description)}"
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
-    with ExitStack() as held, usable_cache(root, "what was finished stays, free some space and start again"):
+    with ExitStack() as stack, usable_cache(root, "what was finished stays, free some space and start again"):
         if is_main and not (folder.exists() and find_damage(folder) is None):
             root.mkdir(parents=True, exist_ok=True)
-            held.enter_context(FileLock(f"{folder}.lock"))
+            stack.enter_context(FileLock(f"{folder}.lock"))
             discard_damaged(folder)
-            _discard_other(partial, description)
+            _discard_mismatched(partial, description)
         barrier()  # from here to the last barrier no other run touches the folder
         if not folder.exists():
             started = time.perf_counter()
@@ -123,11 +115,11 @@ def cached_features(
 
 @dataclass(frozen=True)
 class RowNumbers(Dataset[dict[str, Any]]):
-    """Examples that know their row in the feature stores: ``feature_row``.
+    """Examples with ``feature_row``, their row in the feature stores.
 
     Attributes:
-        examples: As `cached_features` got them.
-        first: Rows in the stores before theirs, see `FeatureReader`.
+        examples: Set that `cached_features` got.
+        first: Number of rows in the stores before theirs, see `FeatureReader`.
     """
 
     examples: ExampleSet
@@ -140,7 +132,7 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return {**self.examples[item], "feature_row": self.first + epoch_and_index(item)[1]}
 
     def lengths(self) -> np.ndarray | None:
-        """Return the number of tokens of each example, as `known_lengths` finds it."""
+        """Return the number of tokens of each example, (examples,) int64; None where the set cannot tell."""
         return known_lengths(self.examples)
 
     def gold(self, index: int) -> list[int]:
@@ -158,16 +150,16 @@ class RowNumbers(Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class FeatureReader:
-    """Adds cached states to batches whose examples know their rows.
+    """Reader that adds cached states to batches with feature rows.
 
     Attributes:
-        stores: States of several sets, whose rows are numbered on from one to the next. A batch is of one set.
+        stores: States of several sets, whose rows are numbered consecutively. A batch comes from one set.
     """
 
     stores: Sequence[FeatureStore]
 
     def __call__(self, batch: dict[str, Any], states: Sequence[int]) -> dict[str, Any]:
-        """Return the batch with ``states``, number to (B, T, K) float32 on its device; without rows, as it is."""
+        """Return the batch with ``states``, number to (B, T, K) float32 on its device; unchanged without rows."""
         if "feature_row" not in batch:
             return batch
         rows = batch["feature_row"].cpu().numpy()
@@ -175,12 +167,12 @@ class FeatureReader:
         numbers = np.searchsorted(bounds, rows, side="right") - 1
         assert (numbers == numbers[0]).all(), "a batch is from one store"
         ids = batch["input_ids"]
-        found = self.stores[numbers[0]].read(rows - bounds[numbers[0]], states, ids.shape[1])
-        return batch | {"states": {state: values.to(ids.device).float() for state, values in found.items()}}
+        hidden_states = self.stores[numbers[0]].read(rows - bounds[numbers[0]], states, ids.shape[1])
+        return batch | {"states": {state: values.to(ids.device).float() for state, values in hidden_states.items()}}
 
 
-def _discard_other(partial: Path, description: Description) -> None:
-    """Delete what was begun, and say so, unless it can be completed."""
+def _discard_mismatched(partial: Path, description: Description) -> None:
+    """Delete an unfinished folder of other states, and log a warning."""
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
@@ -189,8 +181,8 @@ def _discard_other(partial: Path, description: Description) -> None:
         shutil.rmtree(partial)
 
 
-def _fingerprint(examples: ExampleSet) -> tuple[str, np.ndarray]:
-    """Return a digest of what the base reads of all examples, and their lengths, (rows,) int64."""
+def _digest_examples(examples: ExampleSet) -> tuple[str, np.ndarray]:
+    """Return a digest of the base's inputs for all examples, and their lengths, (rows,) int64."""
     content = hashlib.blake2b(digest_size=16)
     lengths = np.zeros(len(examples), dtype=np.int64)  # type: ignore[arg-type]
     for row in range(len(lengths)):
@@ -203,7 +195,7 @@ def _fingerprint(examples: ExampleSet) -> tuple[str, np.ndarray]:
 
 
 def _check_size(description: Description, done: int, root: Path, limit_gib: float) -> None:
-    """Refuse features that are above the limit, or that do not fit on the disk beside what is ``done``, in tokens."""
+    """Refuse features above the limit, or whose missing part does not fit on the disk; ``done`` is in tokens."""
     size = size_in_bytes(description)
     missing = size - size_in_bytes(description, done)
     free = shutil.disk_usage(root).free
@@ -215,19 +207,19 @@ def _check_size(description: Description, done: int, root: Path, limit_gib: floa
         )
     if missing > free:
         raise DataError(
-            f"dataset.cache_dir={root}: the features take {_describe(description)}, {_gib(missing)} of them still to "
-            f"be written, and {_gib(free)} are free; choose another folder, or use {advice}"
+            f"dataset.cache_dir={root}: the features take {_describe(description)}, {_format_gib(missing)} of them "
+            f"still to be written, and {_format_gib(free)} are free; choose another folder, or use {advice}"
         )
 
 
 def _describe(description: Description) -> str:
     return (
-        f"{_gib(size_in_bytes(description))} ({description['tokens']} tokens, {len(description['states'])} states of "
-        f"width {description['width']} in {description['precision']})"
+        f"{_format_gib(size_in_bytes(description))} ({description['tokens']} tokens, {len(description['states'])} "
+        f"states of width {description['width']} in {description['precision']})"
     )
 
 
-def _gib(size: int) -> str:
+def _format_gib(size: int) -> str:
     return f"{size / 2**30:.3g} GiB"
 
 
@@ -240,10 +232,10 @@ def _compute_share(
     batch_tokens: int,
     processes: tuple[int, int],
 ) -> None:
-    """Compute every ``processes[1]``-th batch but the finished ones; the longest rows come first."""
+    """Compute the unfinished batches of this process, the longest rows first."""
     rank, world = processes
     with FeatureWriter(partial) as writer:
-        share = list(_batches(writer.lengths, batch_tokens))[rank::world]
+        share = list(_split_batches(writer.lengths, batch_tokens))[rank::world]
         missing = [rows for rows in share if not writer.finished[rows].all()]
         tokens = sum(int(writer.lengths[rows].sum()) for rows in missing)
         with progress("features", tokens, shown=rank == 0) as advance:
@@ -253,8 +245,8 @@ def _compute_share(
                 advance(int(writer.lengths[rows].sum()))
 
 
-def _batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
-    """Yield consecutive rows, as many as fit when all are padded to the first, the longest."""
+def _split_batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
+    """Yield slices of rows, each as long as fits when padded to its first and longest row."""
     first = 0
     while first < len(lengths):
         last = min(first + max(1, batch_tokens // int(lengths[first])), len(lengths))

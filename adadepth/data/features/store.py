@@ -1,7 +1,7 @@
 """Hidden states of texts as named arrays on disk, one a state, without padding.
 
-A row is one text, a state the base's hidden state after so many blocks. The rows lie longest first, so that a batch of
-similar length is one piece of every file and where each row lies follows from the lengths alone.
+A row is one text; state b is the base's hidden state after b blocks. The rows lie longest first: a batch of similar
+length is one piece of every file, and the offsets of rows follow from the lengths alone.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class FeatureStore(StoredArrays):
 
     Attributes:
         states: State number to the bits of its values, (tokens, K) int16 or int32: numpy knows no bfloat16.
-        dtype: What the bits are.
+        dtype: Type that the bits encode.
         lengths: Tokens of each row, (rows,) int64.
-        starts: Where each row begins in the files, (rows,) int64.
+        starts: Offset of each row in the files, (rows,) int64.
     """
 
     states: dict[int, np.ndarray]
@@ -53,7 +53,7 @@ class FeatureStore(StoredArrays):
         return len(self.lengths)
 
     def read(self, rows: np.ndarray, states: Iterable[int], width: int) -> dict[int, Tensor]:
-        """Return the named states of some rows as a padded batch, (B, width, K) in the stored type, 0 at padding.
+        """Return states of some rows as a padded batch, (B, width, K) in the stored type, 0 at padding.
 
         Only the files of these states are read.
         """
@@ -71,31 +71,30 @@ class FeatureStore(StoredArrays):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays of a folder of which every row is finished.
+        """Map the arrays of a folder whose rows are all finished.
 
         Raises:
             DataError: Something is missing, cut or unfinished; nothing is changed.
         """
         description, arrays = _check_arrays(folder)
         if not arrays["finished"].all():
-            raise _damaged(folder, "some rows were never computed")
+            raise _make_damage_error(folder, "some rows were never computed")
         order, lengths = longest_first(arrays["lengths"]), arrays["lengths"]
         starts = np.empty_like(lengths)
         starts[order] = lengths[order].cumsum() - lengths[order]
-        states = {state: arrays[_name(state)] for state in description["states"]}
+        states = {state: arrays[_format_state_name(state)] for state in description["states"]}
         return cls(states, PRECISIONS[description["precision"]], lengths, starts, folder=folder)
 
 
 class FeatureWriter(ExitStack):
-    """Fills the files that `create_store` made; several processes may, each with rows of its own.
+    """Writer of the files that `create_store` made; several processes may write, each rows of its own.
 
     Rows count in the order of the files. A row is marked as finished only after its values have reached the disk, so
-    a killed process, or a disk that fills up, leaves marks that can be trusted. The end of the block saves, after a
-    failure too.
+    the marks are right after a killed process or a full disk. The end of the block saves, after a failure too.
 
     Attributes:
-        order: Row number at each place of the files, (rows,) int64.
-        lengths: Tokens at each place, (rows,) int64, the longest first.
+        order: Row number at each position of the files, (rows,) int64.
+        lengths: Tokens at each position, (rows,) int64, the longest first.
         finished: 1 where a row is finished, (rows,) uint8, shared with the other processes.
     """
 
@@ -108,7 +107,7 @@ class FeatureWriter(ExitStack):
         self._dtype = PRECISIONS[description["precision"]]
         self._width = description["width"]
         self._starts = self.lengths.cumsum() - self.lengths
-        files = {state: folder / f"{_name(state)}.npy" for state in description["states"]}
+        files = {state: folder / f"{_format_state_name(state)}.npy" for state in description["states"]}
         self._first = {state: np.load(file, mmap_mode="r").offset for state, file in files.items()}
         self._files = {state: self.enter_context(file.open("r+b", buffering=0)) for state, file in files.items()}
         self._unsaved: list[slice] = []
@@ -119,8 +118,8 @@ class FeatureWriter(ExitStack):
         """Write consecutive rows.
 
         Args:
-            rows: Which, by their place in the files.
-            states: State number to values (B, T, K) on any device; padding on the right is left out.
+            rows: Positions in the files.
+            states: State number to values (B, T, K) on any device, padded on the right.
 
         Raises:
             DataError: A value is not finite, or too large for the stored precision.
@@ -133,13 +132,13 @@ class FeatureWriter(ExitStack):
             stored = _convert(values[real.to(values.device)], self._dtype, state)
             content = stored.cpu().contiguous().view(torch.uint8).numpy().data.cast("B")
             first = self._first[state] + int(self._starts[rows.start]) * self._width * stored.itemsize
-            _write_at(file.fileno(), content, first)
+            _write_all(file.fileno(), content, first)
         self._unsaved.append(rows)
         if time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self.save()
 
     def save(self) -> None:
-        """Wait until everything written has reached the disk, then mark it as finished."""
+        """Wait until all values have reached the disk, then mark their rows as finished."""
         for file in self._files.values():
             os.fsync(file.fileno())
         for rows in self._unsaved:
@@ -150,75 +149,78 @@ class FeatureWriter(ExitStack):
 
 
 def create_store(folder: Path, description: Description, lengths: np.ndarray) -> None:
-    """Make a folder whose rows are all unfinished. The files take no space before they are filled."""
+    """Create a folder whose rows are all unfinished. The files take no space before they are filled."""
     shutil.rmtree(folder, ignore_errors=True)  # of a process killed in this very function
     folder.mkdir()
-    for name, (kind, shape) in _arrays(description).items():
+    for name, (kind, shape) in _describe_arrays(description).items():
         create_array(folder, name, kind, shape)
     np.save(folder / "lengths.npy", lengths)
     write_atomic(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")  # last: with it the folder is usable
 
 
-def check_description(folder: Path, wanted: Description) -> None:
-    """Refuse a folder that says it was made from something else, or whose files do not fit what it says.
+def check_description(folder: Path, expected: Description) -> None:
+    """Refuse a folder with another description, or with files that do not fit it.
 
     Raises:
         DataError: One line with the first difference.
     """
-    found, _ = _check_arrays(folder)
-    for name, value in json.loads(json.dumps(wanted)).items():
-        if found.get(name) != value:
-            raise _damaged(folder, f"it was made with {name} {found.get(name)}, not {value}")
+    description, _ = _check_arrays(folder)
+    for name, value in json.loads(json.dumps(expected)).items():
+        if description.get(name) != value:
+            raise _make_damage_error(folder, f"it was made with {name} {description.get(name)}, not {value}")
 
 
 def finished_tokens(folder: Path) -> int:
-    """Return the number of tokens whose states are in the files already."""
+    """Return the number of tokens whose states are computed."""
     arrays = _check_arrays(folder)[1]
     lengths = arrays["lengths"]
     return int(lengths[longest_first(lengths)] @ arrays["finished"].astype(np.int64))
 
 
 def size_in_bytes(description: Description, tokens: int | None = None) -> int:
-    """Return the size of the states of all tokens, or of so many."""
+    """Return the size in bytes of the states of ``tokens`` tokens, or of all."""
     token_bytes = len(description["states"]) * description["width"] * PRECISIONS[description["precision"]].itemsize
     return int(token_bytes * (description["tokens"] if tokens is None else tokens))
 
 
 def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
-    """Return the description and the arrays of a folder after comparing them with each other."""
+    """Return the description and the arrays of a folder, after a comparison of the two."""
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        wanted = _arrays(description)
-        found = open_arrays(folder)
+        expected = _describe_arrays(description)
+        arrays = open_arrays(folder)
     except FileNotFoundError as error:
-        raise _damaged(folder, f"{Path(error.filename).name} is missing") from error
+        raise _make_damage_error(folder, f"{Path(error.filename).name} is missing") from error
     except (KeyError, TypeError, json.JSONDecodeError, UnicodeError) as error:
-        raise _damaged(folder, f"{DESCRIPTION} is unreadable") from error
+        raise _make_damage_error(folder, f"{DESCRIPTION} is unreadable") from error
     except ValueError as error:
-        raise _damaged(folder, str(error)) from error
-    for name, (kind, shape) in wanted.items():
-        if name not in found:
-            raise _damaged(folder, f"{name}.npy is missing")
-        if (found[name].dtype, found[name].shape) != (kind, shape):
-            raise _damaged(folder, f"{name}.npy is of other texts")
-    if found["lengths"].sum() != description["tokens"]:
-        raise _damaged(folder, "lengths.npy is of other texts")
-    return description, found
+        raise _make_damage_error(folder, str(error)) from error
+    for name, (kind, shape) in expected.items():
+        if name not in arrays:
+            raise _make_damage_error(folder, f"{name}.npy is missing")
+        if (arrays[name].dtype, arrays[name].shape) != (kind, shape):
+            raise _make_damage_error(folder, f"{name}.npy is of other texts")
+    if arrays["lengths"].sum() != description["tokens"]:
+        raise _make_damage_error(folder, "lengths.npy is of other texts")
+    return description, arrays
 
 
-def _arrays(description: Description) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return types and shapes of the arrays of a folder, by their names."""
+def _describe_arrays(description: Description) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Return the type and shape of each array of a folder, by name."""
     bits = np.dtype(_BITS[PRECISIONS[description["precision"]].itemsize][1])
-    states = {_name(state): (bits, (description["tokens"], description["width"])) for state in description["states"]}
+    states = {
+        _format_state_name(state): (bits, (description["tokens"], description["width"]))
+        for state in description["states"]
+    }
     rows = (description["rows"],)
     return {"lengths": (np.dtype(np.int64), rows), "finished": (np.dtype(np.uint8), rows), **states}
 
 
-def _damaged(folder: Path, what: str) -> DataError:
+def _make_damage_error(folder: Path, what: str) -> DataError:
     return DataError(f"features={folder}: not a whole cache of this base and these texts: {what}")
 
 
-def _name(state: int) -> str:
+def _format_state_name(state: int) -> str:
     return f"state_{state:02d}"
 
 
@@ -232,7 +234,7 @@ def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:
     return stored
 
 
-def _write_at(file: int, rest: memoryview, position: int) -> None:
+def _write_all(file: int, rest: memoryview, position: int) -> None:
     while rest:  # a system call may write less than it is given
         written = os.pwrite(file, rest, position)
         rest, position = rest[written:], position + written

@@ -1,1 +1,1 @@
-"""Generated examples, drawn afresh in every epoch, of which it is known how much computing a unit needs."""
+"""Generated examples, drawn anew in every epoch, for which the depth that a unit needs is known."""

@@ -1,12 +1,11 @@
 """Addition: the sum of two numbers, where a carry may come from far away.
 
-A column of two digits, one above the other, is one token, the most significant first, and its label is the digit of the
-sum there. A column whose digits sum to 9 hands on the carry it gets; any other decides by itself what it hands on. So
-how far away the nearest lower column is whose digits do not sum to 9 is how far a column must look for its carry, be it
-0 or 1: its difficulty, 0 for the last column, which gets none.
-
-Columns lie at a random place of a field, in evaluation too (the same place in every run), so that longer numbers than
-the trained ones can be read.
+A column of two digits is one token, the most significant column first, and its label is the digit of the sum there. A
+column whose digits sum to 9 passes on the carry it gets; any other column decides its carry alone. So a column must
+look for its carry as far as the nearest lower column whose digits do not sum to 9. That distance is its difficulty, 0
+for the last column, which gets no carry.
+Columns lie at a random offset in a field, in evaluation too (the same offset in every run). So a model can read numbers
+longer than the trained ones.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(1
 
 
 class AdditionExamples(DrawnTags):
-    """Sums of two numbers of ``digits`` digits, in one column more: a first one of zeros, where a carry may arrive."""
+    """Sums of two numbers of ``digits`` digits, with a leading column of zeros for the last carry."""
 
     purpose = Purpose.ADDITION
 
@@ -39,26 +38,29 @@ class AdditionExamples(DrawnTags):
         super().__init__(length, seed)
         self.digits = digits
         self.nines = dataset.nines
-        self.places = dataset.field - digits
+        self.offset_count = dataset.field - digits
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the ``numbers`` (rows, 2, digits + 1) int8, their ``sums`` and ``difficulties`` int8, and the place."""
+        """Draw ``numbers`` (rows, 2, digits + 1), ``sums``, ``difficulties``, int8, and the offset ``place``, int16."""
         numbers = draw_numbers(rows, self.digits, self.nines, generator)
         sums, difficulties = add_columns(numbers)
-        place = generator.integers(0, self.places, rows, dtype=np.int16)
-        return {"numbers": numbers, "sums": sums, "difficulties": difficulties, "place": place}
+        offsets = generator.integers(0, self.offset_count, rows, dtype=np.int16)
+        return {"numbers": numbers, "sums": sums, "difficulties": difficulties, "place": offsets}
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a token for every column of two digits; the labels are the digits of the sum."""
-        first, second = drawn["numbers"].astype(np.int64)
-        places = int(drawn["place"]) + np.arange(len(first))
-        return {**symbol_example(10 * first + second, drawn["sums"], drawn["difficulties"]), "position_ids": places}
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return a token for every column of two digits, labelled with the digit of the sum."""
+        first, second = columns["numbers"].astype(np.int64)
+        positions = int(columns["place"]) + np.arange(len(first))
+        return {
+            **symbol_example(10 * first + second, columns["sums"], columns["difficulties"]),
+            "position_ids": positions,
+        }
 
 
 def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Generator) -> np.ndarray:
     """Return pairs of numbers, the most significant digit first after a 0, (rows, 2, digits + 1) int8.
 
-    The digits of a column sum to 9 with probability ``nines``; all other pairs are as likely as each other.
+    The digits of a column sum to 9 with probability ``nines``; all other pairs are equally likely.
     """
     first = generator.integers(0, 10, (rows, digits), dtype=np.int8)
     other = (9 - first + generator.integers(1, 10, first.shape, dtype=np.int8)) % 10
@@ -69,10 +71,10 @@ def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Gene
 
 
 def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the digits of the sums, and how far away each column's carry is decided.
+    """Return the digits of the sums, and how far away the carry of each column is decided.
 
     Args:
-        numbers: (rows, 2, columns), the most significant digit first.
+        numbers: Digits, (rows, 2, columns), the most significant first.
 
     Returns:
         Two int8 arrays (rows, columns).
@@ -84,14 +86,14 @@ def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for column in reversed(range(totals.shape[1])):
         total = totals[:, column]
         digits[:, column], distance[:, column] = (total + carry) % 10, away
-        # Below the last column nothing can come: a run of nines at the end is decided where the number ends.
+        # No carry comes from below the last column: a run of nines at the end is decided where the number ends.
         away = np.where(total == 9, away + 1, 1).astype(np.int8)
         carry = (total + carry) // 10
     return digits, distance
 
 
 def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
-    """Return sums: the evaluation set ``inside`` has numbers of the trained length, ``beyond_N`` longer ones.
+    """Return addition data: the evaluation set ``inside`` has the trained length, ``beyond_N`` N digits.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
@@ -106,15 +108,15 @@ def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
 
 
 def read_addition(dataset: AdditionConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited sum as an example, at the place of the field that it had."""
+    """Return an edited sum as an example, at its original offset in the field."""
     digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
     numbers = np.array(digits, dtype=np.int8).T[None]
     if numbers[0, :, 0].any():
         raise DataError("the first column must be 0+0: it takes the carry, and nothing more")
     sums, difficulties = add_columns(numbers)
     examples = AdditionExamples(dataset, numbers.shape[2] - 1, 1, EVALUATION_SEED)
-    drawn = {"numbers": numbers[0], "sums": sums[0], "difficulties": difficulties[0]}
-    return examples.example({**drawn, "place": before["position_ids"].min()})
+    columns = {"numbers": numbers[0], "sums": sums[0], "difficulties": difficulties[0]}
+    return examples.example({**columns, "place": before["position_ids"].min()})
 
 
 ADDITION_BOARD = Board(lambda dataset: SYMBOLS, read_addition)

@@ -1,4 +1,4 @@
-"""Chains that lead back: each place has a value or points to an earlier place, and leads to the value at its end."""
+"""Pointer chains: each position has a value or points to an earlier position, and resolves to the value at the end."""
 
 from __future__ import annotations
 
@@ -6,54 +6,55 @@ import numpy as np
 
 
 def draw_chains(
-    rows: int, places: int, links: tuple[int, int], values: int, reach: int, generator: np.random.Generator
+    rows: int, length: int, links: tuple[int, int], values: int, reach: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows in which place i has one of the values or points to one of min(i, reach) places before it, all alike.
+    """Draw rows in which position i has a value or points to one of the min(i, reach) positions before it.
 
-    So it has a value with probability values / (min(i, reach) + values), and most places are near one. Where the lowest
-    number of ``links`` is not 0, each row has a chain besides whose length is any number of the range: few rows would
-    have one of themselves.
+    All choices are equally likely: a value has probability values / (min(i, reach) + values). Most chains are short. If
+    the lowest number of ``links`` is not 0, each row gets one more chain, whose length is uniform in the range.
 
     Args:
-        rows: How many.
-        places: Of a row; more than the highest number of links.
-        links: Lowest and highest length of the chain that each row has for certain.
-        values: How many there are.
-        reach: How many places back a place may point.
-        generator: Of the draws.
+        rows: Number of rows.
+        length: Positions of a row, more than the highest number of links.
+        links: Lowest and highest length of the guaranteed chain of each row.
+        values: Number of different values.
+        reach: Farthest distance of a pointer, in positions.
+        generator: Random numbers.
 
     Returns:
-        ``targets``, the place that each points to, its own where it has a value, int64; ``followed``, how many pointers
-        are between a place and its value, and ``found``, that value, int8; all (rows, places).
+        ``targets``, the position that each points to, its own at a value, int64; ``link_counts``, the pointers between
+        a position and its value, int8; and ``end_values``, that value, int8; all (rows, length).
     """
-    own = np.arange(places)
-    near = np.minimum(own, reach)
-    lots = (generator.random((rows, places)) * (near + values)).astype(np.int64)
-    targets = np.where(lots < near, own - near + lots, own)
-    found = np.where(lots < near, 0, lots - near).astype(np.int8)
+    positions = np.arange(length)
+    near = np.minimum(positions, reach)
+    lots = (generator.random((rows, length)) * (near + values)).astype(np.int64)
+    targets = np.where(lots < near, positions - near + lots, positions)
+    end_values = np.where(lots < near, 0, lots - near).astype(np.int8)
     if links[0] > 0:
         _add_chains(targets, links, reach, generator)
-        found = np.where(targets == own, generator.integers(0, values, found.shape, dtype=np.int8), found)
-    followed = np.zeros((rows, places), dtype=np.int8)
+        end_values = np.where(
+            targets == positions, generator.integers(0, values, end_values.shape, dtype=np.int8), end_values
+        )
+    link_counts = np.zeros((rows, length), dtype=np.int8)
     row = np.arange(rows)
-    for place in range(1, places):
-        target = targets[:, place]
-        points = target != place
-        followed[:, place] = np.where(points, followed[row, target] + 1, 0)
-        found[:, place] = np.where(points, found[row, target], found[:, place])
-    return targets, followed, found
+    for position in range(1, length):
+        target = targets[:, position]
+        points = target != position
+        link_counts[:, position] = np.where(points, link_counts[row, target] + 1, 0)
+        end_values[:, position] = np.where(points, end_values[row, target], end_values[:, position])
+    return targets, link_counts, end_values
 
 
 def _add_chains(targets: np.ndarray, links: tuple[int, int], reach: int, generator: np.random.Generator) -> None:
-    """Make a place of each row the end of a chain whose length is drawn from the range, in place."""
-    rows, places = targets.shape
+    """Add a chain to each row, in place: its length is drawn from the range, and its end is a random position."""
+    rows, length = targets.shape
     row: np.ndarray = np.arange(rows)
-    left: np.ndarray = generator.integers(links[0], links[1] + 1, (rows,))
-    place: np.ndarray = (generator.random(rows) * (places - left)).astype(np.int64)
-    targets[row, place] = place
-    while (row := row[left > 0]).size:
-        place, left = place[left > 0], left[left > 0]
-        most = np.minimum(reach, places - place - left)  # so that the other links have room
-        after = place + 1 + (generator.random(len(row)) * most).astype(np.int64)
-        targets[row, after] = place
-        place, left = after, left - 1
+    remaining: np.ndarray = generator.integers(links[0], links[1] + 1, (rows,))
+    position: np.ndarray = (generator.random(rows) * (length - remaining)).astype(np.int64)
+    targets[row, position] = position
+    while (row := row[remaining > 0]).size:
+        position, remaining = position[remaining > 0], remaining[remaining > 0]
+        most = np.minimum(reach, length - position - remaining)  # leaves room for the remaining links
+        after = position + 1 + (generator.random(len(row)) * most).astype(np.int64)
+        targets[row, after] = position
+        position, remaining = after, remaining - 1

@@ -1,11 +1,10 @@
-"""Pointers: which colour do they lead to? A node must follow as many as there are between it and a root.
+"""Pointers: which colour do they lead to? A node must follow the chain of pointers to its root.
 
 Some nodes, the roots, have a colour; each other node points to a node. Following pointers from a node always ends at a
-root, whose colour is the node's label. How many pointers must be followed is the node's difficulty: an iteration of
-attention follows one at least (and may learn to double its reach).
-
-Nodes lie in a random order. A pointer names the place of its target among the nodes, ``>0`` the first one; of nodes in
-causal order, which point to earlier ones only, it says how far back that is, ``<1`` the one before.
+root, whose colour is the node's label. The number of pointers on the way is the node's difficulty: an update of
+attention follows at least one (and may learn to double its reach).
+Nodes lie in a random order. A pointer names the position of its target, ``>0`` the first node. In causal order, where
+nodes point to earlier ones only, it names the distance, ``<1`` the node before.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ if TYPE_CHECKING:
     from adadepth.settings.data import HopsConfig
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
-_MARKED = 1  # token type of the node that is asked for
+_MARKED = 1  # token type of the node whose colour is the label
 
 
 class HopsExamples(DrawnExamples):
-    """What both forms draw: forests of pointers, the longest chain as long as the range's end; five bytes a node.
+    """Forests of pointers, with chains up to the end of the range; five bytes a node.
 
     Args:
-        dataset: Nodes, colours.
+        dataset: Settings of the nodes and colours.
         hops: Lowest and highest difficulty of a labelled node.
-        length: How many examples there are.
-        seed: Of the draws.
+        length: Number of examples.
+        seed: Seed of the examples.
     """
 
     purpose = Purpose.HOPS
@@ -65,13 +64,13 @@ class HopsExamples(DrawnExamples):
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw the ``symbols`` (rows, nodes) int16, and their ``hops`` and ``colours`` int8; see `draw_forests`.
 
-        Besides, ``marked`` (rows,) int16 is a node whose hops are as likely any of the range.
+        ``marked`` (rows,) int16 is a node whose hops are uniform in the range.
         """
-        targets, hops, colours = self._forests(rows, generator)
+        targets, hops, colours = self._draw_targets(rows, generator)
         if self.causal:
             targets = np.arange(self.nodes) - targets
-        wanted = generator.integers(self.hops[0], self.hops[1] + 1, (rows, 1))
-        lots = np.where(hops == wanted, generator.random(hops.shape, dtype=np.float32), -1.0)
+        marked_hops = generator.integers(self.hops[0], self.hops[1] + 1, (rows, 1))
+        lots = np.where(hops == marked_hops, generator.random(hops.shape, dtype=np.float32), -1.0)
         symbols = np.where(hops == 0, self.nodes + colours, targets)
         return {
             "symbols": symbols.astype(np.int16),
@@ -80,8 +79,8 @@ class HopsExamples(DrawnExamples):
             "marked": lots.argmax(axis=1).astype(np.int16),
         }
 
-    def _forests(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Targets, hops and colours, in causal order where that is asked for."""
+    def _draw_targets(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw targets, hops and colours, in causal order if the settings say so."""
         if self.drawing == "natural":
             return draw_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
         forests = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
@@ -89,95 +88,97 @@ class HopsExamples(DrawnExamples):
 
 
 class TaggedHops(HopsExamples, DrawnTags):
-    """Every node is a token; those within the range of hops have a label, all have a difficulty."""
+    """Graphs with a token a node: nodes within the range of hops have a label, all have a difficulty."""
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Label the nodes within the range."""
-        hops = drawn["hops"].astype(np.int64)
-        is_asked = (self.hops[0] <= hops) & (hops <= self.hops[1])
-        return symbol_example(drawn["symbols"], np.where(is_asked, drawn["colours"].astype(np.int64), IGNORE), hops)
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return a graph with labels at the nodes within the range."""
+        hops = columns["hops"].astype(np.int64)
+        is_labelled = (self.hops[0] <= hops) & (hops <= self.hops[1])
+        return symbol_example(
+            columns["symbols"], np.where(is_labelled, columns["colours"].astype(np.int64), IGNORE), hops
+        )
 
 
 class MarkedHops(HopsExamples):
-    """The sequence has the label and the difficulty of one node, whose token type is 1; [CLS] and [SEP] are around."""
+    """Graphs with the label and difficulty of one node, whose token type is 1, between [CLS] and [SEP]."""
 
     def __init__(self, *args: Any, layout: Layout) -> None:
         super().__init__(*args)
         self.layout = layout
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a graph's sequence, in which the type of one token marks the node to begin at."""
-        found = self.layout.build([symbol_ids(drawn["symbols"])])
-        marked = int(drawn["marked"])
-        found["token_type_ids"][np.flatnonzero(found["special_tokens_mask"] == 0)[marked]] = _MARKED
-        return {**found, "label": int(drawn["colours"][marked]), "difficulty": int(drawn["hops"][marked])}
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the sequence of a graph, in which one token type marks the first node."""
+        example = self.layout.build([symbol_ids(columns["symbols"])])
+        marked = int(columns["marked"])
+        example["token_type_ids"][np.flatnonzero(example["special_tokens_mask"] == 0)[marked]] = _MARKED
+        return {**example, "label": int(columns["colours"][marked]), "difficulty": int(columns["hops"][marked])}
 
 
 def draw_forests(
     rows: int, nodes: int, longest: int, colours: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return forests whose longest chains have ``longest`` pointers, and whose nodes have any number of hops as often.
+    """Draw forests with longest chains of ``longest`` pointers and every number of hops equally often.
 
-    There are as many chains of that length as fit, two at least, that share no node and end at different colours: what
-    most nodes lead to says little about one of them.
+    As many chains of that length as fit, two at least, share no node and end at different colours. So the most frequent
+    colour says little about a single node.
 
     Returns:
-        ``targets``, the place of the node that each points to (of a root: its own), int64; ``hops`` and ``colours``,
+        ``targets``, the position of the node that each points to (a root: its own), int64; ``hops`` and ``colours``,
         int8; all (rows, nodes).
     """
     levels = longest + 1
     chains = np.tile(np.arange(levels, dtype=np.int8), nodes // levels)
-    others = generator.integers(0, levels, (rows, nodes - len(chains)), dtype=np.int8)
-    hops = np.sort(np.concatenate([np.broadcast_to(chains, (rows, len(chains))), others], axis=1), axis=1)
+    extra_levels = generator.integers(0, levels, (rows, nodes - len(chains)), dtype=np.int8)
+    hops = np.sort(np.concatenate([np.broadcast_to(chains, (rows, len(chains))), extra_levels], axis=1), axis=1)
     counts = (hops[:, :, None] == np.arange(levels)).sum(axis=1)
-    first = np.cumsum(counts, axis=1) - counts  # of the nodes with so many hops
-    rank = np.arange(nodes) - np.take_along_axis(first, hops.astype(np.int64), axis=1)  # among them
+    first = np.cumsum(counts, axis=1) - counts  # first node with each number of hops
+    rank = np.arange(nodes) - np.take_along_axis(first, hops.astype(np.int64), axis=1)  # within its number of hops
     closer = np.maximum(hops.astype(np.int64) - 1, 0)
     targets = np.take_along_axis(counts, closer, axis=1)
     lots = (generator.random(hops.shape) * targets).astype(np.int64)
     parents = np.take_along_axis(first, closer, axis=1) + np.where(rank < targets, rank, lots)
     parents = np.where(hops == 0, np.arange(nodes), parents)
     palette = generator.random((rows, colours), dtype=np.float32).argsort(axis=1).astype(np.int8)
-    found = np.take_along_axis(palette, rank % colours, axis=1)  # of the roots
+    root_colours = np.take_along_axis(palette, rank % colours, axis=1)  # of the roots
     for _ in range(longest):
-        found = np.take_along_axis(found, parents, axis=1)
-    # In a random order: node n of those sorted by hops lies at places[n].
+        root_colours = np.take_along_axis(root_colours, parents, axis=1)
+    # In a random order: node n of those sorted by hops lies at positions[n].
     order = generator.random(hops.shape, dtype=np.float32).argsort(axis=1)
-    places = order.argsort(axis=1)
-    targets, hops, found = (
+    positions = order.argsort(axis=1)
+    targets, hops, root_colours = (
         np.take_along_axis(column, order, axis=1)
-        for column in (np.take_along_axis(places, parents, axis=1), hops, found)
+        for column in (np.take_along_axis(positions, parents, axis=1), hops, root_colours)
     )
-    return targets, hops, found
+    return targets, hops, root_colours
 
 
 def targets_first(
     targets: np.ndarray, hops: np.ndarray, colours: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same forests in another random order, in which every node lies behind the one that it points to."""
+    """Return the same forests in another random order, in which every node follows the one that it points to."""
     lots = generator.random(hops.shape)
     keys = lots
     for level in range(1, int(hops.max()) + 1):
         before = np.take_along_axis(keys, targets, axis=1)
         keys = np.where(hops == level, before + (1 - before) * lots, keys)
     order = keys.argsort(axis=1)
-    places = order.argsort(axis=1)
+    positions = order.argsort(axis=1)
     targets, hops, colours = (
         np.take_along_axis(column, order, axis=1)
-        for column in (np.take_along_axis(places, targets, axis=1), hops, colours)
+        for column in (np.take_along_axis(positions, targets, axis=1), hops, colours)
     )
     return targets, hops, colours
 
 
 def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
-    """Return pointers: the evaluation set ``inside`` has the trained range of hops, ``beyond`` another.
+    """Return pointer data: the evaluation set ``inside`` has the trained range of hops, ``beyond`` another.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
 
     Args:
-        dataset: Which of its two forms, and how large.
-        seed: Of the training examples.
-        cls_tokens: How many [CLS] a sequence with one label begins with.
+        dataset: Settings of the form and the size.
+        seed: Seed of the training examples.
+        cls_tokens: Number of leading [CLS] of a sequence with one label.
 
     Raises:
         ConfigError: ``dataset.sequence_length`` does not hold all tokens.
@@ -188,17 +189,17 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     if dataset.beyond_hops is not None:
         ranges["beyond"] = dataset.beyond_hops
     facts = {"nodes": dataset.nodes, "colours": dataset.colours, "hops": {name: list(r) for name, r in ranges.items()}}
-    drawn = [("train", dataset.train_hops, dataset.train_examples, seed)]
-    drawn += [(name, ends, evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
-    picture: Picture | None = None if dataset.causal else "chains"  # it follows places, not distances
+    sets = [("train", dataset.train_hops, dataset.train_examples, seed)]
+    sets += [(name, ends, evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
+    picture: Picture | None = None if dataset.causal else "chains"  # it follows positions, not distances
     if dataset.unit == "token":
-        tagged = {name: TaggedHops(dataset, range_of(ends), *how) for name, ends, *how in drawn}
+        tagged = {name: TaggedHops(dataset, range_of(ends), *how) for name, ends, *how in sets}
         return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture=picture)
     words = symbol_tokenizer(symbols)
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     words = as_fed(words, layout)
     check_room(layout, dataset.nodes, "nodes")
-    marked = {name: MarkedHops(dataset, range_of(ends), *how, layout=layout) for name, ends, *how in drawn}
+    marked = {name: MarkedHops(dataset, range_of(ends), *how, layout=layout) for name, ends, *how in sets}
     train = marked.pop("train")
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     summary = summary_of(dataset, train, marked, facts)
@@ -214,9 +215,9 @@ def symbols_of_nodes(dataset: HopsConfig) -> Sequence[str]:
 
 
 def read_hops(dataset: HopsConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return edited pointers as an example, in which every node has a label, or the one that was marked."""
+    """Return edited pointers as an example, with a label at every node or at the marked one."""
     symbols = symbol_numbers(rows, symbols_of_nodes(dataset))[0].astype(np.int64)
-    targets = _targets(symbols, dataset)
+    targets = _read_targets(symbols, dataset)
     hops, colours = np.zeros(len(symbols), dtype=np.int64), np.zeros(len(symbols), dtype=np.int64)
     for node in range(len(symbols)):
         root, count = node, 0
@@ -234,8 +235,8 @@ def read_hops(dataset: HopsConfig, rows: BoardRows, before: Mapping[str, Any]) -
     return {**before, "input_ids": ids, "label": int(colours[marked]), "difficulty": int(hops[marked])}
 
 
-def _targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
-    """The node that each points to; of a root any."""
+def _read_targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
+    """Return the node that each node points to; any node for a root."""
     if not dataset.causal:
         return symbols
     targets: np.ndarray = np.arange(len(symbols)) - symbols

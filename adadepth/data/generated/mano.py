@@ -2,11 +2,11 @@
 
     <bos> <len_2> + 3 * 5 6 =    7      modulo 23
 
-An expression of l operations is an operator, an expression of l' operations, l' any of 0..l-1 as likely, and one of
-l - 1 - l'; that of none is an operand below the modulus. l is any of 1..L as likely in training, L in the set
-``longest``, which the publication tests. The label at ``=`` is the value; its difficulty is l. The published code draws
-one of several tokens for each operator besides, which is not done here. ``dataset.length_token=false`` leaves out the
-token that says l: it tells a model how much computing to spend (arXiv 2607.20519).
+An expression of l operations is an operator, an expression of l' operations and one of l - 1 - l', where l' is uniform
+in 0..l-1; an expression of none is an operand below the modulus. In training, l is uniform in 1..L; L in the set
+``longest``, which the publication tests. The label at ``=`` is the value, its difficulty is l. The published code also
+draws one of several tokens for each operator, which is not done here. ``dataset.length_token=false`` leaves out the
+token that names l: it tells a model how much compute to spend (arXiv 2607.20519).
 """
 
 from __future__ import annotations
@@ -25,18 +25,15 @@ if TYPE_CHECKING:
     from adadepth.settings.data import ManoConfig
 
 OPERATORS = ("+", "-", "*")
-_BEGINNING, END = "<bos>", "="
+_BOS, END = "<bos>", "="
 
 
 class ManoExamples(DrawnTags):
-    """Expressions; two bytes a token are kept.
+    """Random expressions; two bytes a token are held in memory.
 
-    Args:
-        dataset: The modulus, and whether lengths are told.
-        operations: Fewest and most operations of an expression.
-        answers_only: Whether nothing but the value has a label; else each token has the next one as label.
-        length: How many examples there are.
-        seed: Of the draws.
+    Args: dataset: Settings of the modulus and of the length token. operations: Fewest and most operations of an
+        expression. answers_only: Whether only the value has a label; otherwise the label of each token is the next one.
+        length: Number of examples. seed: Seed of the examples.
     """
 
     purpose = Purpose.MANO
@@ -49,25 +46,25 @@ class ManoExamples(DrawnTags):
         self.operations, self.answers_only = operations, answers_only
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``symbols`` (rows, 2 L + 1) int16, numbers of `symbols_of` and -1 behind an expression's end.
+        """Draw ``symbols`` (rows, 2 L + 1) int16, numbers of `symbols_of`, -1 after the end of an expression.
 
-        Besides its ``operations``, int8, and ``values``, int16, (rows,).
+        Also ``operations``, int8, and ``values``, int16, each (rows,).
         """
         operations = generator.integers(self.operations[0], self.operations[1] + 1, rows)
         symbols = np.full((rows, 2 * self.operations[1] + 1), -1, dtype=np.int16)
         values = np.empty(rows, dtype=np.int16)
         for row, count in enumerate(operations.tolist()):
-            drawn, values[row] = draw_expression(count, self.modulus, generator)
-            symbols[row, : len(drawn)] = drawn
+            expression, values[row] = draw_expression(count, self.modulus, generator)
+            symbols[row, : len(expression)] = expression
         return {"symbols": symbols, "operations": operations.astype(np.int8), "values": values}
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Put the expression between its beginning and its end, where its value is asked for."""
-        operations, value = int(drawn["operations"]), int(drawn["values"])
-        beginning = self.modulus + len(OPERATORS)
-        told = [beginning + 1 + operations] if self.length_token else []
-        expression = drawn["symbols"][: 2 * operations + 1].tolist()
-        symbols = np.array([beginning, *told, *expression, beginning + 1])
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the expression between `<bos>` and `=`, whose label is the value."""
+        operations, value = int(columns["operations"]), int(columns["values"])
+        bos = self.modulus + len(OPERATORS)
+        length_tokens = [bos + 1 + operations] if self.length_token else []
+        expression = columns["symbols"][: 2 * operations + 1].tolist()
+        symbols = np.array([bos, *length_tokens, *expression, bos + 1])
         labels = np.full(len(symbols), IGNORE) if self.answers_only else np.append(symbols[1:], IGNORE)
         difficulties = np.full(len(symbols), NO_DIFFICULTY)
         labels[-1], difficulties[-1] = value, operations
@@ -75,22 +72,22 @@ class ManoExamples(DrawnTags):
 
 
 def draw_expression(operations: int, modulus: int, generator: np.random.Generator) -> tuple[list[int], int]:
-    """Return an expression of so many operations, as numbers of `symbols_of`, and its value."""
+    """Draw an expression with this number of operations, as numbers of `symbols_of`, and its value."""
     if operations == 0:
         operand = int(generator.integers(modulus))
         return [operand], operand
-    operator, left = int(generator.integers(len(OPERATORS))), int(generator.integers(operations))
-    first, a = draw_expression(left, modulus, generator)
-    second, b = draw_expression(operations - 1 - left, modulus, generator)
+    operator, left_operations = int(generator.integers(len(OPERATORS))), int(generator.integers(operations))
+    first, a = draw_expression(left_operations, modulus, generator)
+    second, b = draw_expression(operations - 1 - left_operations, modulus, generator)
     value = (a + b, a - b, a * b)[operator] % modulus
     return [modulus + operator, *first, *second], value
 
 
 def symbols_of(dataset: ManoConfig) -> tuple[str, ...]:
-    """Every symbol: operands, operators, beginning and end, and, where they are told, lengths."""
+    """Return every symbol: operands, operators, `<bos>`, `=`, and the length tokens if there are any."""
     operands = (str(number) for number in range(dataset.modulus))
     lengths = [f"<len_{count}>" for count in range(1, dataset.operations + 1)] if dataset.length_token else []
-    return (*operands, *OPERATORS, _BEGINNING, END, *lengths)
+    return (*operands, *OPERATORS, _BOS, END, *lengths)
 
 
 def load_mano(dataset: ManoConfig, seed: int) -> LabelledData:

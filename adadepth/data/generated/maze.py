@@ -1,12 +1,11 @@
-"""Mazes: which cells can be reached from the start? What a cell needs to know grows with its distance.
+"""Mazes: which cells can be reached from the start? The depth that a cell needs grows with its distance.
 
-A maze is a square of cells, one token each, a share of them walls, and a random one of the others the start. Every
-other free cell is to be told reachable or not. A cell has no way to know before news from the start has travelled the
-shortest path to it, a cell an iteration where attention looks at neighbours: its distance is its difficulty.
-
+A maze is a square of cells, one token each: a share of them walls, a random other one the start. Every other free cell
+is labelled reachable or not. Where attention looks at neighbours, news from the start travels one cell an update along
+the shortest path: the distance of a cell is its difficulty.
 Positions are two-dimensional with ALBERT's own inputs: the row is the position, the column the token type. Mazes lie at
-a random place of a field, those of evaluation too (the same place in every run): every row and column is trained, so
-that mazes larger than the trained ones can be read, and evaluation asks what training does, not only its middle.
+a random offset in a field, in evaluation too (the same offset in every run). So every row and column is trained, and a
+model can read mazes larger than the trained ones.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _WALL, _FREE, _START = range(3)
 
 
 class MazeExamples(DrawnTags):
-    """Mazes of one size; three bytes a cell are kept.
+    """Mazes of one size; three bytes a cell are held in memory.
 
     An example has a token a cell, row by row: ``position_ids`` are rows of the field, ``token_type_ids`` its columns.
     ``labels`` are -100 at walls and at the start; ``difficulties`` are distances, -1 where there is no path.
@@ -47,27 +46,27 @@ class MazeExamples(DrawnTags):
         super().__init__(length, seed)
         self.size = size
         self.walls = dataset.walls
-        self.places = dataset.field - size + 1
+        self.offset_count = dataset.field - size + 1
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``cells`` (rows, size^2) int8, their ``distances`` int16, and the maze's ``place`` (rows, 2) int16."""
+        """Draw ``cells`` (rows, size^2) int8, ``distances`` int16, and the maze's offset ``place``, (rows, 2) int16."""
         cells = draw_mazes(rows, self.size, self.walls, generator)
-        place = generator.integers(0, self.places, (rows, 2), dtype=np.int16)
-        return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": place}
+        offsets = generator.integers(0, self.offset_count, (rows, 2), dtype=np.int16)
+        return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": offsets}
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Place the cells and label them."""
-        cells, distance = drawn["cells"], drawn["distances"].astype(np.int64)
-        row, column = np.divmod(np.arange(len(cells)), self.size) + drawn["place"].astype(np.int64)[:, None]
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the cells at the maze's offset in the field, with their labels."""
+        cells, distance = columns["cells"], columns["distances"].astype(np.int64)
+        row, column = np.divmod(np.arange(len(cells)), self.size) + columns["place"].astype(np.int64)[:, None]
         labels = np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE)
         difficulties = np.where(cells == _FREE, distance, NO_DIFFICULTY)
         return {**symbol_example(cells, labels, difficulties), "position_ids": row, "token_type_ids": column}
 
 
 def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generator) -> np.ndarray:
-    """Return mazes with one start each, numbers of SYMBOLS, (rows, size, size) int8.
+    """Draw mazes with one start each, numbers of SYMBOLS, (rows, size, size) int8.
 
-    A cell is a wall with probability ``walls``; where all of them would be, the first is the start.
+    A cell is a wall with probability ``walls``; in a maze of walls only, the first cell is the start.
     """
     free = generator.random((rows, size * size), dtype=np.float32) >= walls
     lots = np.where(free, generator.random(free.shape, dtype=np.float32), -1.0)
@@ -77,23 +76,23 @@ def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generato
 
 
 def distances(cells: np.ndarray) -> np.ndarray:
-    """Return how many steps each cell is from its maze's start, -1 where no path leads, (rows, size, size) int16.
+    """Return the distance of each cell from the start, -1 where no path leads, (rows, size, size) int16.
 
-    Breadth-first, all mazes at once: those further away are found from those found before.
+    The search is breadth-first, in all mazes at once.
     """
-    found = np.full(cells.shape, NO_DIFFICULTY, dtype=np.int16)
+    steps = np.full(cells.shape, NO_DIFFICULTY, dtype=np.int16)
     open_cells, front = cells != _WALL, cells == _START
     for distance in count():
-        found[front] = distance
+        steps[front] = distance
         open_cells &= ~front
-        front = _neighbours(front) & open_cells
+        front = _mark_neighbours(front) & open_cells
         if not front.any():
-            return found
+            return steps
     raise AssertionError
 
 
-def _neighbours(cells: np.ndarray) -> np.ndarray:
-    """The cells beside, above or below any of these; boolean (rows, size, size)."""
+def _mark_neighbours(cells: np.ndarray) -> np.ndarray:
+    """Return which cells have one of these beside, above or below them, (rows, size, size) bool."""
     beside = np.zeros_like(cells)
     beside[:, 1:] |= cells[:, :-1]
     beside[:, :-1] |= cells[:, 1:]
@@ -103,7 +102,7 @@ def _neighbours(cells: np.ndarray) -> np.ndarray:
 
 
 def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
-    """Return mazes: the evaluation set ``inside`` has the trained size, ``beyond_N`` are larger ones.
+    """Return maze data: the evaluation set ``inside`` has the trained size, ``beyond_N`` size N.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
@@ -120,14 +119,14 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
 
 
 def read_maze(dataset: MazeConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited maze as an example, at the place of the field that it had."""
+    """Return an edited maze as an example, at its original offset in the field."""
     cells = symbol_numbers(rows, SYMBOLS)
     if (starts := int((cells == _START).sum())) != 1:
         raise DataError(f"a maze needs one start S, and this one has {starts}")
-    place = np.array([before["position_ids"].min(), before["token_type_ids"].min()])
+    offsets = np.array([before["position_ids"].min(), before["token_type_ids"].min()])
     away = distances(cells[None])[0]
     examples = MazeExamples(dataset, len(cells), 1, EVALUATION_SEED)
-    return examples.example({"cells": cells.ravel(), "distances": away.ravel(), "place": place})
+    return examples.example({"cells": cells.ravel(), "distances": away.ravel(), "place": offsets})
 
 
 MAZE_BOARD = Board(lambda dataset: SYMBOLS, read_maze, square_columns)

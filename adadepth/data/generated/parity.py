@@ -1,7 +1,7 @@
 """Parity: is the number of ones odd? The task of ACT (Graves 2016) and PonderNet (Banino et al. 2021, section 3.1).
 
-A vector of ``size`` values has k of them, at random places, set to +1 or -1 at random, and zeros elsewhere; k is drawn
-uniformly. Nothing is stored on disk: examples are drawn when they are asked for.
+A vector of ``size`` values has k of them, at random positions, set to +1 or -1 at random, and zeros elsewhere; k is
+uniform. Nothing is stored on disk: examples are drawn on access.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1
 class ParityExamples(DrawnExamples):
     """Sequences of values with ``label`` (1 odd) and ``difficulty`` (the number of counted ones).
 
-    ``inputs`` are (size,) float32 or, with a layout, a sequence of tokens. ``size`` bytes an example are kept.
+    ``inputs`` are (size,) float32 or, with a layout, a token sequence. ``size`` bytes an example are held in memory.
     """
 
     purpose = Purpose.PARITY
@@ -45,26 +45,26 @@ class ParityExamples(DrawnExamples):
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw the values, (rows, size) int8."""
-        return {"values": draw_values(rows, self.size, self._ones_of(epoch), generator)}
+        return {"values": draw_values(rows, self.size, self._select_ones(epoch), generator)}
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return a vector with the parity of its ones as label and their number as difficulty."""
-        values = drawn["values"]
+        values = columns["values"]
         counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
-        found = {"label": counted % 2, "difficulty": counted}
+        target = {"label": counted % 2, "difficulty": counted}
         if self.layout is None:
-            return {"inputs": values.astype(np.float32), **found}
-        return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **found}
+            return {"inputs": values.astype(np.float32), **target}
+        return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **target}
 
-    def _ones_of(self, epoch: int) -> tuple[int, int]:
-        """The range of an epoch; evaluation is epoch -1 and always the whole range."""
+    def _select_ones(self, epoch: int) -> tuple[int, int]:
+        """Return the range of ones in an epoch; evaluation, epoch -1, always has the whole range."""
         if self.easy_ones is None or not 0 <= epoch < self.easy_epochs:
             return self.ones
         return self.ones[0], self.easy_ones
 
 
 def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
-    """Return rows with k values of +1 or -1 and zeros, k uniform from ``ones[0]`` to ``ones[1]``; (rows, size) int8."""
+    """Draw rows with k values of +1 or -1 and zeros, k uniform from ``ones[0]`` to ``ones[1]``; (rows, size) int8."""
     counts = generator.integers(ones[0], ones[1] + 1, (rows, 1))
     ranks = generator.random((rows, size), dtype=np.float32).argsort(axis=1)  # a random permutation a row
     signs = 2 * generator.integers(0, 2, (rows, size), dtype=np.int8) - 1
@@ -73,7 +73,7 @@ def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.rando
 
 
 def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
-    """Return parity as vectors, or as tokens with the given number of [CLS].
+    """Return parity data, as vectors or as tokens with leading [CLS].
 
     The evaluation sets depend on neither the seed nor the number of training examples; ``max_evaluation_examples`` is
     the size of each, by default that of a training epoch.

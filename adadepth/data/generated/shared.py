@@ -1,4 +1,4 @@
-"""What generated data sets share: examples drawn in blocks, a tokenizer of symbols, and tags of which all are known."""
+"""Common parts of generated data sets: drawing in blocks, a tokenizer of symbols, and tagged data."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BLOCK = 1024  # examples drawn at once
 
 
 class DrawnExamples(Dataset[dict[str, Any]], ABC):
-    """``length`` examples: each a pure function of (seed, epoch, index).
+    """Drawn examples, each a pure function of (seed, epoch, index).
 
-    Blocks of examples are drawn at once, which is far quicker than one by one, and those of one epoch are kept.
+    A block of examples is drawn at once, far faster than one by one; the blocks of one epoch stay in memory.
     """
 
     purpose: ClassVar[int]  # a `Purpose`
@@ -41,11 +41,11 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the columns of so many examples, each (rows, ...) and of a small type."""
+        """Draw the columns of ``rows`` examples, each (rows, ...) and of a small type."""
 
     @abstractmethod
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Make an example of its row of the columns, but for its ``index``."""
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return an example, without its ``index``, from its row of the columns."""
 
     def __len__(self) -> int:
         return self.length
@@ -53,10 +53,10 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         epoch, index = epoch_and_index(item)
         number, row = divmod(index, _BLOCK)
-        drawn = {name: column[row] for name, column in self._block(epoch, number).items()}
-        return {**self.example(drawn), "index": index}
+        columns = {name: column[row] for name, column in self._get_block(epoch, number).items()}
+        return {**self.example(columns), "index": index}
 
-    def _block(self, epoch: int, number: int) -> dict[str, np.ndarray]:
+    def _get_block(self, epoch: int, number: int) -> dict[str, np.ndarray]:
         if epoch != self._epoch:
             self._epoch, self._blocks = epoch, {}
         if number not in self._blocks:
@@ -66,7 +66,7 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
 
 
 class DrawnTags(DrawnExamples):
-    """Drawn sequences whose tokens have labels: ``labels`` and ``difficulties``, each (S,) int64."""
+    """Drawn sequences with a label a token: ``labels`` and ``difficulties``, each (S,) int64."""
 
     def gold(self, index: int) -> list[int]:
         """Return the labels of an example's labelled tokens, in order."""
@@ -75,22 +75,22 @@ class DrawnTags(DrawnExamples):
         return tags
 
     def row_number(self, index: int) -> int:
-        """Return the number of an example, which is drawn by it."""
+        """Return the number of an example in the data, which is its index."""
         return index
 
     def first_pieces(self, index: int) -> np.ndarray:
-        """Return where an example's labelled tokens stand, (labelled,)."""
+        """Return the positions of an example's labelled tokens, (labelled,)."""
         return np.flatnonzero(self[index]["labels"] >= 0)
 
 
 def symbol_ids(numbers: np.ndarray) -> np.ndarray:
-    """Return the token ids, int64, of symbols of a `symbol_tokenizer` given by their numbers."""
+    """Return the token ids of symbols, int64, from their numbers in a `symbol_tokenizer`."""
     ids: np.ndarray = numbers.astype(np.int64) + len(SPECIAL_TOKENS)
     return ids
 
 
 def symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: np.ndarray) -> dict[str, Any]:
-    """Return a sequence of symbols without special tokens, of one type, as `DrawnTags` have it.
+    """Return a sequence of symbols without special tokens, of one type, as `DrawnTags` needs it.
 
     Args:
         symbols: Numbers of the symbols, (S,).
@@ -107,11 +107,11 @@ def symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: np.nda
 
 
 def symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of ALBERT's special tokens and the symbols; text is symbols with spaces between.
+    """Return a tokenizer of ALBERT's special tokens and the symbols, which are separated by spaces in text.
 
     Args:
-        symbols: Symbol n has the id that `symbol_ids` says.
-        is_wrapped: Whether sequences of text have [CLS] and [SEP] around them.
+        symbols: Symbols in order; symbol n has the id that `symbol_ids` returns.
+        is_wrapped: Whether texts get [CLS] and [SEP] around them.
     """
     words = [*SPECIAL_TOKENS.values(), *symbols]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -123,7 +123,7 @@ def symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrai
 
 
 def check_room(layout: Layout, tokens: int, what: str) -> None:
-    """Raise a ``ConfigError`` unless a sequence holds so many tokens besides the special ones."""
+    """Raise a ``ConfigError`` unless a sequence has room for ``tokens`` tokens besides the special ones."""
     length = layout.sequence_length
     if layout.room(1) < tokens:
         raise ConfigError(
@@ -143,7 +143,7 @@ def tagging_data(
     picture: Picture | None = None,
     least_fields: Mapping[str, int] | None = None,
 ) -> LabelledData:
-    """Return drawn sequences of symbols, without special tokens, as data of a tagging run; `facts` are for reports."""
+    """Return drawn sequences of symbols as data of a tagging run; the summary includes ``facts``."""
     words = symbol_tokenizer(symbols, is_wrapped=False)
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     summary, metrics = summary_of(dataset, train, evaluation, facts), ("token_accuracy",)
@@ -155,7 +155,7 @@ def tagging_data(
 def summary_of(
     dataset: GeneratedConfig, train: DrawnExamples, evaluation: Mapping[str, DrawnExamples], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what was drawn, for logs and reports."""
+    """Return a summary of the drawn data, for logs and reports."""
     return {
         "name": dataset.name,
         "source": "drawn",
@@ -166,7 +166,7 @@ def summary_of(
 
 
 def evaluation_size(dataset: GeneratedConfig) -> int:
-    """Return how many examples each evaluation set has: by default those of a training epoch."""
+    """Return the number of examples of each evaluation set: by default that of a training epoch."""
     return dataset.max_evaluation_examples or dataset.train_examples
 
 

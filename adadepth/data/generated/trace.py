@@ -1,11 +1,11 @@
-"""Assignments: what does a name stand for? Lines ``b = a`` give names a value, directly or by another name.
+"""Assignments: which value does a name have? Lines ``b = a`` assign a value, directly or by another name.
 
     a = red     b = a     c = blue     print b     print c
 
-Each line gives a name of its own one of a few values, or what an earlier name stands for. Then names are asked for.
-Labels, values, are at the source of every line and at every name that is asked for. Its difficulty is how many earlier
-lines must be read, one after the other: 0 at ``red``, 1 at the ``a`` of the second line, 2 at ``print b``. Unlike in
-`hops`, a line must be found by its name.
+Each line defines a new name as one of a few values, or as an earlier name. Then questions ask for the value of names.
+Labels, values, are at the source of every line and at every name in a question. The difficulty is the number of earlier
+lines that must be read one after the other: 0 at ``red``, 1 at the ``a`` of the second line, 2 at ``print b``. A line
+must be found by its name, unlike in `hops`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _EQUALS, _PRINT = range(2)
 
 
 class TraceExamples(DrawnTags):
-    """Lines and questions of one range of links; five bytes a line are kept.
+    """Lines and questions of one range of links; five bytes a line are held in memory.
 
     Args:
-        dataset: Lines, values and questions.
-        links: Fewest and most names between a labelled name and its value.
-        length: How many examples there are.
-        seed: Of the draws.
+        dataset: Settings of the lines, values and questions.
+        links: Fewest and most links between a labelled name and its value.
+        length: Number of examples.
+        seed: Seed of the examples.
     """
 
     purpose = Purpose.TRACE
@@ -48,36 +48,36 @@ class TraceExamples(DrawnTags):
         self.questions, self.links = dataset.questions, links
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw where each line's source was defined, ``targets``, how many ``links`` and which ``values`` follow.
+        """Draw the line that each line's source names, ``targets``, the ``links`` to its value, and the ``values``.
 
-        Besides, ``names`` says which name each line defines, and ``asked`` which lines are asked for. All are int8
-        (rows, lines), ``asked`` (rows, questions).
+        Also ``names``, the name that each line defines, and ``queries``, the lines of the questions. All are int8
+        (rows, lines), ``queries`` (rows, questions).
         """
         shape = (rows, self.lines)
         targets, links, values = draw_chains(*shape, self.links, self.values, self.reach, generator)
-        names, asked = (generator.random(shape, dtype=np.float32).argsort(axis=1) for _ in range(2))
-        asked = asked[:, : self.questions]
-        found = {"targets": targets, "links": links, "values": values, "names": names, "asked": asked}
-        return {name: column.astype(np.int8) for name, column in found.items()}
+        names, queries = (generator.random(shape, dtype=np.float32).argsort(axis=1) for _ in range(2))
+        queries = queries[:, : self.questions]
+        columns = {"targets": targets, "links": links, "values": values, "names": names, "queries": queries}
+        return {name: column.astype(np.int8) for name, column in columns.items()}
 
-    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Write lines and questions down; what lies outside the range of links has a difficulty and no label."""
-        targets, links, values, names, asked = (
-            drawn[name].astype(np.int64) for name in ("targets", "links", "values", "names", "asked")
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return lines and questions as a sequence; names outside the range of links have no label."""
+        targets, links, values, names, queries = (
+            columns[name].astype(np.int64) for name in ("targets", "links", "values", "names", "queries")
         )
         first_value = len(_MARKS) + self.lines
-        said = len(_MARKS) + names
-        sources = np.where(targets == np.arange(self.lines), first_value + values, said[targets])
-        lines = np.stack([said, np.full_like(said, _EQUALS), sources], axis=1).ravel()
-        questions = np.stack([np.full_like(asked, _PRINT), said[asked]], axis=1).ravel()
+        name_symbols = len(_MARKS) + names
+        sources = np.where(targets == np.arange(self.lines), first_value + values, name_symbols[targets])
+        lines = np.stack([name_symbols, np.full_like(name_symbols, _EQUALS), sources], axis=1).ravel()
+        questions = np.stack([np.full_like(queries, _PRINT), name_symbols[queries]], axis=1).ravel()
         symbols = np.concatenate([lines, questions])
-        about = np.concatenate([np.arange(self.lines), asked])  # the line of every labelled token
-        places = np.concatenate([3 * np.arange(self.lines) + 2, len(lines) + 2 * np.arange(len(asked)) + 1])
-        is_asked = np.arange(len(about)) >= self.lines
+        line_numbers = np.concatenate([np.arange(self.lines), queries])  # of every labelled token
+        positions = np.concatenate([3 * np.arange(self.lines) + 2, len(lines) + 2 * np.arange(len(queries)) + 1])
+        is_query = np.arange(len(line_numbers)) >= self.lines
         labels, difficulties = np.full(len(symbols), IGNORE), np.full(len(symbols), NO_DIFFICULTY)
         in_range = (self.links[0] <= links) & (links <= self.links[1])
-        labels[places] = np.where(in_range, values, IGNORE)[about]
-        difficulties[places] = links[about] + is_asked
+        labels[positions] = np.where(in_range, values, IGNORE)[line_numbers]
+        difficulties[positions] = links[line_numbers] + is_query
         return symbol_example(symbols, labels, difficulties)
 
 

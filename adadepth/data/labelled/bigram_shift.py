@@ -1,7 +1,7 @@
 """Bigram shift, the probing task of Conneau et al. (2018): were adjacent words of a sentence swapped?
 
-The sentences are those of the embedded corpus, so the task needs no file. The original swaps one pair of words; here
-all, half or a quarter of the pairs are swapped: a small model without pretraining learns nothing from single swaps.
+The sentences come from the embedded corpus, so the task needs no file. The original swaps one pair of words; here all,
+half or a quarter of the pairs are swapped, because a small model without pretraining learns nothing from single swaps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from adadepth.settings import LabelledConfig, TokenizerConfig
 
 LABELS = ("original", "shifted")
-SHARES = (1.0, 0.5, 0.25)  # of the pairs that fit, each share as likely; its position is the difficulty
+SHARES = (1.0, 0.5, 0.25)  # shares of the possible pairs, equally likely; the index is the difficulty
 _SHORTEST, _LONGEST = 5, 28  # words of a sentence, as in the probing task
 _EVALUATION_FRACTION = 0.15  # as in dataset=python_docs, so that a model pretrained there has not seen the sentences
 
@@ -38,7 +38,7 @@ _Sentence = list[np.ndarray]  # the token ids of each word
 
 
 class BigramShiftExamples(Dataset[dict[str, Any]]):
-    """Every sentence twice, as it is and shifted: a pure function of (seed, epoch, index).
+    """Every sentence twice, original and shifted: a pure function of (seed, epoch, index).
 
     An example has ``label`` (1 shifted), ``difficulty`` (0 all pairs swapped, 1 half, 2 a quarter, 3 none), ``index``,
     and the sequence of tokens.
@@ -48,7 +48,7 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
         self.sentences = sentences
         self.layout = layout
         self.seed = seed
-        # Pairs are kept together, so that the classes stay balanced.
+        # Both versions of a sentence stay together, so that the classes stay balanced.
         self.rows = spread_rows(len(sentences), None if limit is None else max(1, limit // 2))
         self.owners = np.repeat(self.rows, 2)
 
@@ -69,21 +69,21 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
             difficulty = int(generator.integers(len(SHARES)))
             pairs = max(1, round(SHARES[difficulty] * (len(words) // 2)))
             words = swap(words, draw_pairs(len(words), pairs, generator))
-        found = {"index": 2 * row + label, "label": label, "difficulty": difficulty}
-        return {**self.layout.build([np.concatenate(words)]), **found}
+        fields = {"index": 2 * row + label, "label": label, "difficulty": difficulty}
+        return {**self.layout.build([np.concatenate(words)]), **fields}
 
 
 def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[int]:
-    """Return where ``pairs`` pairs of adjacent words begin, none overlapping, every choice of them as likely.
+    """Draw the first words of ``pairs`` adjacent pairs that do not overlap, every choice equally likely.
 
-    Taking one word out of every pair leaves ``words - pairs`` places, of which ``pairs`` are chosen.
+    Without one word of every pair, ``words - pairs`` positions remain, and ``pairs`` of them are drawn.
     """
-    places = np.sort(generator.choice(words - pairs, pairs, replace=False))
-    return [int(place) + before for before, place in enumerate(places)]
+    positions = np.sort(generator.choice(words - pairs, pairs, replace=False))
+    return [int(position) + before for before, position in enumerate(positions)]
 
 
 def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
-    """Return the words with each of ``firsts`` and the word after it exchanged."""
+    """Return the words with each word at ``firsts`` and its successor exchanged."""
     shifted = list(words)
     for first in firsts:
         shifted[first : first + 2] = shifted[first + 1], shifted[first]
@@ -92,32 +92,32 @@ def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
 
 def usable_sentences(documents: Iterable[str]) -> list[str]:
     """Return the different sentences of 5 to 28 words."""
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for document in documents:
         for sentence in split_sentences(document):
             words = sentence.split()
             if _SHORTEST <= len(words) <= _LONGEST:
-                found[" ".join(words)] = None
-    return list(found)
+                sentences[" ".join(words)] = None
+    return list(sentences)
 
 
 def load_bigram_shift(
     dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int = 1
 ) -> LabelledData:
-    """Return the task; the evaluation sentences come from held-out documents and are not in the training set.
+    """Return the task; evaluation sentences come from held-out documents and are not in the training set.
 
     Raises:
         DataError: No sentence fits into ``dataset.sequence_length``.
     """
     split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=_EVALUATION_FRACTION))
     held_out = usable_sentences(split.evaluation())
-    known = set(held_out)
-    texts = [sentence for sentence in usable_sentences(split.train()) if sentence not in known]
+    excluded = set(held_out)
+    texts = [sentence for sentence in usable_sentences(split.train()) if sentence not in excluded]
     with parallel_encoding():
         words = corpus_tokenizer(split, tokenizer, cache_root(dataset.cache_dir), needed_tokens(cls_tokens))
         encoded = [_encode(words, sentences) for sentences in (texts, held_out)]
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
-    # A sentence that had to be cut could lose what was swapped.
+    # A truncated sentence could lose its swapped words.
     fitting = [[sentence for sentence in part if sum(map(len, sentence)) <= layout.room(1)] for part in encoded]
     train = BigramShiftExamples(fitting[0], layout, seed, dataset.max_train_examples)
     evaluation = BigramShiftExamples(fitting[1], layout, EVALUATION_SEED, dataset.max_evaluation_examples)
@@ -141,9 +141,9 @@ def load_bigram_shift(
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[_Sentence]:
-    """Return the ids of each word: word by word, so that a swap moves whole words.
+    """Return the ids of each word, encoded word by word, so that a swap moves whole words.
 
-    Sentences in which a word comes twice in a row are left out: such a swap would change nothing.
+    Sentences with the same word twice in a row are left out: their swap would change nothing.
     """
     split = [sentence.split() for sentence in sentences]
     vocabulary = sorted({word for words in split for word in words})

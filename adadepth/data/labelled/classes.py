@@ -1,4 +1,4 @@
-"""Classes of a table: their names, and which class each label of a column is."""
+"""Classes of a table: their names, and the class number of every label in a column."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SUSPICIOUS = {
     "-1": "-1 is taken for a class; data sets that mark rows without a label by it need these left out",
     "nan": "the text nan is taken for a class; rows without a label need these left out, or an empty cell",
 }
-_READING = 2  # raise it when labels are read otherwise
+_READING = 2  # raise it when the reading of labels changes
 _LONGEST_LIST = 10  # classes that a message names
 _CELL_SHOWN = 60  # characters of a cell in a message
 
 
 @dataclass(frozen=True)
 class ClassReader:
-    """The class number of every label that a column may hold.
+    """Mapping from the labels of a column to class numbers.
 
     Attributes:
         names: Names of the classes in order.
         numbers: Text of a label (`label_text`) to its class number.
-        allowed: The labels that are allowed, for messages.
-        strangers: Text of a label to the name that the data declare for it and the configuration does not have.
+        allowed: Allowed labels, for messages.
+        strangers: Text of a label to its name in the data, where the configuration lacks that name.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class ClassReader:
         """Return the class number of a label.
 
         Raises:
-            ValueError: It is none; the message says what is allowed.
+            ValueError: The label has no class; the message lists the allowed ones.
         """
         text = label_text(value) or ""
         if text in self.numbers:
@@ -63,30 +63,30 @@ class ClassReader:
         raise ValueError(f"allowed are {self.allowed}{nearest(text, self.names)}")
 
     def read_several(self, values: list[Any]) -> np.ndarray:
-        """Return 1 for the classes among the labels of a row and 0 for the others, (C,)."""
+        """Return 1 for the classes among the labels of a row and 0 elsewhere, (C,)."""
         marks = np.zeros(len(self.names))
         marks[[self(value) for value in values]] = 1.0
         return marks
 
     def key(self) -> list[Any]:
-        """Return what identifies the reading in names of prepared data."""
+        """Return what identifies this mapping in the names of prepared data."""
         return [_READING, list(self.names), sorted(self.numbers.items())]
 
 
 def class_names(
     labels: Sequence[str] | None, key: str, column: str, tables: Sequence[DataTable], root: Path
 ) -> tuple[str, ...]:
-    """Return the classes in order: those configured, those the data declare, or all that some tables hold.
+    """Return the classes in order: those configured, declared by the data, or found in the tables.
 
     Args:
         labels: The configured names of classes, if any.
         key: Setting that names the column, for messages.
-        column: Where the labels are, one a row or a list of them.
-        tables: The first one declares the classes, or all are searched.
+        column: Column of the labels, one a row or a list of them.
+        tables: Tables; the first declares the classes, or all are searched.
         root: Cache folder.
 
     Raises:
-        DataError: There are fewer than two, or one twice.
+        DataError: There are fewer than two classes, or one class twice.
     """
     if labels:
         source, names = f"dataset.labels={list(labels)}", list(labels)
@@ -101,8 +101,8 @@ def class_names(
 
 
 def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path) -> list[str]:
-    """Return the different labels of some tables in order, and warn of those that are suspicious."""
-    names = _ordered(name for table in tables for name in _distinct(key, column, table, root))
+    """Return the different labels of some tables in order, and warn of suspicious ones."""
+    names = _sort_names(name for table in tables for name in _find_labels(key, column, table, root))
     if values := [name for name in names if is_numeric(name) and "." in name]:
         instead = (
             "use dataset.problem=regression 'dataset.metrics=[pearson,mse]'"
@@ -115,13 +115,13 @@ def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path
     for name, message in _SUSPICIOUS.items():
         if name in names and (name != "-1" or {"0", "1"} <= set(names)):
             logger.warning("dataset.%s=%s: %s", key, column, message)
-    for pair in _lookalikes(names):
+    for pair in _find_lookalikes(names):
         logger.warning("dataset.%s=%s: the classes %r and %r differ by case or Unicode form only", key, column, *pair)
     return names
 
 
-def _lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of names that people take for one."""
+def _find_lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return pairs of names that differ by case or Unicode form only."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -132,8 +132,8 @@ def _lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
-    """Return the different labels of a table in order; searched once and cached."""
+def _find_labels(key: str, column: str, table: DataTable, root: Path) -> list[str]:
+    """Return the different labels of a table in order, from the cache where it holds them."""
     if column in table.class_names:
         return list(table.class_names[column])
 
@@ -141,7 +141,7 @@ def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
         values = (value for batch in table.batches() for value in batch[column])
         flat = (label for value in values for label in (value if isinstance(value, list) else [value]))
         try:
-            ordered = _ordered(_unspaced_texts(flat, f"dataset.{key}={column}: {table.label}"))
+            ordered = _sort_names(_collect_texts(flat, f"dataset.{key}={column}: {table.label}"))
         except DataError:  # of the file
             raise
         except ValueError as error:
@@ -154,8 +154,8 @@ def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
     return names
 
 
-def _unspaced_texts(labels: Iterable[Any], subject: str) -> set[str]:
-    """Return the different texts of labels; warn where white space around them was all that told some apart."""
+def _collect_texts(labels: Iterable[Any], subject: str) -> set[str]:
+    """Return the different texts of labels; warn where labels differed only by the white space around them."""
     texts: dict[str, Any] = {}
     merged: set[str] = set()
     for label in labels:
@@ -165,16 +165,18 @@ def _unspaced_texts(labels: Iterable[Any], subject: str) -> set[str]:
                 merged.add(text)
     if merged:
         logger.warning(
-            "%s: labels that differ by the white space around them are one class: %s", subject, _listed(sorted(merged))
+            "%s: labels that differ by the white space around them are one class: %s",
+            subject,
+            _join_names(sorted(merged)),
         )
     return set(texts)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_LONGEST_LIST]) + (", ..." if len(names) > _LONGEST_LIST else "")
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _sort_names(names: Iterable[str]) -> list[str]:
     """Return the different names, numbers in numerical order."""
     different = set(names)
     are_numbers = all(map(is_numeric, different))
@@ -185,7 +187,7 @@ def label_text(value: Any) -> str | None:
     """Return the text of a label: 3.0, "3.0" and True are ``3``, ``3`` and ``1``; None where there is none.
 
     Raises:
-        ValueError: It is bytes, which could be text in any encoding.
+        ValueError: The label is bytes, whose encoding is unknown.
     """
     if isinstance(value, bytes):
         raise ValueError(f"a name or a number is needed, not bytes such as {value!r}")
@@ -215,59 +217,61 @@ def class_readers(
     *,
     has_order: bool,
 ) -> dict[str, ClassReader]:
-    """Return how the labels of every split are read.
+    """Return the reader of the labels of every split.
 
     Where a table declares its classes, a stored integer is the index into the declared names. Elsewhere a label is the
-    name of a class. Only where no label of any of these tables is a name, whole numbers are places in ``names``.
+    name of a class. Whole numbers are positions in ``names`` only where no label of any of these tables is a name.
 
     Args:
         names: The classes in order.
         key: Setting that names the column, for messages.
-        column: Where the labels are, one a row or a list of them.
+        column: Column of the labels, one a row or a list of them.
         tables: Split to its table.
         root: Cache folder.
-        has_order: Whether somebody chose the order of the names, which a search of the labels does not.
+        has_order: Whether the order of the names was chosen, and is not that of a search.
     """
     free = {split: table for split, table in tables.items() if column not in table.class_names}
     subject = f"dataset.{key}={column}"
     readers = {
-        split: _declared_reader(names, list(table.class_names[column]), f"{subject}: {table.label}")
+        split: _build_declared_reader(names, list(table.class_names[column]), f"{subject}: {table.label}")
         for split, table in tables.items()
         if split not in free
     }
     if free:
-        present = {text for table in free.values() for text in _distinct(key, column, table, root)}
-        reader = _free_reader(names, present, subject, has_order=has_order)
+        present = {text for table in free.values() for text in _find_labels(key, column, table, root)}
+        reader = _build_name_reader(names, present, subject, has_order=has_order)
         readers |= dict.fromkeys(free, reader)
     return readers
 
 
-def _numbers_of(names: Sequence[str]) -> dict[str, int]:
+def _number_names(names: Sequence[str]) -> dict[str, int]:
     return {str(label_text(name)): number for number, name in enumerate(names)}
 
 
-def _declared_reader(names: tuple[str, ...], declared: list[str], subject: str) -> ClassReader:
-    """Return the reader of stored indices into declared names, which are matched by name where any of them is known."""
-    numbers = _numbers_of(names)
-    places = {str(index): numbers.get(str(label_text(name))) for index, name in enumerate(declared)}
-    if all(place is None for place in places.values()) and len(declared) == len(names):
-        logger.info("%s declares %s, which are called %s, in this order", subject, _listed(declared), _listed(names))
-        places = {str(index): index for index in range(len(names))}
-    known = {text: place for text, place in places.items() if place is not None}
-    strangers = {str(index): name for index, name in enumerate(declared) if str(index) not in known}
-    return ClassReader(names, known, _listed(names), strangers)
+def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject: str) -> ClassReader:
+    """Return the reader of stored indices into declared names; names match the classes where any of them does."""
+    numbers = _number_names(names)
+    class_numbers = {str(index): numbers.get(str(label_text(name))) for index, name in enumerate(declared)}
+    if all(class_number is None for class_number in class_numbers.values()) and len(declared) == len(names):
+        logger.info(
+            "%s declares %s, which are called %s, in this order", subject, _join_names(declared), _join_names(names)
+        )
+        class_numbers = {str(index): index for index in range(len(names))}
+    matches = {text: class_number for text, class_number in class_numbers.items() if class_number is not None}
+    strangers = {str(index): name for index, name in enumerate(declared) if str(index) not in matches}
+    return ClassReader(names, matches, _join_names(names), strangers)
 
 
-def _free_reader(names: tuple[str, ...], present: set[str], subject: str, *, has_order: bool) -> ClassReader:
-    """Return the reader of labels that are names or, where none of them is, places in the list of names."""
-    numbers, allowed = _numbers_of(names), _listed(names)
+def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, *, has_order: bool) -> ClassReader:
+    """Return the reader of labels that are names or, where no label is a name, positions in the list of names."""
+    numbers, allowed = _number_names(names), _join_names(names)
     whole = {text for text in present if re.fullmatch(r"-?[0-9]+", text)}
     if (
         not has_order
         or whole < present
         or not whole
         or present & numbers.keys()
-        or numbers.keys() <= _places(names).keys()
+        or numbers.keys() <= _number_positions(names).keys()
     ):
         mixed = whole - numbers.keys() and present & numbers.keys() - whole
         allowed += "; numbers are places in this list only where no label of the column is a name" if mixed else ""
@@ -275,13 +279,13 @@ def _free_reader(names: tuple[str, ...], present: set[str], subject: str, *, has
     logger.info(
         "%s: no label is the name of a class, so that whole numbers are places in the list: %s",
         subject,
-        _listed([f"{text} is {names[number]}" for text, number in _places(names).items()]),
+        _join_names([f"{text} is {names[number]}" for text, number in _number_positions(names).items()]),
     )
-    return ClassReader(names, _places(names) | numbers, f"0 to {len(names) - 1} or {allowed}", {})
+    return ClassReader(names, _number_positions(names) | numbers, f"0 to {len(names) - 1} or {allowed}", {})
 
 
-def _places(names: tuple[str, ...]) -> dict[str, int]:
-    """Return what whole numbers mean that are places in a list of names; 1 is always true, and 0 false."""
+def _number_positions(names: tuple[str, ...]) -> dict[str, int]:
+    """Return the class number of each whole number that is a position in the names; 1 means true, and 0 false."""
     truths = {name.casefold(): number for number, name in enumerate(names)}
     if truths.keys() == {"false", "true"}:
         return {"0": truths["false"], "1": truths["true"]}
@@ -306,19 +310,19 @@ def read_value(value: Any) -> float:
 def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
     """Return a table whose column holds lists of labels.
 
-    A text is read as a list of Python or JSON if it is in brackets, and else cut at a separator; what is missing is an
-    empty list. While it is read, a DataError names the row whose brackets hold no list.
+    A text in brackets is read as a list of Python or JSON, any other text is split at the separator; a missing cell is
+    an empty list. While the table is read, a DataError names a row whose brackets hold no list.
     """
 
     def batches() -> Iterator[Rows]:
         for batch in table.read_batches():
             cells = zip(batch[column], batch[ROW_PLACES], strict=True)
-            yield {**batch, column: [_read_list(value, column, separator, place) for value, place in cells]}
+            yield {**batch, column: [_read_list(value, column, separator, location) for value, location in cells]}
 
     return replace(table, batches=batches, fingerprint=lambda: [*table.fingerprint(), column, separator, "lists"])
 
 
-def _read_list(value: Any, column: str, separator: str, place: RowPlace) -> list[Any]:
+def _read_list(value: Any, column: str, separator: str, location: RowPlace) -> list[Any]:
     if isinstance(value, list):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -328,34 +332,34 @@ def _read_list(value: Any, column: str, separator: str, place: RowPlace) -> list
         return labels
     if text.startswith("[") and text.endswith("]"):
         raise DataError(
-            f"dataset.label_column={column}: {place} has the labels {text[:_CELL_SHOWN]!r}, which is no list; "
+            f"dataset.label_column={column}: {location} has the labels {text[:_CELL_SHOWN]!r}, which is no list; "
             f"write ['a', 'b'], or the names with {separator!r} between them and no brackets"
         )
     return [part for label in text.split(separator) if (part := label.strip())]
 
 
 def parse_list(text: str) -> list[Any] | None:
-    """Return the texts and numbers of a list as JSON or Python writes it; None: it is none, or holds something else.
+    """Return the texts and numbers of a list in JSON or Python notation; None where the text is no such list.
 
-    Texts without a comma between them, as numpy prints arrays, are no list: Python would join them to one text.
+    Texts without commas, as numpy prints arrays, are no list: Python would join them to one text.
     """
     try:
         labels = json.loads(text)
     except ValueError:
-        labels = None if _joins_texts(text) else _literal(text)
+        labels = None if _has_adjacent_texts(text) else _parse_literal(text)
     is_list = isinstance(labels, list | tuple | set)
     return list(labels) if is_list and all(isinstance(label, str | int | float) for label in labels) else None
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
 
 
-def _joins_texts(text: str) -> bool:
-    """Whether a text has two quoted texts of Python side by side."""
+def _has_adjacent_texts(text: str) -> bool:
+    """Return whether a text has two quoted texts of Python side by side."""
     try:
         kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline)]
     except (tokenize.TokenError, SyntaxError):

@@ -1,4 +1,4 @@
-"""From labelled examples to batches: sequences of tokens, or vectors."""
+"""Collators of labelled examples: sequences of tokens, or vectors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils.data import Dataset
 from adadepth.data.batches import IGNORE, Examples, PaddingCollator, numbers_of, padded, sequence_columns
 from adadepth.data.text.layout import Layout
 
-NO_DIFFICULTY = -1  # of a unit for which none is defined
+NO_DIFFICULTY = -1  # difficulty of a unit for which none is defined
 
 
-# What some data sets know of every token: name -> value of padding, type.
+# Columns of some data sets with a value a token: name -> value of padding, type.
 _TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
     "labels": (IGNORE, np.int64),
     "position_ids": (0, np.int64),
@@ -24,13 +24,13 @@ _TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
 
 
 class SequenceCollator(PaddingCollator):
-    """Batches of sequences that have a label, or whose tokens have one."""
+    """Batches of sequences with a label each, or a label a token."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns.
 
-        Where the examples have a label a token, ``labels`` are (B, S) int64; so are ``position_ids`` and
-        ``difficulty`` where every token has its own.
+        Where every token has a label, ``labels`` are (B, S) int64; so are ``position_ids`` and ``difficulty`` where
+        every token has its own.
         """
         width = self.width(examples)
         extra = {name: column for name, column in _TOKEN_COLUMNS.items() if name in examples[0]}
@@ -47,7 +47,7 @@ def collate_vectors(examples: Examples) -> dict[str, Tensor]:
 
 
 def example_columns(examples: Examples) -> dict[str, Tensor]:
-    """Return one number an example, (B,): ``index`` int64 and, where the examples have them, ``labels`` and others.
+    """Return numbers of examples, (B,): ``index`` int64 and, where present, ``labels`` and the other columns.
 
     ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
     """
@@ -59,11 +59,11 @@ _Store = TypeVar("_Store")
 
 
 class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
-    """One example for each of some rows.
+    """One example for each of some rows of a store.
 
     Args:
         store: Tokens and labels of all rows.
-        rows: Numbers of the set's rows in the store, (examples,).
+        rows: Rows of the set in the store, (examples,).
         layout: Special tokens and length of a sequence.
     """
 

@@ -1,4 +1,4 @@
-"""Columns by their usual names: which of a table hold the texts and the label where nobody says it."""
+"""Columns by their usual names: the texts and the label of a table without configured columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The first name of each is taken wherever it is there, whatever else is.
+# The first name of each list is taken wherever it is present.
 USUAL_TEXTS = (
     "sentence",
     "text",
@@ -38,59 +38,63 @@ USUAL_PAIRS = (
 
 
 class TextColumns(NamedTuple):
-    """The columns of a table that hold the text, or the two of a pair, and the label."""
+    """The columns of a table with the text, or the two texts of a pair, and with the label."""
 
     texts: list[str]
     label: str
 
 
 def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
-    """Return the configured columns, and by their usual names those of a table that are not configured.
+    """Return the configured columns, and the others by their usual names.
 
     Raises:
-        DataError: The columns' names do not say which they are.
+        DataError: The names of the columns are ambiguous.
     """
     configured = list(filter(None, [dataset.label_column, dataset.difficulty_column]))
     texts = dataset.text_columns or usual_texts(table.columns, configured)
     if not texts:
-        raise _undecided("text_columns", USUAL_TEXTS[0], table, "name the one or two that hold texts")
-    label = dataset.label_column or _usual_label(table.columns, [*texts, *configured])
+        raise _make_undecided_error("text_columns", USUAL_TEXTS[0], table, "name the one or two that hold texts")
+    label = dataset.label_column or _find_label_column(table.columns, [*texts, *configured])
     if label is None:
-        raise _undecided("label_column", USUAL_LABELS[0], table, "name the one with the labels")
-    _say_choice(dataset, table, TextColumns(texts, label))
+        raise _make_undecided_error("label_column", USUAL_LABELS[0], table, "name the one with the labels")
+    _log_choice(dataset, table, TextColumns(texts, label))
     return TextColumns(texts, label)
 
 
 def choose_tag_column(dataset: TaggingConfig, table: DataTable) -> str:
-    """Return the configured column of tags or, where a table lacks it, the first with a usual name."""
+    """Return the configured column of tags or, if a table lacks it, the first with a usual name."""
     if dataset.tag_column in table.columns:
         return dataset.tag_column
     return next((name for name in USUAL_TAGS if name in table.columns), dataset.tag_column)
 
 
-def _say_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns) -> None:
-    """Say which columns were chosen, unless they are the first of the usual names and no other could be meant."""
-    others = [name for name in table.columns if name.casefold() in USUAL_TEXTS and name not in columns.texts]
-    said = []
-    if not dataset.text_columns and (others or columns.texts != [USUAL_TEXTS[0]]):
-        said.append(f"dataset.text_columns=[{','.join(columns.texts)}]")
+def _log_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns) -> None:
+    """Log the chosen columns, unless they are the first usual names and the only candidates."""
+    alternatives = [name for name in table.columns if name.casefold() in USUAL_TEXTS and name not in columns.texts]
+    choices = []
+    if not dataset.text_columns and (alternatives or columns.texts != [USUAL_TEXTS[0]]):
+        choices.append(f"dataset.text_columns=[{','.join(columns.texts)}]")
     if not dataset.label_column and columns.label != USUAL_LABELS[0]:
-        said.append(f"dataset.label_column={columns.label}")
-    if said:
-        logger.info("%s: chosen by name among the columns %s of %s", " ".join(said), _listed(table), table.label)
+        choices.append(f"dataset.label_column={columns.label}")
+    if choices:
+        logger.info(
+            "%s: chosen by name among the columns %s of %s", " ".join(choices), _join_columns(table), table.label
+        )
 
 
-def usual_texts(columns: Sequence[str], others: Sequence[str] = ()) -> list[str] | None:
-    """Return the column of texts, or the two of a pair; None: names do not say which.
+def usual_texts(columns: Sequence[str], excluded: Sequence[str] = ()) -> list[str] | None:
+    """Return the column of texts, or the two of a pair; None where the names are ambiguous.
 
     Args:
-        columns: Of a table.
-        others: Those that hold something else.
+        columns: Columns of a table.
+        excluded: Columns with other content.
     """
-    rest = [name for name in columns if name not in others]
+    rest = [name for name in columns if name not in excluded]
     if USUAL_TEXTS[0] in rest:
         return [USUAL_TEXTS[0]]
-    pairs = [[first, second] for names in USUAL_PAIRS for first, second in [_called(rest, names)] if first and second]
+    pairs = [
+        [first, second] for names in USUAL_PAIRS for first, second in [_match_columns(rest, names)] if first and second
+    ]
     singles = [[name] for name in rest if name.casefold() in USUAL_TEXTS and not any(name in pair for pair in pairs)]
     if len(candidates := [*pairs, *singles]) == 1:
         return candidates[0]
@@ -98,24 +102,24 @@ def usual_texts(columns: Sequence[str], others: Sequence[str] = ()) -> list[str]
     return rest if not candidates and len(rest) == 1 else None
 
 
-def _called(columns: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Return the one column of each name, in any case; None: there is none, or there are several."""
+def _match_columns(columns: Sequence[str], names: Sequence[str]) -> list[str | None]:
+    """Return the only column of each name, in any case; None where there is none or several."""
     matches = [[column for column in columns if column.casefold() == name] for name in names]
     return [columns[0] if len(columns) == 1 else None for columns in matches]
 
 
-def _usual_label(columns: Sequence[str], others: Sequence[str]) -> str | None:
-    rest = [name for name in columns if name not in others]
+def _find_label_column(columns: Sequence[str], excluded: Sequence[str]) -> str | None:
+    rest = [name for name in columns if name not in excluded]
     if USUAL_LABELS[0] in rest:
         return USUAL_LABELS[0]
     candidates = [name for name in rest if name.casefold() in USUAL_LABELS] or rest
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _undecided(key: str, name: str, table: DataTable, advice: str) -> DataError:
+def _make_undecided_error(key: str, name: str, table: DataTable, advice: str) -> DataError:
     hint = nearest(name, table.columns)
-    return DataError(f"dataset.{key}={name}: {table.label} has the columns {_listed(table)}{hint}; {advice}")
+    return DataError(f"dataset.{key}={name}: {table.label} has the columns {_join_columns(table)}{hint}; {advice}")
 
 
-def _listed(table: DataTable) -> str:
+def _join_columns(table: DataTable) -> str:
     return ", ".join(table.columns)

@@ -1,4 +1,4 @@
-"""What a fine-tuning run reads, whatever kind of data set it comes from."""
+"""The data of a fine-tuning run, for every kind of data set."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Picture = Literal["cells", "chains"]
 
 
 class TaggedExamples(Protocol):
-    """A set of sequences with a tag a word, or a labelled token."""
+    """A set of sequences with a tag a word, or with labelled tokens."""
 
     def gold(self, index: int) -> list[int]:
-        """Return the tags of all words of an example, also of those that its sequence has no room for."""
+        """Return the tags of all words of an example, truncated ones included."""
 
     def first_pieces(self, index: int) -> np.ndarray:
-        """Return where in an example's sequence its words begin, those that it has no room for left out, (words,)."""
+        """Return the positions of each word's first token in a sequence, (words,), without truncated words."""
 
     def row_number(self, index: int) -> int:
         """Return the number of an example's row in the data."""
@@ -45,25 +45,25 @@ class LabelledData:
         train: ``train[(epoch, index)]`` is an example, a pure function of (seed, epoch, index).
         evaluation: Split to its examples, ``[index]``, independent of the seed. The first one selects the model.
         test: Split to its examples, without labels.
-        tokenizer: To be saved with the model; None where the input is a vector.
-        collate: Makes a batch of examples: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
+        tokenizer: Tokenizer to save with the model; None where the input is a vector.
+        collate: Collator of a batch: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
             ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32; ``index`` (B,) int64, ``labels`` (B,)
-            int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. Of tagging, ``labels``
-            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere, and ``difficulty``, if there
-            is one, (B, S) too, -1 where there is none. ``position_ids`` (B, S) int64 where they do not just count up.
-            Of puzzles, ``labels`` are those of the cells, (B, S), -100 where none is asked for.
-            What question answering and multiple choice have instead: `QuestionCollator`, `ChoiceCollator`.
-        summary: What was read, for logs and reports.
-        problem: What is predicted.
+            int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. In tagging, ``labels``
+            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere; ``difficulty``, if any, is
+            (B, S) too, -1 where there is none. ``position_ids`` (B, S) int64 where they do not just count up. In
+            puzzles, ``labels`` are those of the cells, (B, S), -100 where no answer is asked for. For question
+            answering and multiple choice see `QuestionCollator` and `ChoiceCollator`.
+        summary: Description of the data, for logs and reports.
+        problem: Kind of prediction.
         labels: Names of classes, tags or choices in order; empty for a regression and for question answering.
         metrics: Names of the task's metrics.
-        has_difficulty: Whether examples, or their tokens, say how hard they are.
-        has_special_tokens: Whether [CLS] and [SEP] are around the texts.
-        picture: How an example is drawn: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
-            ``token_type_ids``, or as ``chains`` of pointers; None: not at all.
-        model_fields: What the data decide of a model's configuration.
-        least_fields: The same of numbers of which a trained model may have more.
-        class_weights: What an example of each class counts in the loss, where that is not 1.
+        has_difficulty: Whether examples, or their tokens, have a difficulty.
+        has_special_tokens: Whether texts have [CLS] and [SEP] around them.
+        picture: Drawing of an example: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
+            ``token_type_ids``, or as ``chains`` of pointers; None: no drawing.
+        model_fields: Fields of a model's configuration that the data decide.
+        least_fields: Lower bounds of such fields, where a trained model may have more.
+        class_weights: Weight of an example of each class in the loss; None: 1 for all.
     """
 
     train: ExampleSet
@@ -85,12 +85,12 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Numbers of classes: those of a model that reads the data or, without one, those of the data's own order.
+    """Numbers of classes: those of a model that reads the data, or else the data's own order.
 
     Attributes:
-        names: Classes as the data name them, in their order; empty where they have none.
-        classes: Classes as they are numbered, to which those of the data belong by name.
-        numbers: The number of each of the data's classes, (C,).
+        names: Classes in the data's spelling and order; empty where they have none.
+        classes: Classes in the order of their numbers, matched to those of the data by name.
+        numbers: Number of each of the data's classes, (C,).
     """
 
     names: tuple[str, ...]
@@ -103,36 +103,36 @@ class Numbering:
 
         Args:
             names: Classes of the data, in their order.
-            classes: Those of a model; None: there is none.
-            source: The setting that names the data's classes, and its value, for messages.
+            classes: Classes of a model, or None.
+            source: Setting and value that name the data's classes, for messages.
 
         Raises:
             DataError: The model lacks a class of the data.
         """
-        known = list(names if classes is None or not names else classes)
-        numbers = number_classes(names, known, source)
+        ordered = list(names if classes is None or not names else classes)
+        numbers = number_classes(names, ordered, source)
         for name, number in zip(names, numbers, strict=True):
-            known[number] = name  # as the data spell it
-        return cls(tuple(names), tuple(known), tuple(numbers))
+            ordered[number] = name  # as the data spell it
+        return cls(tuple(names), tuple(ordered), tuple(numbers))
 
     def key(self) -> list[list[str]]:
-        """Return what a cache of numbered labels depends on; the names alone where their own order is kept."""
-        own = [list(self.names)]
-        return own if self.names == self.classes else [*own, list(self.classes)]
+        """Return what a cache of numbered labels depends on; in the data's own order, the names alone."""
+        parts = [list(self.names)]
+        return parts if self.names == self.classes else [*parts, list(self.classes)]
 
     def read_class(self, read: Callable[[Any], int]) -> Callable[[Any], int]:
-        """Return the function from what a table holds to the number of its class.
+        """Return the function from the cell of a table to the number of its class.
 
         Args:
-            read: The function from that to the number in the data's own order.
+            read: Function from a cell to the number in the data's own order.
         """
         return lambda value: self.numbers[read(value)]
 
     def read_classes(self, read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
-        """Return the function from the labels of a row to 1 for those and 0, (classes,).
+        """Return the function from the labels of a row to 1 for these classes and 0 elsewhere, (classes,).
 
         Args:
-            read: The same in the data's own order, (names,).
+            read: The same function in the data's own order, (names,).
         """
 
         def read_numbered(values: Any) -> np.ndarray:
@@ -144,16 +144,16 @@ class Numbering:
 
 
 def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of what each split was read from.
+    """Return a digest of the source of each split.
 
     Args:
-        tables: Split to its table, of which only one with a fingerprint is read from somewhere.
+        tables: Split to its table; tables without a fingerprint are left out.
     """
     return {split: digest(table.fingerprint()) for split, table in tables.items() if hasattr(table, "fingerprint")}
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:
-    """Return the numbers of at most ``limit`` of ``rows`` rows, evenly spread: files are often sorted by label."""
+    """Return at most ``limit`` of ``rows`` row numbers, evenly spread: files are often sorted by label."""
     count = rows if limit is None else min(rows, limit)
     return np.arange(count) * rows // max(count, 1)
 
@@ -169,17 +169,17 @@ def data_of_tables(
     problem: Problem,
     labels: tuple[str, ...] = (),
 ) -> LabelledData:
-    """Return what a run reads of tables: their `split_examples`, whose summary `describe` makes split by split.
+    """Return the data of a run on tables, from the examples of its splits.
 
     Args:
-        dataset: Their settings.
-        words: The tokenizer, to be saved with the model.
-        tokenizer_path: Where it is from; None: it was trained on the texts.
-        tables: Split to the table that it was read from.
-        splits: The training, evaluation and test examples.
-        describe: From the examples of a split to what the summary says of them.
-        collator: Makes batches.
-        problem: What is predicted.
+        dataset: Settings of the tables.
+        words: Tokenizer, to be saved with the model.
+        tokenizer_path: Source of the tokenizer; None: it was trained on the texts.
+        tables: Split to its table.
+        splits: Training, evaluation and test examples.
+        describe: Function from the examples of a split to their summary.
+        collator: Class of the collator.
+        problem: Kind of prediction.
         labels: Names of the classes, in the order of their numbers.
     """
     train, evaluation, test = splits
@@ -188,41 +188,42 @@ def data_of_tables(
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
         "train": describe(train),
-        "evaluation": {split: describe(found) for split, found in evaluation.items()},
-        "test": {split: describe(found) for split, found in test.items()},
+        "evaluation": {split: describe(examples) for split, examples in evaluation.items()},
+        "test": {split: describe(examples) for split, examples in test.items()},
         "tokenizer": {"path": tokenizer_path, "vocab_size": len(words)},
         "sources": digest_tables(tables),
     }
     collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    wanted = getattr(dataset, "class_weights", None)
+    weighting = getattr(dataset, "class_weights", None)
     sets, kind = (train, dict(evaluation), dict(test)), (problem, labels, tuple(dataset.metrics))
-    weights = None if wanted is None else weights_of_classes(wanted, summary["train"]["labels"])
+    weights = None if weighting is None else weights_of_classes(weighting, summary["train"]["labels"])
     return LabelledData(*sets, words, collate, summary, *kind, class_weights=weights)
 
 
-def weights_of_classes(wanted: Any, counts: Mapping[str, int]) -> tuple[float, ...]:
+def weights_of_classes(weighting: Any, counts: Mapping[str, int]) -> tuple[float, ...]:
     """Return the weight of every class.
 
     Args:
-        wanted: `balanced`: examples / (classes · examples of the class), as scikit-learn has it, and 1 for a class that
-            has none; or a mapping of names to weights, 1 for the others.
-        counts: Class to its training examples, in order.
+        weighting: `balanced`: examples / (classes · examples of the class), as in scikit-learn, and 1 for a class
+            without
+        examples; or a mapping of names to weights, 1 for classes that it leaves out.
+        counts: Class to the number of its training examples, in order.
 
     Raises:
         DataError: A name is no class.
     """
-    if wanted == "balanced":
+    if weighting == "balanced":
         return tuple(sum(counts.values()) / (len(counts) * count) if count else 1.0 for count in counts.values())
-    for name in map(str, wanted):
+    for name in map(str, weighting):
         if name not in counts:
-            known = ", ".join(counts)
-            raise DataError(f"dataset.class_weights.{name}: no class{nearest(name, counts)}; there are {known}")
-    weights = {str(name): float(weight) for name, weight in wanted.items()}
+            classes = ", ".join(counts)
+            raise DataError(f"dataset.class_weights.{name}: no class{nearest(name, counts)}; there are {classes}")
+    weights = {str(name): float(weight) for name, weight in weighting.items()}
     return tuple(weights.get(name, 1.0) for name in counts)
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return how often each class or label occurs, or mean and deviation of values, for the summary."""
+    """Return the count of each class or label, or mean and deviation of values, for the summary."""
     if values.ndim == 2:
         return {"labels": dict(zip(labels, values.sum(axis=0).astype(int).tolist(), strict=True))}
     if labels:

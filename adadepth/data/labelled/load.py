@@ -1,4 +1,4 @@
-"""Labelled data of every kind."""
+"""Loading of labelled data of every kind, and the files of GLUE's server."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def load_labelled_data(
     double_cls_pairs: DoubleCls = "first",
     classes: Sequence[str] | None = None,
 ) -> LabelledData:
-    """Read and tokenise labelled data, or take from the cache what was done before.
+    """Read and tokenise labelled data, or load them from the cache.
 
     Safe to call from several processes at once; one of them does the work.
 
     Args:
-        dataset: Settings of a kind that has a loader, see `adadepth.settings.kinds`.
-        tokenizer: Existing, or trained on the training texts; not read where the data set has symbols of its own.
-        seed: Of what is drawn: shifted words, generated examples.
-        cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``. 0: the model
-            needs none, so any tokenizer with a padding token will do, and its own special tokens are used.
-        double_cls_pairs: ``both``: the second text of a pair gets the further [CLS] too.
-        classes: Those of a model that reads the data, in its order: labels are then its numbers, by name. None: the
-            data's own order.
+        dataset: Settings of a data set with a loader, see `adadepth.settings.kinds`.
+        tokenizer: Settings of a tokenizer, existing or to be trained; not used by data with symbols of their own.
+        seed: Seed of random parts: shifted words, generated examples.
+        cls_tokens: Number of leading [CLS]; they count against ``dataset.sequence_length``. 0: the model needs none, so
+            any
+        tokenizer with a padding token will do, and its own special tokens are used.
+        double_cls_pairs: ``both``: the second text of a pair also gets the additional [CLS].
+        classes: Classes of a model, in its order: labels are then its numbers, by name. None: the data's own order.
 
     Raises:
-        DataError: Something the data or the tokenizer lack, or a class that the model does not have; in one line.
+        DataError: The data or the tokenizer lack something, or the model lacks a class; one line.
     """
     data: LabelledData = loaded_data(
         dataset,
@@ -63,12 +63,12 @@ def load_labelled_data(
     return data
 
 
-# The server's file names, by whether it wants class names, class numbers or values.
+# The server's file names, by content: class names, class numbers or values.
 _NAMED = ("MNLI-m", "MNLI-mm", "AX", "QNLI", "RTE")
 _NUMBERED = ("CoLA", "SST-2", "MRPC", "QQP", "WNLI")
 _VALUED = ("STS-B",)
 SUBMISSIONS = _NAMED + _NUMBERED + _VALUED
-_LOWEST, _HIGHEST = 0.0, 5.0  # similarity of STS-B
+_LOWEST, _HIGHEST = 0.0, 5.0  # range of STS-B's similarity
 
 
 def check_submission_names(names: Sequence[str]) -> None:
@@ -85,10 +85,10 @@ def write_submission(folder: Path, name: str, predictions: np.ndarray, labels: S
     r"""Write ``folder/<name>.tsv`` whole: the header ``index\tprediction``, then a line a test row from 0 on.
 
     Args:
-        folder: Made if it is not there.
-        name: One of SUBMISSIONS.
+        folder: Folder, created if missing.
+        name: Name of the file, one of SUBMISSIONS.
         predictions: Class numbers (M,) int64, or values (M,) float, in the order of the test file.
-        labels: Class names in order; not read for classes that the server numbers.
+        labels: Class names in order; not used for files of class numbers.
 
     Returns:
         The file.

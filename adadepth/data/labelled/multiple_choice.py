@@ -1,4 +1,4 @@
-"""Multiple choice: which of several endings goes with a text. Every choice is a sequence of its own."""
+"""Multiple choice: which of several endings fits a text? Every choice is a sequence of its own."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _SPECIAL, BEGINNING, ENDING = 0, 1, 2  # values of token_text
 
 
 class ChoiceExamples(StoredExamples[LabelledStore]):
-    """Some rows of a store, each as a list of sequences, one a choice; the same in every epoch.
+    """Rows of a store as lists of sequences, one a choice; the same in every epoch.
 
-    An example has ``choices``, whose entries are like those of `Layout.build` with ``token_text`` (S,) uint8, the
-    text that each token is of. Besides ``label``, and ``index``, the number of its row in the data.
+    An example has ``choices``: sequences of `Layout.build` with ``token_text`` (S,) uint8, the text of each token. It
+    also has ``label``, and ``index``, the number of its row in the data.
     """
 
     def lengths(self) -> np.ndarray:
@@ -41,7 +41,7 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
         return self.layout.lengths(self.tokens().max(axis=1), 2)
 
     def tokens(self) -> np.ndarray:
-        """Return the tokens that each choice would have uncut, without special ones, (examples, choices) int64."""
+        """Return the number of ordinary tokens of each choice before truncation, (examples, choices) int64."""
         texts = np.diff(self.store.offsets).reshape(-1, self.store.texts)[self.rows]
         uncut: np.ndarray = texts[:, :1] + texts[:, 1:]
         return uncut
@@ -49,20 +49,20 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         row = int(self.rows[epoch_and_index(item)[1]])
         context, *endings = self.store.row(row)
-        choices = [self._choice(context, ending) for ending in endings]
+        choices = [self._build_choice(context, ending) for ending in endings]
         return {"choices": choices, "index": row, "label": int(self.store.classes()[row])}
 
-    def _choice(self, context: np.ndarray, ending: np.ndarray) -> dict[str, Any]:
+    def _build_choice(self, context: np.ndarray, ending: np.ndarray) -> dict[str, Any]:
         example = self.layout.build([context, ending])
         ordinary = np.flatnonzero(example["special_tokens_mask"] == 0)
-        kept = cut_longest([len(context), len(ending)], self.layout.room(2))
+        lengths = cut_longest([len(context), len(ending)], self.layout.room(2))
         texts = np.full(len(example["input_ids"]), _SPECIAL, dtype=np.uint8)
-        texts[ordinary] = np.repeat([BEGINNING, ENDING], kept)
+        texts[ordinary] = np.repeat([BEGINNING, ENDING], lengths)
         return {**example, "token_text": texts}
 
 
 class ChoiceCollator(PaddingCollator):
-    """Batches of examples with several choices, which are all as wide as the longest."""
+    """Batches of examples with several choices, all padded to the longest."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return the tokens' columns (B, choices, S) with ``token_text``, and ``index`` and ``labels`` (B,) int64."""
@@ -75,17 +75,17 @@ class ChoiceCollator(PaddingCollator):
 
 
 def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
-    """Read and tokenise texts with several endings, or take from the cache what was done before.
+    """Read and tokenise texts with several endings, or load them from the cache.
 
     Raises:
-        DataError: Something the data or the tokenizer lack, in one line.
+        DataError: The data or the tokenizer lack something; one line.
     """
     root = cache_root(dataset.cache_dir)
     columns = {key: getattr(dataset, key) for key in ("context_columns", "ending_columns")}
     tables = open_splits(dataset, columns | {"label_column": [dataset.label_column]})
     train = choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
-    readers = _readers(dataset, names, tables, root)
+    readers = _build_readers(dataset, names, tables, root)
     texts = [*dataset.context_columns, *dataset.ending_columns]
     read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
@@ -118,46 +118,46 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     )
 
 
-def _readers(
+def _build_readers(
     dataset: ChoiceConfig, names: tuple[str, ...], tables: dict[str, DataTable], root: Path
 ) -> dict[str, ClassReader]:
-    """Return how the labels of every split are read: without names, a number is that of an ending."""
+    """Return the reader of the labels of every split; without names, a number is that of an ending."""
     if not dataset.labels:
         tables = {split: replace(table, class_names={}) for split, table in tables.items()}
     return class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
 
 
 def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
-    """Return the table with a column for the context, one for every whole ending, and the label.
+    """Return a table with a column for the context, one for each full ending, and the label.
 
     Raises:
         DataError: While it is read: a text is not text; the message names the row.
     """
-    context, *beginning = dataset.context_columns
+    context, *start_columns = dataset.context_columns
 
     def batches() -> Iterator[Rows]:
         for batch in table.read_batches():
-            read = partial(_column, batch)
-            starts = read("context_columns", beginning[0]) if beginning else None
+            read = partial(_read_column, batch)
+            starts = read("context_columns", start_columns[0]) if start_columns else None
             endings = {name: read("ending_columns", name) for name in dataset.ending_columns}
             if starts is not None:
                 endings = {
                     name: list(map(" ".join, zip(starts, texts, strict=True))) for name, texts in endings.items()
                 }
-            others = {name: batch[name] for name in (dataset.label_column, ROW_PLACES)}
-            yield {context: read("context_columns", context), **endings, **others}
+            unchanged = {name: batch[name] for name in (dataset.label_column, ROW_PLACES)}
+            yield {context: read("context_columns", context), **endings, **unchanged}
 
     return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
 
 
-def _column(batch: Rows, key: str, name: str) -> list[str]:
+def _read_column(batch: Rows, key: str, name: str) -> list[str]:
     """Return a column of texts; a missing one is empty."""
     cells = zip(batch[name], batch[ROW_PLACES], strict=True)
-    return [require_text(text, key, name, place) or "" for text, place in cells]
+    return [require_text(text, key, name, location) or "" for text, location in cells]
 
 
 def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return rows there are and rows used, how many sequences these are, how many of them are cut, and the labels."""
+    """Return the counts of a split for the summary: rows, examples, sequences, truncated ones, and labels."""
     tokens, labels = examples.tokens(), examples.store.classes()
     return {
         "rows": len(examples.store),

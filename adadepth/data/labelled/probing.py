@@ -1,4 +1,4 @@
-"""Data sets of probing: SentEval's tasks and the agreement data of Linzen et al."""
+"""Probing data: SentEval's tasks and the agreement data of Linzen et al."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _ROWS_AT_ONCE = 1000
 
 
 def senteval_tables(dataset: SentEvalConfig) -> dict[str, DataTable]:
-    """Return the splits train, validation and test of a task's file, columns `label` and `sentence`.
+    """Return the splits train, validation and test of a task's file, with the columns `label` and `sentence`.
 
     Raises:
         DataError: There is no such folder or file; while reading, a line that is not of this format.
     """
-    file = _find(dataset)
-    return {split: _table(file, split) for split in _SPLITS.values()}
+    file = _find_file(dataset)
+    return {split: _build_table(file, split) for split in _SPLITS.values()}
 
 
-def _find(dataset: SentEvalConfig) -> Path:
+def _find_file(dataset: SentEvalConfig) -> Path:
     folder = as_path("dataset.path", str(dataset.path))
     if not folder.is_dir():
         raise DataError(f"dataset.path={dataset.path}: no such folder; it must hold {dataset.task}.txt")
     file = folder / f"{dataset.task}.txt"
     if not file.is_file():
-        known = sorted(other.stem for other in folder.glob("*.txt"))
-        there = f"there is {', '.join(known) or 'none'}{nearest(dataset.task, known)}"
-        raise DataError(f"dataset.task={dataset.task}: no {file.name} in dataset.path={dataset.path}; {there}")
+        tasks = sorted(other.stem for other in folder.glob("*.txt"))
+        hint = f"there is {', '.join(tasks) or 'none'}{nearest(dataset.task, tasks)}"
+        raise DataError(f"dataset.task={dataset.task}: no {file.name} in dataset.path={dataset.path}; {hint}")
     return file
 
 
-def _table(file: Path, split: str) -> DataTable:
+def _build_table(file: Path, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
-        rows = (row for row in _rows(file) if row.split == split)
+        rows = (row for row in _read_rows(file) if row.split == split)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
-            places = [RowPlace(f"dataset.path={file}", "line", row.line) for row in batch]
+            locations = [RowPlace(f"dataset.path={file}", "line", row.line) for row in batch]
             cells = [[row.label for row in batch], [row.sentence for row in batch]]
-            yield {**dict(zip(_COLUMNS, cells, strict=True)), ROW_PLACES: places}
+            yield {**dict(zip(_COLUMNS, cells, strict=True)), ROW_PLACES: locations}
 
     source = SourceFile("dataset.path", file)
     return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, lambda: [source.digest(), split], [source])
 
 
 class _Row(NamedTuple):
-    """A line of a file: its number from 1 on, its split, class and sentence."""
+    """A line of a SentEval file: its number from 1 on, its split, class and sentence."""
 
     line: int
     split: str
@@ -64,8 +64,8 @@ class _Row(NamedTuple):
     sentence: str
 
 
-def _rows(file: Path) -> Iterator[_Row]:
-    """Yield every line; fields between the second and the last are somebody's notes."""
+def _read_rows(file: Path) -> Iterator[_Row]:
+    """Yield every line; fields between the second and the last are annotations."""
     for number, line in enumerate(text_lines("dataset.path", file), start=1):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
@@ -78,13 +78,13 @@ def _rows(file: Path) -> Iterator[_Row]:
         yield _Row(number, _SPLITS[fields[0]], fields[1], fields[-1])
 
 
-PREFIX = "prefix"  # the column that is added: the words before the verb
-# Of every hundred rows, by their number: the shares of the paper, which drew them.
+PREFIX = "prefix"  # the added column: the words before the verb
+# Row numbers modulo 100 of each split: the paper draws the same shares at random.
 _NUMBERS_OF = {"train": range(9), "validation": range(9, 10), "test": range(10, 100)}
 
 
 def agreement_tables(table: DataTable) -> dict[str, DataTable]:
-    """Return the splits train, validation and test of what the file holds, with the column `prefix` beside its own.
+    """Return the splits train, validation and test of the file, with the column `prefix` added.
 
     Raises:
         DataError: A column is missing; while reading, a verb that is not in its sentence.
@@ -92,17 +92,17 @@ def agreement_tables(table: DataTable) -> dict[str, DataTable]:
     for name in ("orig_sentence", "verb_index"):
         if name not in table.columns:
             raise DataError(f"{table.label}: lacks the column {name}; it has {', '.join(table.columns)}")
-    return {split: _split(table, split) for split in _NUMBERS_OF}
+    return {split: _select_split(table, split) for split in _NUMBERS_OF}
 
 
-def _split(table: DataTable, split: str) -> DataTable:
+def _select_split(table: DataTable, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
         first = 0
         for batch in table.read_batches():
-            chosen = [row for row in range(count_rows(batch)) if (first + row) % 100 in _NUMBERS_OF[split]]
-            rows = {name: [values[row] for row in chosen] for name, values in batch.items()}
+            row_numbers = [row for row in range(count_rows(batch)) if (first + row) % 100 in _NUMBERS_OF[split]]
+            rows = {name: [values[row] for row in row_numbers] for name, values in batch.items()}
             cells = zip(rows["orig_sentence"], rows["verb_index"], rows[ROW_PLACES], strict=True)
-            yield {**rows, PREFIX: [_before_verb(*row) for row in cells]}
+            yield {**rows, PREFIX: [_cut_before_verb(*row) for row in cells]}
             first += count_rows(batch)
 
     def fingerprint() -> list[str]:
@@ -111,12 +111,12 @@ def _split(table: DataTable, split: str) -> DataTable:
     return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint, table.sources)
 
 
-def _before_verb(sentence: Any, verb_index: Any, place: RowPlace) -> str:
-    """The words before the verb, which are counted from 1."""
+def _cut_before_verb(sentence: Any, verb_index: Any, location: RowPlace) -> str:
+    """Return the words before the verb; words count from 1."""
     words, verb = str(sentence).split(), str(verb_index)
     if not verb.isdigit() or not 1 < int(verb) <= len(words):
         raise DataError(
-            f"{place} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its orig_sentence "
-            "has, is needed"
+            f"{location} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its "
+            "orig_sentence has, is needed"
         )
     return " ".join(words[: int(verb) - 1])

@@ -1,4 +1,4 @@
-"""Question answering: the span of a context that answers a question, in windows where the context is too long."""
+"""Question answering: the span of a context that answers a question, in windows over long contexts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adadepth.errors import DataError
 if TYPE_CHECKING:
     from adadepth.settings import QuestionConfig, TokenizerConfig
 
-_SPANS = "of whole characters"  # in the name of a cache: what the spans of tokens are
+_SPANS = "of whole characters"  # definition of token spans, in the name of a cache
 SPECIAL, QUESTION, CONTEXT = 0, 1, 2  # values of token_kind
 _NUMBERS = ("index", "question", "context_shift", "start_positions", "end_positions")
 
@@ -33,17 +33,17 @@ class QuestionExamples(Dataset[dict[str, Any]]):
 
     An example is a window, ``[CLS] question [SEP] part of its context [SEP]``, with ``token_kind`` (S,) uint8 and
 
-    - ``start_positions``, ``end_positions``: of the answer; those of [CLS] where the window does not hold all of it,
-      -100 where no token holds its text;
-    - ``question``: the place of its question in this set, and ``index``, its own place among the windows;
-    - ``context_shift``: what is added to the position of a context token to get its number in the context.
+    - ``start_positions``, ``end_positions``: positions of the answer; those of [CLS] where the window cuts it, -100
+      where no token holds its text;
+    - ``question``: the number of its question in this set, and ``index``, its own number among the windows;
+    - ``context_shift``: the number of a context token in the context minus its position in the window.
 
     Args:
-        store: Questions.
-        rows: Numbers of the set's questions in the store, (questions,).
+        store: Store of questions.
+        rows: Rows of the set's questions in the store, (questions,).
         layout: Special tokens and length of a window.
-        stride: Context tokens from the beginning of a window to that of the next one.
-        max_question_length: Tokens; longer questions are cut.
+        stride: Context tokens from the start of a window to the start of the next.
+        max_question_length: Most tokens of a question; longer ones are cut.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         self.layout = layout
         self.max_question_length = max_question_length
         questions, contexts = store.lengths()[rows].T
-        self._asked = np.minimum(questions, max_question_length)
-        self.owners, self.starts, self.ends = cut_windows(contexts, layout.room(2) - self._asked, stride)
+        self._question_lengths = np.minimum(questions, max_question_length)
+        self.owners, self.starts, self.ends = cut_windows(contexts, layout.room(2) - self._question_lengths, stride)
         self._spans = store.context_starts()
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class QuestionExamples(Dataset[dict[str, Any]]):
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each window, (windows,) int64."""
-        return self.layout.lengths(self.ends - self.starts + self._asked[self.owners], 2)
+        return self.layout.lengths(self.ends - self.starts + self._question_lengths[self.owners], 2)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         index = epoch_and_index(item)[1]
@@ -91,19 +91,19 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         return self.store.question(int(self.rows[question]))
 
     def span_text(self, question: int, first: int, last: int) -> str:
-        """Return the context of a question from one of its tokens to another, both included."""
+        """Return the text of a question's context between two of its tokens, both included."""
         begin = int(self._spans[self.rows[question]])
         start, end = self.store.spans[begin + first, 0], self.store.spans[begin + last, 1]
         return self.text(question).context[start:end]
 
 
 def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut contexts into windows that overlap, each as long as there is room, until the first that reaches the end.
+    """Cut contexts into overlapping windows of the largest size, up to the first that reaches the end.
 
     Args:
         lengths: Tokens of each context, (questions,).
         rooms: Context tokens that a window of each question can hold, at least ``stride``, (questions,).
-        stride: Tokens from the beginning of a window to that of the next one.
+        stride: Tokens from the start of a window to the start of the next.
 
     Returns:
         The question of each window, its first token and the one after its last, each (windows,) int64. A context
@@ -117,20 +117,20 @@ def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np
 
 
 class QuestionCollator(PaddingCollator):
-    """Makes batches of windows of questions and their contexts."""
+    """Batches of windows of questions and their contexts."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
+        """Return the tokens' columns (B, S), with ``token_kind``, and the numbers of each window (B,) int64."""
         width = self.width(examples)
         columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
         return {**padded(examples, width, columns), **numbers_of(examples, _NUMBERS)}
 
 
 def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
-    """Read and tokenise questions with their contexts, or take from the cache what was done before.
+    """Read and tokenise questions with their contexts, or load them from the cache.
 
     Raises:
-        DataError: Something the data or the tokenizer lack, in one line.
+        DataError: The data or the tokenizer lack something; one line.
     """
     root = cache_root(dataset.cache_dir)
     needed = ("question_column", "context_column", "answers_column", "id_column")
@@ -164,7 +164,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
-    """Windows may not leave out what lies between two of them."""
+    """Refuse a stride that leaves out tokens between two windows."""
     room = layout.room(2) - dataset.max_question_length
     if dataset.stride > room:
         raise DataError(
@@ -174,7 +174,7 @@ def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
 
 
 def _describe(examples: QuestionExamples) -> dict[str, Any]:
-    """Return rows there are and questions used, their windows and tokens, and how many have no answer in tokens."""
+    """Return the counts of a split for the summary: rows, questions, windows, tokens, and missing answers."""
     store, rows = examples.store, examples.rows
     first = np.asarray(store.answers[rows, 0])
     tokens, windows = int(store.lengths()[rows].sum()), len(examples)

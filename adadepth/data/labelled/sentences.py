@@ -1,4 +1,4 @@
-"""Sentences and pairs of GLUE's tasks, and any table of that shape, with a class or a value each."""
+"""Sequence classification and regression: GLUE's tasks and any table of texts or pairs with a label."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from adadepth.settings import LabelledConfig, TokenizerConfig
 
 
-# What a batch makes a number of, or a row of them, of a label as it is stored.
+# Function from a stored label to the number, or the row of numbers, of a batch.
 _LABEL: dict[str, Callable[[Any], Any]] = {"classification": int, "regression": float, "multi_label": np.ndarray.tolist}
 
 
 class LabelledExamples(StoredExamples[LabelledStore]):
-    """Some rows of a store as sequences; the same in every epoch."""
+    """Rows of a store as sequences; the same in every epoch."""
 
     def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout, problem: str) -> None:
         super().__init__(store, rows, layout)
@@ -70,18 +70,18 @@ def load_sentences(
     double_cls_pairs: DoubleCls,
     classes: Sequence[str] | None = None,
 ) -> LabelledData:
-    """Return the sentences of tables, or those of Python's documentation with words shifted.
+    """Return the data of a table of sentences, or of bigram shift.
 
     Args:
-        dataset: Which tables, and which columns of them.
-        tokenizer: Existing, or how to train one.
-        seed: Of the words that are shifted.
-        cls_tokens: See `load_labelled_data`, as for what follows.
-        double_cls_pairs: Whether the second text of a pair gets the further [CLS], too.
-        classes: Those of a model, by whose numbers labels are stored; None: the data's own order.
+        dataset: Settings of the tables and their columns.
+        tokenizer: Settings of a tokenizer, existing or to be trained.
+        seed: Seed of the shifted words.
+        cls_tokens: Number of leading [CLS], see `load_labelled_data`.
+        double_cls_pairs: ``both``: the second text of a pair also gets the additional [CLS].
+        classes: Classes of a model, by whose numbers labels are stored; None: the data's own order.
 
     Raises:
-        DataError: Something the data or the tokenizer lack, in one line.
+        DataError: The data or the tokenizer lack something; one line.
     """
     if dataset.source == "embedded":
         return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)
@@ -96,7 +96,7 @@ def load_sentences(
     assert problem is not None, "sentences have classes, labels or values"
     for split in table_splits(dataset):
         require_columns(tables[split], "label_column", [columns.label])
-        require_columns(tables[split], "difficulty_column", _difficulty(dataset))
+        require_columns(tables[split], "difficulty_column", _list_difficulty_columns(dataset))
         if problem == "multi_label":
             tables[split] = with_lists(tables[split], columns.label, dataset.label_separator)
     train = tables[dataset.train_split]
@@ -104,7 +104,7 @@ def load_sentences(
     with parallel_encoding():
         words = tokenizer_of_texts(tokenizer, root, train, columns.texts, cls_tokens)
         stores = {
-            split: _store(dataset, columns, split, table, readers.get(split), words, root)
+            split: _open_store(dataset, columns, split, table, readers.get(split), words, root)
             for split, table in tables.items()
         }
     layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
@@ -124,13 +124,13 @@ def load_sentences(
 def tokenizer_of_texts(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, columns: Sequence[str], cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table's columns of texts; see `load_table_tokenizer`."""
+    """Return the tokenizer of a table's text columns; see `load_table_tokenizer`."""
     texts = partial(first_texts, train, dict.fromkeys(columns, "text_columns"), tokenizer.train_documents)
     return load_table_tokenizer(tokenizer, root, train, list(columns), texts, cls_tokens)
 
 
-def _difficulty(dataset: LabelledConfig) -> list[str]:
-    """Return the column that says how hard a row is, if there is one."""
+def _list_difficulty_columns(dataset: LabelledConfig) -> list[str]:
+    """Return the column of difficulties, if there is one."""
     return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
 
 
@@ -139,11 +139,11 @@ def _read_classes(
     column: str,
     tables: dict[str, DataTable],
     root: Path,
-    known: Sequence[str] | None,
+    model_classes: Sequence[str] | None,
 ) -> tuple[Numbering, dict[str, _LabelReader]]:
-    """Return the numbers of the classes, none of a regression, and how the labels of every labelled split are read.
+    """Return the numbering of the classes, empty for a regression, and the reader of every labelled split.
 
-    `known` are the classes of a model, whose numbers they are then.
+    ``model_classes`` are the classes of a model, whose numbers are then used.
     """
     labelled = {split: tables[split] for split in table_splits(dataset)}
     if dataset.problem == "regression":
@@ -152,7 +152,7 @@ def _read_classes(
     names = class_names(dataset.labels, "label_column", column, [train], root)
     has_order = bool(dataset.labels) or column in train.class_names
     classes = class_readers(names, "label_column", column, labelled, root, has_order=has_order)
-    numbering = Numbering.of_classes(names, known, f"dataset.label_column={column}")
+    numbering = Numbering.of_classes(names, model_classes, f"dataset.label_column={column}")
     keys = {split: [reader.key(), *numbering.key()] for split, reader in classes.items()}
     if dataset.problem == "classification":
         return numbering, {
@@ -166,14 +166,14 @@ def _read_classes(
 
 
 class _LabelReader(NamedTuple):
-    """How the labels of a split are read: the function, what identifies it, and the shape of what it returns."""
+    """The function that reads the labels of a split, its cache key, and the shape of a label."""
 
     read: Callable[[Any], Any]
     key: Any
     shape: tuple[int, ...] = ()
 
 
-def _store(
+def _open_store(
     dataset: LabelledConfig,
     columns: TextColumns,
     split: str,
@@ -183,7 +183,7 @@ def _store(
     root: Path,
 ) -> LabelledStore:
     """Return a split's tokens and, unless ``reader`` is None, its labels and difficulties."""
-    difficulty = next(iter(_difficulty(dataset)), None)
+    difficulty = next(iter(_list_difficulty_columns(dataset)), None)
     classes = None
     if reader is not None and dataset.problem == "classification":
         classes = partial(read_labels, column=columns.label, read_label=reader.read)
@@ -201,7 +201,7 @@ def _store(
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return rows there are and rows used, how many of these are cut, and their labels."""
+    """Return the counts of a split for the summary: rows, examples, tokens, truncated ones, and labels."""
     store, rows = examples.store, examples.rows
     counts = {
         "rows": len(store),

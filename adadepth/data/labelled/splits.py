@@ -1,4 +1,4 @@
-"""Which rows of its tables a data set trains and is evaluated on, and the training rows that are set aside."""
+"""Splits of a table: opening their files, rows held out of training, and the examples used of each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from adadepth.settings.data import AgreementConfig
 
 
-HELD_OUT = "held_out"  # the split of the rows set aside
+HELD_OUT = "held_out"  # name of the split of held-out training rows
 
 
 _Store = TypeVar("_Store", bound=Sized)
@@ -47,17 +47,17 @@ _Examples = TypeVar("_Examples")
 
 
 class Named(Protocol):
-    """What rows are read from."""
+    """The source of rows."""
 
     @property
     def label(self) -> str:
-        """What it is, for messages."""
+        """Name of the source, for messages."""
 
 
 def table_splits(dataset: TableConfig) -> list[str]:
-    """Return the training and evaluation splits that the data themselves must have."""
-    own = [split for split in dataset.evaluation_splits if split != HELD_OUT or dataset.held_out is None]
-    return list(dict.fromkeys([dataset.train_split, *own]))
+    """Return the training and evaluation splits that the data must have."""
+    evaluation = [split for split in dataset.evaluation_splits if split != HELD_OUT or dataset.held_out is None]
+    return list(dict.fromkeys([dataset.train_split, *evaluation]))
 
 
 def split_examples(
@@ -71,12 +71,12 @@ def split_examples(
     """Return the training examples, those of each evaluation split, and those of each test split.
 
     Args:
-        dataset: Says which splits, how many examples of each, and what share of the training rows is set aside.
-        tables: Split to what its rows are read from, for messages.
+        dataset: Settings of the splits, the examples of each, and the share of held-out training rows.
+        tables: Split to the source of its rows, for messages.
         stores: Split to its rows.
-        make: From a store and the numbers of its rows to examples.
-        classes: From the training store to the class of each row, which then has the same share in both parts.
-        test_splits: Of data that say how many examples of each.
+        make: Function from a store and row numbers to examples.
+        classes: Function from the training store to the class of each row, which gets the same share in both parts.
+        test_splits: Test splits of data with ``max_test_examples``.
 
     Raises:
         DataError: A split has no rows.
@@ -84,8 +84,8 @@ def split_examples(
     rows = {split: np.arange(len(store)) for split, store in stores.items()}
     stores, tables, train = dict(stores), dict(tables), dataset.train_split
     if dataset.held_out is not None:
-        found = None if classes is None else classes(stores[train])
-        rows |= rows_by_split(dataset, train, len(stores[train]), found)
+        row_classes = None if classes is None else classes(stores[train])
+        rows |= rows_by_split(dataset, train, len(stores[train]), row_classes)
         stores[HELD_OUT], tables[HELD_OUT] = stores[train], tables[train]
 
     def examples(split: str, limit: int | None) -> _Examples:
@@ -99,12 +99,12 @@ def split_examples(
 
 
 def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return the numbers of all rows of a split's table: of the training table, those held out apart from the others.
+    """Return the row numbers of a split's table; in the training table, held-out rows are a split of their own.
 
     Args:
-        dataset: Says what share is held out.
-        split: The name of the table's split.
-        rows: How many it has.
+        dataset: Settings of the held-out share.
+        split: Name of the split.
+        rows: Number of its rows.
         classes: See `set_aside`.
     """
     if split != dataset.train_split or dataset.held_out is None:
@@ -114,12 +114,12 @@ def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarr
 
 
 def set_aside(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
-    """Return which of some rows are set aside, (rows,) bool: the same for every seed.
+    """Return which rows are held out, (rows,) bool: the same for every seed.
 
     Args:
-        rows: How many there are.
-        share: Of every class, as nearly as whole rows allow.
-        classes: The class of each row, (rows,); None: the rows are all alike.
+        rows: Number of rows.
+        share: Share of every class, as nearly as whole rows allow.
+        classes: Class of each row, (rows,); None: all rows are alike.
     """
     order = random_generator(EVALUATION_SEED, Purpose.HELD_OUT, FIXED_EPOCH, 0).permutation(rows)
     if classes is not None:
@@ -137,29 +137,29 @@ _SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
 def open_splits(
     dataset: TableConfig, columns: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
 ) -> dict[str, DataTable]:
-    """Return those splits that the configuration names, and of the ``optional`` ones those that are there.
+    """Return the configured splits, and those ``optional`` ones that exist.
 
     Args:
-        dataset: Where they are.
-        columns: What every split needs: key of the configuration -> the columns it names.
-        optional: Further splits.
+        dataset: Settings of the data set.
+        columns: Key of the configuration to the columns that it names in every split.
+        optional: Splits that may be missing.
 
     Raises:
-        DataError: A split or a column is absent, or a file or the hub cannot be read.
+        DataError: A split or a column is missing, or a file or the hub cannot be read.
     """
     required = table_splits(dataset)
-    wanted = list(dict.fromkeys([*required, *optional]))
+    requested = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
-        found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
-    elif (own := kind_of(dataset).tables) is not None:
-        found = load(own)(dataset)
+        available = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    elif (read_tables := kind_of(dataset).tables) is not None:
+        available = load(read_tables)(dataset)
     else:
-        found = file_splits(dataset.path, wanted, dataset.train_split)
+        available = file_splits(dataset.path, requested, dataset.train_split)
     for split in required:
-        if split not in found:
+        if split not in available:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
-            raise DataError(f"dataset.{key}={split}: {_what_there_is(dataset, split, list(found))}")
-    tables = {split: found[split] for split in wanted if split in found}
+            raise DataError(f"dataset.{key}={split}: {_describe_available(dataset, split, list(available))}")
+    tables = {split: available[split] for split in requested if split in available}
     for table in tables.values():
         for key, names in columns.items():
             require_columns(table, key, names)
@@ -167,122 +167,124 @@ def open_splits(
 
 
 def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
-    """Return the splits of the agreement data, in one table or in parts."""
+    """Return the splits of the agreement data, from one table or several parts."""
     return agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
 
 
-def file_splits(path: Any, wanted: list[str], single: str | None = None) -> dict[str, DataTable]:
-    """Return those of the wanted splits that a folder, or a mapping of splits to files, has.
+def file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
+    """Return those of some splits that a folder, or a mapping of splits to files, has.
 
     Args:
-        path: The folder, the mapping, or one file.
-        wanted: Splits.
-        single: The split that one file is, also the only table of a folder; None: it must be called like its split.
+        path: Folder, mapping, or single file.
+        splits: Splits.
+        single: Split of a single file or of the only table of a folder; None: files must have the names of splits.
 
     Raises:
-        DataError: There is no such folder or file, or it is no table.
+        DataError: The folder or file does not exist, or is no table.
     """
     if isinstance(path, Mapping):
-        files = _named_files(path, wanted)
-    elif single is not None and (place := as_path("dataset.path", str(path))).is_file():
-        files = {single: [place]}
+        files = _find_named_files(path, splits)
+    elif single is not None and (single_file := as_path("dataset.path", str(path))).is_file():
+        files = {single: [single_file]}
     else:
-        files = _folder(path, wanted)
-        if not files and single is not None and (table := _only_table(path)) is not None:
+        files = _find_split_files(path, splits)
+        if not files and single is not None and (table := _find_only_table(path)) is not None:
             files = {single: [table]}
-    return {split: joined([open_table(file) for file in files[split]]) for split in wanted if split in files}
+    return {split: joined([open_table(file) for file in files[split]]) for split in splits if split in files}
 
 
-def _only_table(path: Any) -> Path | None:
-    """Return the only table of a folder; None: there are none or several."""
+def _find_only_table(path: Any) -> Path | None:
+    """Return the only table of a folder; None where there are none or several."""
     files = as_path("dataset.path", str(path)).iterdir()
     tables = [file for file in files if file.is_file() and file.name.endswith(_SUFFIXES)]
     return tables[0] if len(tables) == 1 else None
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
-    """Return the test splits that are data sets of their own on the hub; of local files they are files like others.
+    """Return the test splits that are separate data sets of the hub; of local files they are files like others.
 
     Raises:
-        DataError: A split or a column is absent, or the hub cannot be read.
+        DataError: A split is missing, or the hub cannot be read.
     """
-    found = {}
+    tests = {}
     for split, entry in dataset.test_hub.items() if dataset.source == "hub" else ():
         tables = hub_tables({"path": entry["path"], "name": entry["name"]})
         if entry["split"] not in tables:
-            known = ", ".join(tables)
-            raise DataError(f"dataset.test_hub.{split}.split={entry['split']}: the data set has only {known}")
-        found[split] = tables[entry["split"]]
-    return found
+            names = ", ".join(tables)
+            raise DataError(f"dataset.test_hub.{split}.split={entry['split']}: the data set has only {names}")
+        tests[split] = tables[entry["split"]]
+    return tests
 
 
-def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
+def _describe_available(dataset: TableConfig, split: str, available: list[str]) -> str:
     if dataset.source == "hub" or kind_of(dataset).tables is not None:
-        return f"the data set has only {', '.join(found)}{nearest(split, found)}"
+        return f"the data set has only {', '.join(available)}{nearest(split, available)}"
     if isinstance(dataset.path, Mapping):
-        known = list(map(str, dataset.path))
-        return f"dataset.path names files for {', '.join(known)} only{nearest(split, known)}"
-    if (place := Path(dataset.path).expanduser()).is_file():
+        keys = list(map(str, dataset.path))
+        return f"dataset.path names files for {', '.join(keys)} only{nearest(split, keys)}"
+    if (folder := Path(dataset.path).expanduser()).is_file():
         aside = f"dataset.held_out=0.1 'dataset.evaluation_splits=[{HELD_OUT}]'"
         return f"dataset.path={dataset.path} is one table, the split {dataset.train_split}; hold some rows out: {aside}"
-    names = sorted(entry.name for entry in place.iterdir())
-    there = f"there is {', '.join(names[:10]) or 'nothing'}{nearest(split, [name.split('.')[0] for name in names])}"
-    return f"no file {split} with one of {', '.join(_SUFFIXES)} in dataset.path={dataset.path}; {there}"
+    names = sorted(entry.name for entry in folder.iterdir())
+    hint = f"there is {', '.join(names[:10]) or 'nothing'}{nearest(split, [name.split('.')[0] for name in names])}"
+    return f"no file {split} with one of {', '.join(_SUFFIXES)} in dataset.path={dataset.path}; {hint}"
 
 
-def _named_files(path: Mapping[Any, Any], wanted: Sequence[str]) -> dict[str, list[Path]]:
-    named = {str(split): _files(f"dataset.path.{split}", files) for split, files in path.items()}
-    return _by_split(named, wanted)
+def _find_named_files(path: Mapping[Any, Any], splits: Sequence[str]) -> dict[str, list[Path]]:
+    files_by_name = {str(split): _find_saved_or_files(f"dataset.path.{split}", files) for split, files in path.items()}
+    return _select_splits(files_by_name, splits)
 
 
-def _files(key: str, path: Any) -> list[Path]:
-    """Return the files that a setting names, or the one folder that `save_to_disk` wrote."""
+def _find_saved_or_files(key: str, path: Any) -> list[Path]:
+    """Return the files that a setting names, or the folder that `save_to_disk` wrote."""
     if isinstance(path, str) and is_saved(folder := as_path(key, path)):
         return [folder]
     return find_files(key, path)
 
 
-def _by_split(named: Mapping[str, list[Path]], wanted: Sequence[str]) -> dict[str, list[Path]]:
-    called = {split: next((name for name in _names(split, wanted) if name in named), None) for split in wanted}
-    return {split: named[name] for split, name in called.items() if name is not None}
+def _select_splits(files_by_name: Mapping[str, list[Path]], splits: Sequence[str]) -> dict[str, list[Path]]:
+    names = {
+        split: next((name for name in _list_names(split, splits) if name in files_by_name), None) for split in splits
+    }
+    return {split: files_by_name[name] for split, name in names.items() if name is not None}
 
 
-def _names(split: str, wanted: Sequence[str]) -> list[str]:
-    """Return what a split may be called; a name that is wanted as a split of its own is no other's."""
-    return [name for name in split_names(split) if name == split or name not in wanted]
+def _list_names(split: str, splits: Sequence[str]) -> list[str]:
+    """Return the names that a split may have; a name that is requested itself belongs to no other split."""
+    return [name for name in split_names(split) if name == split or name not in splits]
 
 
-def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
-    """Return the files of a folder that are called like a split, like a part of it on the hub, or as in a treebank."""
+def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
+    """Return the files of each split in a folder: named like it, like its parts on the hub, or as in a treebank."""
     folder = as_path("dataset.path", str(path))
     if not folder.is_dir():
         siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
         problem = "is a file" if folder.exists() else f"no such folder{nearest(folder.name, siblings)}"
         raise DataError(f"dataset.path={path}: {problem}; give a folder of splits, or a mapping of splits to files")
     if saved := saved_splits(folder):
-        return _by_split({split: [entry] for split, entry in saved.items()}, wanted)
+        return _select_splits({split: [entry] for split, entry in saved.items()}, splits)
     if is_saved(folder):
         raise DataError(
             f"dataset.path={path}: is one table of save_to_disk, without splits; give dataset.path={{train: FOLDER, "
             "validation: FOLDER}"
         )
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and file.stat().st_size > 0)
-    found = {}
-    for split in wanted:
-        matches = next(filter(None, (_called(name, names) for name in _names(split, wanted))), [])
+    split_files = {}
+    for split in splits:
+        matches = next(filter(None, (_match_files(name, names) for name in _list_names(split, splits))), [])
         if len({match.groups() for match in matches}) > 1:
             several = ", ".join(match[0] for match in matches)
-            mapping = ", ".join(f"{name}: FILE" for name in wanted)
+            mapping = ", ".join(f"{name}: FILE" for name in splits)
             raise DataError(
                 f"dataset.path={path}: {several} are all the split {split}; choose with 'dataset.path={{{mapping}}}'"
             )
         if matches:
-            found[split] = find_files("dataset.path", [folder / match[0] for match in matches])
-    return found
+            split_files[split] = find_files("dataset.path", [folder / match[0] for match in matches])
+    return split_files
 
 
-def _called(split: str, names: Sequence[str]) -> list[re.Match[str]]:
-    """Return the names of files that are a split's, or parts of it; those of one table have the same groups."""
+def _match_files(split: str, names: Sequence[str]) -> list[re.Match[str]]:
+    """Return the matches of file names with a split or its parts; those of one table have the same groups."""
     endings = "|".join(map(re.escape, _SUFFIXES))
     # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
     pattern = re.compile(rf"(.+-ud-)?{re.escape(split)}(?:-\d+-of-\d+)?({endings})")
@@ -290,10 +292,10 @@ def _called(split: str, names: Sequence[str]) -> list[re.Match[str]]:
 
 
 def open_table(file: Path, key: str = "dataset.path") -> DataTable:
-    """Return a file as a table by its ending; `key` is the setting that names it.
+    """Open a file as a table by its ending; ``key`` is the setting that names it.
 
     Raises:
-        DataError: It is none, or cannot be read.
+        DataError: The file is no table, or cannot be read.
     """
     if file.is_dir():
         return saved_table(key, file)
@@ -317,12 +319,12 @@ def load_table_tokenizer(
     """Return the tokenizer of a table: an existing one, or one trained on the training rows and cached.
 
     Args:
-        tokenizer: Which of the two.
+        tokenizer: Settings of the tokenizer.
         root: Cache folder.
         train: Training rows.
-        columns: The columns that hold text.
-        texts: Yields the texts of the first ``tokenizer.train_documents`` rows.
-        cls_tokens: How many [CLS] a sequence begins with.
+        columns: Text columns.
+        texts: Function that yields the texts of the first ``tokenizer.train_documents`` rows.
+        cls_tokens: Number of leading [CLS].
     """
 
     def key() -> str:
@@ -344,39 +346,39 @@ def cached_rows(
     blanks: Mapping[str, Any],
     classes: Callable[[DataTable], np.ndarray] | None = None,
 ) -> Path:
-    """Return the folder of what a split's rows become: all of them, or where few are used and all are not there, these.
+    """Return the cache folder of a split's rows: of all rows, or of the used ones where that is less work.
 
     Args:
         root: Cache folder.
-        name: Of the folder of all rows.
-        dataset: Says how many rows are used.
-        split: The name of the table's split.
-        table: The rows of the split.
-        write: From an empty folder and a table to the files in it.
-        blanks: Column to what stands there in a row that is not used.
-        classes: From the training table to the class of each row, see `set_aside`.
+        name: Name of the folder of all rows.
+        dataset: Settings of the number of rows.
+        split: Name of the split.
+        table: Rows of the split.
+        write: Function that writes the files of a table into an empty folder.
+        blanks: Column to the content of an unused row.
+        classes: Function from the training table to the class of each row, see `set_aside`.
     """
-    limits = _limits(dataset, split)
+    limits = _list_limits(dataset, split)
     if limits is None or (root / versioned(name)).exists():
-        return cached_arrays(root, name, lambda folder: write(folder, _used_rows(table, blanks)), table.sources)
+        return cached_arrays(root, name, lambda folder: write(folder, _blank_unused(table, blanks)), table.sources)
 
     def write_used(folder: Path) -> None:
-        used = _used(dataset, split, table, classes)
-        write(folder, _used_rows(table, blanks, used))
+        used = _mark_used(dataset, split, table, classes)
+        write(folder, _blank_unused(table, blanks, used))
 
-    # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
+    # The table, which the name identifies, and the limits decide which rows these are.
     return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
 
 
-def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
-    """Return how many rows the uses of a table take, those held out apart; None: one of them takes all."""
-    found = {split: _uses(dataset, split)}
+def _list_limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
+    """Return the limits on the rows of a table for each use; None where a use takes all."""
+    limits = {split: _list_uses(dataset, split)}
     if split == dataset.train_split and dataset.held_out is not None:
-        found[HELD_OUT] = _uses(dataset, HELD_OUT)
-    return None if None in found[split] else found
+        limits[HELD_OUT] = _list_uses(dataset, HELD_OUT)
+    return None if None in limits[split] else limits
 
 
-def _uses(dataset: TableConfig, split: str) -> list[int | None]:
+def _list_uses(dataset: TableConfig, split: str) -> list[int | None]:
     uses = [dataset.max_train_examples] if split == dataset.train_split else []
     uses += [dataset.max_evaluation_examples] if split in dataset.evaluation_splits else []
     return uses + (
@@ -384,27 +386,27 @@ def _uses(dataset: TableConfig, split: str) -> list[int | None]:
     )
 
 
-def _used(
+def _mark_used(
     dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
 ) -> np.ndarray:
-    """Return which rows of a table are used, (rows,) bool: those that `split_examples` chooses."""
+    """Return which rows of a table `split_examples` uses, (rows,) bool."""
     rows = table.count()
     is_split = split == dataset.train_split and dataset.held_out is not None
-    found = classes(table) if classes is not None and is_split else None
+    row_classes = classes(table) if classes is not None and is_split else None
     used = np.zeros(rows, dtype=bool)
-    for part, numbers in rows_by_split(dataset, split, rows, found).items():
-        for limit in _uses(dataset, part):
+    for part, numbers in rows_by_split(dataset, split, rows, row_classes).items():
+        for limit in _list_uses(dataset, part):
             used[numbers[spread_rows(len(numbers), limit)]] = True
     return used
 
 
-def _used_rows(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | None = None) -> DataTable:
-    """Return a table with blanks in the rows that are not used; reading all of it tells how many texts are missing.
+def _blank_unused(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | None = None) -> DataTable:
+    """Return a table with blanks in its unused rows; a full read logs the number of missing texts.
 
     Args:
-        table: Any.
-        blanks: Column to what stands there in a row that is not used: no text, where the column holds texts.
-        used: Which rows are used, (rows,) bool; None: all.
+        table: Table.
+        blanks: Column to the content of an unused row, a text or None in a column of texts.
+        used: Mask of the used rows, (rows,) bool; None: all.
     """
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
 
@@ -412,10 +414,12 @@ def _used_rows(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | N
         first = missing = 0
         for batch in table.read_batches():
             rows = count_rows(batch)
-            kept = [True] * rows if used is None else used[first : first + rows].tolist()
-            missing += sum(keep and _is_missing(text) for name in texts for text, keep in _pair(batch[name], kept))
+            mask = [True] * rows if used is None else used[first : first + rows].tolist()
+            missing += sum(
+                is_used and _is_missing(text) for name in texts for text, is_used in _pair(batch[name], mask)
+            )
             cells = {
-                name: [cell if keep else blank for cell, keep in _pair(batch[name], kept)]
+                name: [cell if is_used else blank for cell, is_used in _pair(batch[name], mask)]
                 for name, blank in blanks.items()
             }
             yield {**batch, **cells}
@@ -428,8 +432,8 @@ def _used_rows(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | N
     return replace(table, batches=batches)
 
 
-def _pair(cells: list[Any], kept: list[bool]) -> Iterator[tuple[Any, bool]]:
-    return zip(cells, kept, strict=True)
+def _pair(cells: list[Any], mask: list[bool]) -> Iterator[tuple[Any, bool]]:
+    return zip(cells, mask, strict=True)
 
 
 def _is_missing(text: Any) -> bool:

@@ -1,7 +1,7 @@
 """Tagging: a label for every word of a sentence, e.g. named entities or parts of speech.
 
-A word may be several tokens. Its first one carries the label; the others carry none, or with `labelled_pieces=all` the
-same, where that begins an entity the one that continues it. Special tokens carry none.
+A word may be several tokens. Its first token has the label. The others have none or, with `labelled_pieces=all`, the
+same label, where I-X follows B-X. Special tokens have none.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class TaggingExamples(StoredExamples[TaggedStore]):
-    """Some sentences of a store; the same in every epoch.
+    """Sentences of a store with a label a word; the same in every epoch.
 
-    An example has ``labels`` (S,) int64 and ``index``, its place in this set.
+    An example has ``labels`` (S,) int64 and ``index``, its number in this set.
 
     Args:
         store: See `StoredExamples`.
         rows: See `StoredExamples`.
         layout: See `StoredExamples`.
-        later: The label of a word's later pieces for every label of its first one, (labels,) int64.
+        later: Label of a word's later pieces for every label of its first piece, (labels,) int64.
     """
 
     def __init__(self, store: TaggedStore, rows: np.ndarray, layout: Layout, later: np.ndarray) -> None:
@@ -60,46 +60,46 @@ class TaggingExamples(StoredExamples[TaggedStore]):
         pieces = np.repeat(self.later[tags], np.diff(starts, append=len(tokens)))
         pieces[starts] = tags
         example = self.layout.build([tokens])
-        ordinary = _ordinary(example)
+        ordinary = _find_ordinary(example)
         labels = np.full(len(example["input_ids"]), IGNORE, dtype=np.int64)
         labels[ordinary] = pieces[: len(ordinary)]
         return {**example, "labels": labels, "index": index}
 
     def first_pieces(self, index: int) -> np.ndarray:
-        """Return where in an example's sequence its words begin, those that it has no room for left out, (words,)."""
+        """Return the positions of each word's first token in a sequence, (words,), without truncated words."""
         tokens, starts = self.store.pieces(int(self.rows[index]))
-        ordinary = _ordinary(self.layout.build([tokens]))
-        places: np.ndarray = ordinary[starts[starts < len(ordinary)]]
-        return places
+        ordinary = _find_ordinary(self.layout.build([tokens]))
+        positions: np.ndarray = ordinary[starts[starts < len(ordinary)]]
+        return positions
 
     def row_number(self, index: int) -> int:
         """Return the number of an example's sentence in the data."""
         return int(self.rows[index])
 
     def gold(self, index: int) -> list[int]:
-        """Return the tags of all words of an example, also of those that its sequence has no room for."""
+        """Return the tags of all words of an example, truncated ones included."""
         tags: list[int] = self.store.tags_of(int(self.rows[index])).tolist()
         return tags
 
 
-def _ordinary(example: dict[str, Any]) -> np.ndarray:
-    """Return where in a sequence its tokens are that are not special."""
+def _find_ordinary(example: dict[str, Any]) -> np.ndarray:
+    """Return the positions of the tokens that are not special."""
     return np.flatnonzero(example["special_tokens_mask"] == 0)
 
 
 def load_tagging(
     dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1, classes: Sequence[str] | None = None
 ) -> LabelledData:
-    """Read and tokenise sentences of tagged words, or take from the cache what was done before.
+    """Read and tokenise sentences of tagged words, or load them from the cache.
 
     Args:
-        dataset: Which tables, and which columns of them.
-        tokenizer: Existing, or how to train one.
-        cls_tokens: How many [CLS] a sequence begins with.
+        dataset: Settings of the tables and their columns.
+        tokenizer: Settings of a tokenizer, existing or to be trained.
+        cls_tokens: Number of leading [CLS].
         classes: Tags of a model, by whose numbers tags are stored; None: the data's own order.
 
     Raises:
-        DataError: Something the data or the tokenizer lack, in one line.
+        DataError: The data or the tokenizer lack something; one line.
     """
     root = cache_root(dataset.cache_dir)
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
@@ -135,7 +135,7 @@ def load_tagging(
 def tokenizer_of_words(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, column: str, cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table's column of lists of words; see `load_table_tokenizer`."""
+    """Return the tokenizer of a table's column of word lists; see `load_table_tokenizer`."""
 
     def sentences() -> Iterator[str]:
         rows = (words for batch in train.batches() for words in batch[column])
@@ -145,10 +145,10 @@ def tokenizer_of_words(
 
 
 def later_labels(names: Sequence[str]) -> np.ndarray:
-    """Return the label of a word's later pieces for every label of its first one: I-X after B-X, else the same.
+    """Return the label of a word's later pieces for every label of its first piece: I-X after B-X, else the same.
 
     Raises:
-        DataError: There is a B-X without its I-X.
+        DataError: A tag B-X has no tag I-X.
     """
     numbers = {name: number for number, name in enumerate(names)}
     continued = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
@@ -158,7 +158,7 @@ def later_labels(names: Sequence[str]) -> np.ndarray:
 
 
 def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return rows there are and rows used, their words and tokens, how many are cut, and the tags."""
+    """Return the counts of a split for the summary: rows, examples, words, tokens, truncated ones, and tags."""
     store, rows = examples.store, examples.rows
     lengths = store.lengths()[rows]
     tags = np.concatenate([store.tags_of(int(row)) for row in rows])

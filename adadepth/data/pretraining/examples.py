@@ -1,4 +1,4 @@
-"""Sentence-order prediction (Lan et al. 2020): consecutive sentences packed into examples, cut in two, half swapped."""
+"""ALBERT pretraining examples (Lan et al. 2020): packed spans of sentences, sentence order, masked tokens."""
 
 from __future__ import annotations
 
@@ -31,34 +31,35 @@ def pack_spans(
 ) -> Iterator[np.ndarray]:
     """Cut every document into consecutive spans of whole sentences with up to ``length`` tokens.
 
-    A span takes sentences while they fit. With ``short_probability`` its target is a random shorter length instead.
-    It always takes one sentence; one longer than ``length`` is cut, and the rest of it begins the next span, so no
+    A span takes sentences while they fit. With ``short_probability`` its target is a random shorter length instead. It
+    takes one sentence at least; a sentence longer than ``length`` is cut, and its rest begins the next span. So no
     token is lost, save in spans of less than ``shortest`` tokens, which are dropped.
 
-    The documents of a block are cut side by side, twice: once to count the spans of each, once to write them to their
-    places.
+    The documents of a block are cut side by side, twice: once to count the spans of each, once to write them.
 
     Yields:
         First and end token of every span of a block of documents, (spans, 2) int64, in the order of the text.
     """
     for begin in range(0, len(store.documents) - 1, _DOCUMENTS_AT_ONCE):
-        # What was read of a map stays in memory until the map is closed.
+        # Pages of a memory map stay in memory until the map is closed.
         block = store if store.folder is None else TokenStore.open(store.folder)
         borders = block.documents[begin : begin + _DOCUMENTS_AT_ONCE + 1]
-        drawn = generator.bit_generator.state
+        state = generator.bit_generator.state
         counts = np.zeros(len(borders) - 1, np.int64)
-        for documents, _ in _rounds(block.sentences, borders, length, short_probability, shortest, generator):
+        for documents, _ in _iter_span_rounds(block.sentences, borders, length, short_probability, shortest, generator):
             counts[documents] += 1
-        generator.bit_generator.state = drawn
-        places = counts.cumsum() - counts
+        generator.bit_generator.state = state
+        positions = counts.cumsum() - counts
         packed = np.empty((int(counts.sum()), 2), np.int64)
-        for documents, spans in _rounds(block.sentences, borders, length, short_probability, shortest, generator):
-            packed[places[documents]] = spans
-            places[documents] += 1
+        for documents, spans in _iter_span_rounds(
+            block.sentences, borders, length, short_probability, shortest, generator
+        ):
+            packed[positions[documents]] = spans
+            positions[documents] += 1
         yield packed
 
 
-def _rounds(
+def _iter_span_rounds(
     sentences: np.ndarray,
     borders: np.ndarray,
     length: int,
@@ -66,7 +67,7 @@ def _rounds(
     shortest: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the next spans of all documents that have one: their numbers, (n,), and the spans, (n, 2)."""
+    """Yield the next span of every unfinished document: document numbers, (n,), and spans, (n, 2)."""
     first, stop, documents = np.array(borders[:-1]), np.array(borders[1:]), np.arange(len(borders) - 1)
     while first.size:
         target = np.full(first.size, length)
@@ -75,9 +76,9 @@ def _rounds(
         last = np.searchsorted(sentences, first + target, side="right") - 1
         last += sentences[last] <= first
         end = np.minimum(np.minimum(sentences[last], first + length), stop)
-        kept, more = end - first >= shortest, end < stop
-        yield documents[kept], np.stack([first[kept], end[kept]], axis=1)
-        first, stop, documents = end[more], stop[more], documents[more]
+        is_long_enough, is_unfinished = end - first >= shortest, end < stop
+        yield documents[is_long_enough], np.stack([first[is_long_enough], end[is_long_enough]], axis=1)
+        first, stop, documents = end[is_unfinished], stop[is_unfinished], documents[is_unfinished]
 
 
 def cut_in_two(
@@ -86,9 +87,9 @@ def cut_in_two(
     """Cut a span at a random sentence boundary, or at a random token if it has none, and swap the parts half the time.
 
     Args:
-        tokens: at least 2 ids.
-        boundaries: where sentences begin inside the span, each in [1, len(tokens) - 1].
-        generator: the example's own.
+        tokens: ids, at least 2.
+        boundaries: first tokens of the sentences inside the span, each in [1, len(tokens) - 1].
+        generator: random numbers of the example.
 
     Returns:
         Segment A, segment B, and the label, 0 in order or 1 swapped.
@@ -101,7 +102,7 @@ def cut_in_two(
 
 @dataclass(frozen=True)
 class Spans(StoredArrays):
-    """Which tokens every example of a store holds.
+    """The tokens of every example of a store.
 
     Attributes:
         spans: first and end token, (spans, 2) int64.
@@ -112,32 +113,32 @@ class Spans(StoredArrays):
 
 def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
     """Return the spans of a store that leave room for the special tokens."""
-    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_span_blocks(store, dataset, generator)]))
+    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_iter_span_blocks(store, dataset, generator)]))
 
 
 def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
-    """Return those of a training with this seed; a long text's are a file of the cache, which memory need not hold."""
+    """Return the spans of a store for a seed; those of a long text are mapped from a file of the cache."""
     generator = random_generator(seed, Purpose.PACKING, 0, 0)
     if store.folder is None or len(store.tokens) <= _TOKENS_IN_MEMORY:
         return spans_of(store, dataset, generator)
 
     def write(folder: Path) -> None:
         with ArrayWriter(folder, {"spans": (np.int64, 2)}) as writer:
-            for spans in _span_blocks(store, dataset, generator):
+            for spans in _iter_span_blocks(store, dataset, generator):
                 writer.append(spans=spans)
 
     cut = [dataset.sequence_length, dataset.short_sequence_probability, dataset.sentence_order]
     return Spans.open(cached_arrays(root, f"spans-{digest(store.folder.name, cut, seed)}", write))
 
 
-def _span_blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
+def _iter_span_blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
     shortest = 2 if dataset.sentence_order else 1
     length = dataset.sequence_length - special_tokens(dataset)
     return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
 
 
 def special_tokens(dataset: CorpusConfig) -> int:
-    """Return how many special tokens `make_example` adds."""
+    """Return the number of special tokens that `make_example` adds."""
     return 3 if dataset.sentence_order else 2
 
 
@@ -172,15 +173,15 @@ def make_example(
 class PretrainingExamples(Dataset[dict[str, Any]]):
     """Examples of a token store: ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
 
-    Which tokens an example holds is fixed by the seed; cut, order and masks are drawn afresh every epoch. A bare index
-    means epoch -1, the one that evaluation uses. An example has its ``index`` besides what `make_example` returns.
+    The seed decides the tokens of an example; cut, order and masks are drawn anew every epoch. A bare index belongs to
+    epoch -1, that of evaluation. An example has its ``index`` besides the content of `make_example`.
     """
 
     def __init__(
         self, store: TokenStore, spans: Spans, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int
     ) -> None:
         self.store = store
-        self.kept = spans
+        self._stored_spans = spans
         self.vocabulary = vocabulary
         self.dataset = dataset
         self.seed = seed
@@ -188,12 +189,12 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     def keep(self, count: int | None) -> None:
         """Keep ``count`` examples, evenly spread over the text."""
         if count is not None and count < len(self.spans):
-            self.kept = Spans(self.spans[np.arange(count) * len(self.spans) // count])
+            self._stored_spans = Spans(self.spans[np.arange(count) * len(self.spans) // count])
 
     @property
     def spans(self) -> np.ndarray:
         """First and end token of every example, (examples, 2) int64."""
-        return self.kept.spans
+        return self._stored_spans.spans
 
     def __len__(self) -> int:
         return len(self.spans)

@@ -1,4 +1,4 @@
-"""From a configuration to the data of a pretraining run."""
+"""Loading of the data of a pretraining run, and its unigram baseline."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """Everything a pretraining run reads.
+    """The data of a pretraining run.
 
     Attributes:
         train: ``train[(epoch, index)]`` is one masked example, a pure function of (seed, epoch, index); when streaming,
             an iterable data set with ``set_epoch``.
         evaluation: ``evaluation[index]``, always the same masks, independent of the seed.
-        tokenizer: to be saved with the model.
-        collate: makes a padded batch of examples.
-        summary: what was read, for logs and reports.
+        tokenizer: tokenizer to save with the model.
+        collate: collator of padded batches.
+        summary: description of the data, for logs and reports.
     """
 
     train: PretrainingExamples | StreamedExamples
@@ -51,19 +51,19 @@ class PretrainingData:
 
 
 def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
-    """Read, split, tokenise and pack a corpus, or take from the cache what was done before.
+    """Read, split, tokenise and pack a corpus, or load it from the cache.
 
-    Safe to call from several processes at once; one of them does the work.
+    Several processes may call this at once; one of them does the work.
 
     Raises:
-        DataError: something the corpus or the tokenizer lacks, in one line.
+        DataError: the corpus or the tokenizer lacks something, in one line.
     """
     split = Split(dataset)
     root = cache_root(dataset.cache_dir)
     with parallel_encoding():
         words = corpus_tokenizer(split, tokenizer, root)
         vocabulary = Vocabulary.of(words)
-        # The usual value is left out of the key, which runs of earlier versions have recorded.
+        # The key omits the default value, because runs of earlier versions recorded it so.
         options = [True] if words.split_special_tokens else []
         key = digest(split.key, words.backend_tokenizer.to_str(), *options)
         train: PretrainingExamples | StreamedExamples
@@ -71,18 +71,20 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             train = StreamedExamples(split.train, words, vocabulary, dataset, seed, split.sources)
             held_out = first_documents(split.evaluation(), words, dataset)
         else:
-            stored = _store(split, root, f"train-{key}", split.train, words, split.characters)
+            stored = _open_store(split, root, f"train-{key}", split.train, words, split.characters)
             spans = cached_spans(root, stored, dataset, seed)
             train = PretrainingExamples(stored, spans, vocabulary, dataset, seed)
-            held_out = _store(split, root, f"evaluation-{key}", split.evaluation, words, None)
-        kept = cached_spans(root, held_out, dataset, EVALUATION_SEED)
-        evaluation = PretrainingExamples(held_out, kept, vocabulary, dataset, EVALUATION_SEED)
+            held_out = _open_store(split, root, f"evaluation-{key}", split.evaluation, words, None)
+        held_out_spans = cached_spans(root, held_out, dataset, EVALUATION_SEED)
+        evaluation = PretrainingExamples(held_out, held_out_spans, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
         "name": dataset.name,
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
-        "train": {"streamed": True} if isinstance(train, StreamedExamples) else _counts(dataset, "training", train),
-        "evaluation": _counts(dataset, "held-out", evaluation),
+        "train": {"streamed": True}
+        if isinstance(train, StreamedExamples)
+        else _count_examples(dataset, "training", train),
+        "evaluation": _count_examples(dataset, "held-out", evaluation),
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
         "cache_key": key,
         "sources": split.digest_sources(),
@@ -97,7 +99,7 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
 def corpus_tokenizer(
     split: Split, config: TokenizerConfig, root: Path, needed: Sequence[str] = PRETRAINING_TOKENS
 ) -> PreTrainedTokenizerFast:
-    """Return the configured tokenizer; one to be trained sees the training documents of the corpus."""
+    """Return the configured tokenizer, or one trained on the training documents of the corpus."""
 
     def sentences() -> Iterator[str]:
         for document in islice(split.train(), config.train_documents):
@@ -106,7 +108,7 @@ def corpus_tokenizer(
     return load_or_train(config, root, lambda: split.key, sentences, needed, split.sources)
 
 
-def _store(
+def _open_store(
     split: Split,
     root: Path,
     name: str,
@@ -118,7 +120,7 @@ def _store(
     return TokenStore.open(cached_texts(root, name, texts, encoding, workers, characters, split.sources))
 
 
-def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
+def _count_examples(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
     if not len(examples):
         raise DataError(f"dataset.name={dataset.name}: the {side} documents hold no text to make an example of")
     return {**examples.store.counts(), "examples": len(examples)}

@@ -1,4 +1,4 @@
-"""Masked-language-model corruption: n-grams of whole words, in the way of ALBERT (Lan et al. 2020, section 3)."""
+"""Masked-language-model corruption: n-grams of whole words, as in ALBERT (Lan et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking must know of a tokenizer.
+    """Tables of a tokenizer for masking.
 
     Attributes:
         pad, cls, sep, mask: ids of the special tokens.
@@ -49,7 +49,7 @@ class Vocabulary:
 
 
 def word_starts(pieces: list[str]) -> np.ndarray:
-    """Tell which pieces begin a word: by the marker of SentencePiece, of byte-level BPE, or the lack of WordPiece's.
+    """Return which pieces begin a word: by the marker of SentencePiece or byte-level BPE, or without WordPiece's.
 
     Punctuation begins a word of its own, as in ALBERT. Without any marker every piece is a word.
     """
@@ -79,12 +79,12 @@ def mask_tokens(
         ids: (S,) int64, with special tokens in place.
         vocabulary: tables of the tokenizer.
         masking: shares and limits.
-        generator: the example's own.
+        generator: random numbers of the example.
 
     Returns:
         Corrupted ids, labels (-100 where not selected), and mask kinds (uint8), each (S,).
     """
-    selected = _select(ids, vocabulary, masking, generator)
+    selected = _select_positions(ids, vocabulary, masking, generator)
     corrupted, labels = ids.copy(), np.full_like(ids, IGNORE)
     kinds = np.zeros(len(ids), dtype=np.uint8)
     labels[selected] = ids[selected]
@@ -101,7 +101,7 @@ def mask_tokens(
     return corrupted, labels, kinds
 
 
-def _select(
+def _select_positions(
     ids: np.ndarray, vocabulary: Vocabulary, masking: MaskingConfig, generator: np.random.Generator
 ) -> np.ndarray:
     """Return the selected positions: n-grams from random words until the budget is spent, cut where they do not fit."""
@@ -117,15 +117,15 @@ def _select(
     candidates = generator.permutation(np.flatnonzero(allowed[first])).tolist()
     sizes = 1 + np.searchsorted(ngram_distribution(masking.max_ngram), generator.random(len(candidates)))
     bounds = [*first.tolist(), len(ids)]
-    chosen: list[int] = []
+    selected: list[int] = []
     for word, size in zip(candidates, sizes.tolist(), strict=True):
         for end in range(word, word + size):  # shorter when special, taken or beyond the budget
-            if not is_free[end] or len(chosen) + bounds[end + 1] - bounds[end] > budget:
+            if not is_free[end] or len(selected) + bounds[end + 1] - bounds[end] > budget:
                 break
-            chosen.extend(range(bounds[end], bounds[end + 1]))
+            selected.extend(range(bounds[end], bounds[end + 1]))
             is_free[end] = False
-        if len(chosen) == budget:
+        if len(selected) == budget:
             break
-    if not chosen and candidates:  # every word is longer than the budget: a part of one
-        chosen = list(range(bounds[candidates[0]], bounds[candidates[0]] + budget))
-    return np.array(sorted(chosen), dtype=np.int64)
+    if not selected and candidates:  # every word is longer than the budget: a part of one
+        selected = list(range(bounds[candidates[0]], bounds[candidates[0]] + budget))
+    return np.array(sorted(selected), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Training examples straight from the corpus: nothing is prepared, nothing is stored."""
+"""Streamed training examples, read from the corpus without preparation or storage."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _DOCUMENTS_AT_ONCE = 64
 
 
 class StreamedExamples(IterableDataset[dict[str, Any]]):
-    """One pass over the training documents an epoch, in their own order but for a shuffle buffer.
+    """One pass an epoch over the training documents, in their own order but for a shuffle buffer.
 
-    Every loader worker of every process takes its own part of the documents and numbers its own examples, so the
-    sequence is the same every time for the same seed, epoch, and number of processes and workers. The files that
-    documents are read from are compared with what they were before and after every epoch.
+    Every loader worker of every process reads its own shard of the documents and numbers its own examples. So the
+    sequence is the same for the same seed, epoch, and number of processes and workers. The source files are compared
+    with their original state before and after every epoch.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         self.vocabulary = vocabulary
         self.dataset = dataset
         self.seed = seed
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # seen by persistent workers
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration.
@@ -60,18 +60,20 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with require_unchanged(self.sources):
-            yield from self._examples(int(self._epoch))
+            yield from self._iter_examples(int(self._epoch))
 
-    def _examples(self, epoch: int) -> Iterator[dict[str, Any]]:
+    def _iter_examples(self, epoch: int) -> Iterator[dict[str, Any]]:
         shard, shards = reader_number()
         packing = random_generator(self.seed, Purpose.PACKING, epoch, shard)
-        spans = self._spans(self.documents(shard, shards), packing)
+        spans = self._iter_spans(self.documents(shard, shards), packing)
         buffer = random_generator(self.seed, Purpose.BUFFER, epoch, shard)
         for count, (store, span) in enumerate(shuffled(spans, self.dataset.shuffle_buffer, buffer)):
             generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, count * shards + shard)
             yield make_example(store, span, self.vocabulary, self.dataset, generator)
 
-    def _spans(self, texts: Iterator[str], packing: np.random.Generator) -> Iterator[tuple[TokenStore, np.ndarray]]:
+    def _iter_spans(
+        self, texts: Iterator[str], packing: np.random.Generator
+    ) -> Iterator[tuple[TokenStore, np.ndarray]]:
         documents = tokenised_documents(texts, self.tokenizer)
         while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
             store = store_in_memory(batch)
@@ -92,20 +94,20 @@ def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) ->
     """Yield ``items`` in random order as far as a buffer of ``size`` of them allows."""
     buffer = list(islice(items, size))
     for item in items:
-        place = int(generator.integers(size))
-        yield buffer[place]
-        buffer[place] = item
-    yield from (buffer[int(place)] for place in generator.permutation(len(buffer)))
+        position = int(generator.integers(size))
+        yield buffer[position]
+        buffer[position] = item
+    yield from (buffer[int(position)] for position in generator.permutation(len(buffer)))
 
 
 def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
-    """Return, in memory, as many documents as ``max_evaluation_examples`` full examples need; all when it is None."""
+    """Return documents for ``max_evaluation_examples`` full examples, in memory; all when it is None."""
     limit = dataset.max_evaluation_examples
     missing = float("inf") if limit is None else limit * dataset.sequence_length
-    chosen = []
+    documents = []
     for document in tokenised_documents(texts, tokenizer):
-        chosen.append(document)
+        documents.append(document)
         missing -= sum(map(len, document))
         if missing <= 0:
             break
-    return store_in_memory(chosen)
+    return store_in_memory(documents)

@@ -1,1 +1,1 @@
-"""Puzzles: a grid is given, its solution is the answer, and all of its cells have to be right."""
+"""Puzzles: the answer to a grid is its solution, and counts only if all cells are right."""

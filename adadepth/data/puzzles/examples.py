@@ -1,4 +1,4 @@
-"""Puzzles as examples of a run: cells, the cells of the solution, and how hard the puzzle is."""
+"""Puzzle data sets: cells, the cells of the solution, and the difficulty of the puzzle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adadepth.settings.data import CellCount
 if TYPE_CHECKING:
     from adadepth.settings import DatasetConfig
 
-PADDING = "[PAD]"  # token 0, as in the published files; a label of it is not asked for
+PADDING = "[PAD]"  # token 0, as in the published files; as a label it is ignored
 Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 
@@ -33,17 +33,16 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 
     Args:
         puzzles: Tokens of the cells, (rows, L).
-        solutions: Tokens of the solved cells, (rows, L); 0 where a cell is not asked for.
-        difficulty: Of each row, (rows,) int64.
-        attributes: What reports tell the steps of puzzles by, name to whole numbers (rows,).
-        starts: The first row of each example, and the number of rows, (examples + 1,) int64: rows of one example are
-            the same puzzle under symmetries, and training reads one of them, drawn anew in every epoch. None: a row
-            each.
-        numbers: The number in the data of each example's first row, (examples,) int64; None: all rows are there.
+        solutions: Tokens of the solved cells, (rows, L); 0 at cells without an answer.
+        difficulty: Difficulty of each row, (rows,) int64.
+        attributes: Whole numbers by which reports group puzzles, name to (rows,).
+        starts: First row of each example, and the number of rows, (examples + 1,) int64. Rows of one example are the
+            same puzzle under symmetries, and training draws one of them in every epoch. None: one row each.
+        numbers: Number in the data of each example's first row, (examples,) int64; None: the data are complete.
 
     Attributes:
-        symmetry: Draws what a puzzle and its solution become, each (L,); None: they stay as they are.
-        seed: Of what is drawn.
+        symmetry: Function that draws a symmetry of a puzzle and its solution, each (L,); None: no symmetry.
+        seed: Seed of the draws.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         self.seed = 0
 
     def chosen(self, examples: np.ndarray) -> PuzzleExamples:
-        """Some of the examples, by their numbers."""
+        """Return some of the examples, by their numbers."""
         first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
         starts = np.concatenate([[0], np.cumsum(size)])
         rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
@@ -72,14 +71,14 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         return PuzzleExamples(*columns, self.numbers[examples])
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
-        """The examples without some, boolean (examples,)."""
+        """Return all examples but those of a mask, (examples,) bool."""
         return self.chosen(np.flatnonzero(~unwanted))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def lengths(self) -> np.ndarray:
-        """Cells of each puzzle, (examples,) int64."""
+        """Return the number of cells of each puzzle, (examples,) int64."""
         return np.full(len(self), self.puzzles.shape[1])
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
@@ -98,7 +97,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 def count_cells(
     puzzles: np.ndarray, solutions: np.ndarray, counted: CellCount
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The difficulty of puzzles by what is to be filled, (rows,) int64, and what reports call its count."""
+    """Return the difficulty of puzzles by their open cells, (rows,) int64, and the count for reports by its name."""
     filled = (puzzles != solutions).sum(axis=1)
     if counted is CellCount.path_length:
         return filled + 1, {"path length": filled + 1}
@@ -106,9 +105,9 @@ def count_cells(
 
 
 def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
-    """Return a batch, all int64.
+    """Return a batch of puzzles, all int64.
 
-    ``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 where no answer is asked for, ``index`` and
+    It has ``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 without an answer, ``index`` and
     ``difficulty`` (B,).
     """
     cells, answers = (
@@ -125,7 +124,7 @@ def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
 
 
 def puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of puzzles written as text, a character a cell; symbol n is token n + 1."""
+    """Return a tokenizer of puzzles in text form, a character a cell; symbol n is token n + 1."""
     words = [PADDING, *symbols]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=PADDING))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -139,14 +138,14 @@ def puzzle_data(
     symbols: Sequence[str],
     facts: Mapping[str, Any],
 ) -> LabelledData:
-    """The data of a run on puzzles; `facts` are for reports.
+    """Return the data of a run on puzzles.
 
     Args:
-        dataset: Has a name and metrics.
+        dataset: Settings with a name and metrics.
         train: Training puzzles.
         evaluation: Evaluation puzzles by the name of their set.
-        symbols: Symbol n is token n + 1.
-        facts: What is known of the puzzles.
+        symbols: Symbols in order; symbol n is token n + 1.
+        facts: Additional entries of the summary, for reports.
     """
     settings: Any = dataset
     cells = train.puzzles.shape[1]

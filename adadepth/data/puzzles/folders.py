@@ -1,7 +1,7 @@
-"""Folders as the published builders of HRM and TRM write them: arrays of numpy, a folder a split.
+"""Puzzle folders of HRM and TRM (NumPy arrays, a folder a split), and puzzle tables.
 
     <split>/dataset.json                    seq_len L, vocab_size V, pad_id and ignore_label_id 0, sets ["all"], ...
-    <split>/all__inputs.npy, __labels.npy   tokens (rows, L); 0 is padding, and as a label nothing that is asked for
+    <split>/all__inputs.npy, __labels.npy   tokens (rows, L); 0 is padding, and as a label it is ignored
     <split>/all__puzzle_indices.npy         first row of every puzzle, and the number of rows, (puzzles + 1,)
     <split>/all__group_indices.npy          first puzzle of every group, and the number of puzzles, (groups + 1,)
     <split>/all__puzzle_identifiers.npy     kind of every puzzle, (puzzles,); identifiers.json names them
@@ -49,63 +49,65 @@ _COLUMNS = ("question_column", "answer_column", "difficulty_column")
 
 
 class PublishedSplit(NamedTuple):
-    """The puzzles of a split, and where they lie."""
+    """The puzzles of a split, and their source."""
 
     label: str
     examples: PuzzleExamples
 
 
 def is_published(path: Any) -> bool:
-    """Whether a folder has splits of this layout, be it a damaged one."""
+    """Return whether a folder has splits of the published layout, damaged ones included."""
     if not isinstance(path, str) or not (folder := as_path("dataset.path", path)).is_dir():
         return False
     return any(any(folder.glob(f"*/{name}")) for name in (_FACTS, "all__*.npy"))
 
 
 def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
-    """The splits that a configuration names; evaluation reads every row of its own.
+    """Return the configured splits of a folder; evaluation reads every row of its splits.
 
     Raises:
-        DataError: A split, a file or a row is absent or damaged, or not what the layout says.
-        ConfigError: Columns are named, which arrays do not have.
+        DataError: A split, a file or a row is missing, damaged or against the layout.
+        ConfigError: The settings name columns, which arrays do not have.
     """
     for field in fields(dataset):
         if field.name in _COLUMNS and (value := getattr(dataset, field.name)) != field.default:
             raise ConfigError(f"dataset.{field.name}={value}: dataset.path={dataset.path} has arrays, and no columns")
     folder = as_path("dataset.path", dataset.path)
-    found = {}
+    splits = {}
     for split in table_splits(dataset):
         if not (folder / split).is_dir():
-            known = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+            names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
-            hint = f"there is {', '.join(known)}{nearest(split, known)}"
+            hint = f"there is {', '.join(names)}{nearest(split, names)}"
             raise DataError(f"dataset.{key}={split}: no such folder in dataset.path={dataset.path}; {hint}")
         has_groups = split == dataset.train_split
         examples = _read_split(folder / split, len(dataset.symbols) + 1, dataset.counted, has_groups=has_groups)
-        found[split] = PublishedSplit(f"dataset.path={folder / split}", examples)
-    return found
+        splits[split] = PublishedSplit(f"dataset.path={folder / split}", examples)
+    return splits
 
 
 def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: bool) -> PuzzleExamples:
-    """All puzzles of a folder; with groups, an example is a group."""
-    facts = _facts(folder, symbols)
-    inputs, labels = (_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
+    """Return all puzzles of a folder; with groups, an example is a group."""
+    facts = _read_facts(folder, symbols)
+    inputs, labels = (_read_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
     if inputs.shape != labels.shape:
-        raise _damaged(folder, "labels", f"is of shape {labels.shape}, the inputs of {inputs.shape}")
-    first_rows = _starts(folder, "puzzle_indices", len(inputs))
-    first_puzzles = _starts(folder, "group_indices", len(first_rows) - 1)
-    kinds = _array(folder, "puzzle_identifiers", 1)
+        raise _make_damage_error(folder, "labels", f"is of shape {labels.shape}, the inputs of {inputs.shape}")
+    first_rows = _read_starts(folder, "puzzle_indices", len(inputs))
+    first_puzzles = _read_starts(folder, "group_indices", len(first_rows) - 1)
+    kinds = _open_array(folder, "puzzle_identifiers", 1)
     if len(kinds) != len(first_rows) - 1 or kinds.any():
-        raise _damaged(folder, "puzzle_identifiers", f"must be {len(first_rows) - 1} zeros, one for every puzzle")
+        raise _make_damage_error(
+            folder, "puzzle_identifiers", f"must be {len(first_rows) - 1} zeros, one for every puzzle"
+        )
     if len(first_puzzles) - 1 != facts["total_groups"]:
         groups = f"has {len(first_puzzles) - 1} groups, {_FACTS} says total_groups={facts['total_groups']}"
-        raise _damaged(folder, "group_indices", groups)
+        raise _make_damage_error(folder, "group_indices", groups)
     difficulty, counts = count_cells(inputs, labels, counted)
     return PuzzleExamples(inputs, labels, difficulty, counts, first_rows[first_puzzles] if has_groups else None)
 
 
-def _facts(folder: Path, symbols: int) -> dict[str, Any]:
-    """What dataset.json says, as it has to be."""
+def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
+    """Return the content of dataset.json, after a check of every key."""
     path = folder / _FACTS
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -113,60 +115,64 @@ def _facts(folder: Path, symbols: int) -> dict[str, Any]:
         raise DataError(f"dataset.path={path}: is missing") from error
     except (OSError, ValueError) as error:
         raise DataError(f"dataset.path={path}: cannot be read as JSON ({error})") from error
-    wanted = {"vocab_size": symbols, "pad_id": 0, "ignore_label_id": 0, "num_puzzle_identifiers": 1, "sets": ["all"]}
+    expected = {"vocab_size": symbols, "pad_id": 0, "ignore_label_id": 0, "num_puzzle_identifiers": 1, "sets": ["all"]}
     reasons = {
         "vocab_size": f": padding and the {symbols - 1} of dataset.symbols",
         "num_puzzle_identifiers": ": puzzles of several kinds are not read",
     }
-    for key in ("seq_len", "total_groups", *wanted):
+    for key in ("seq_len", "total_groups", *expected):
         if not isinstance(facts, dict) or key not in facts:
             raise DataError(f"dataset.path={path}: says no {key}")
-        if key in wanted and facts[key] != wanted[key]:
+        if key in expected and facts[key] != expected[key]:
             reason = reasons.get(key, "")
-            raise DataError(f"dataset.path={path}: {key}={facts[key]}, must be {wanted[key]}{reason}")
+            raise DataError(f"dataset.path={path}: {key}={facts[key]}, must be {expected[key]}{reason}")
     return facts
 
 
-def _published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
-    """Tokens of the cells, (rows, L) int8."""
-    tokens = _array(folder, name, 2)
+def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
+    """Return the tokens of the cells, (rows, L) int8."""
+    tokens = _open_array(folder, name, 2)
     if tokens.shape[1] != facts["seq_len"]:
-        raise _damaged(folder, name, f"has {tokens.shape[1]} cells a row, {_FACTS} says seq_len={facts['seq_len']}")
+        raise _make_damage_error(
+            folder, name, f"has {tokens.shape[1]} cells a row, {_FACTS} says seq_len={facts['seq_len']}"
+        )
     low, high, last = tokens.min(), tokens.max(), facts["vocab_size"] - 1
     if low < 0 or high > last:
-        raise _damaged(folder, name, f"has the token {low if low < 0 else high}; they must be from 0 to {last}")
+        raise _make_damage_error(
+            folder, name, f"has the token {low if low < 0 else high}; they must be from 0 to {last}"
+        )
     return tokens.astype(np.int8)
 
 
-def _starts(folder: Path, name: str, count: int) -> np.ndarray:
-    """Where each of some parts begins, and the end of the last, int64."""
-    starts = _array(folder, name, 1).astype(np.int64)
+def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
+    """Return the offset of each part, and the end of the last, int64."""
+    starts = _open_array(folder, name, 1).astype(np.int64)
     if starts[0] != 0 or starts[-1] != count or (np.diff(starts) <= 0).any():
-        raise _damaged(folder, name, f"must rise from 0 to {count}")
+        raise _make_damage_error(folder, name, f"must rise from 0 to {count}")
     return starts
 
 
-def _array(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """A file of whole numbers, left on disk until it is used: augmented puzzles can be many."""
-    path = _path(folder, name)
+def _open_array(folder: Path, name: str, dimensions: int) -> np.ndarray:
+    """Map a file of whole numbers; augmented puzzles can be too many for memory."""
+    path = _get_array_path(folder, name)
     try:
-        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise DataError(f"dataset.path={path}: is missing") from error
     except (OSError, ValueError) as error:
-        raise _damaged(folder, name, f"cannot be read as an array ({error})") from error
-    if found.ndim != dimensions or not found.size or not np.issubdtype(found.dtype, np.integer):
-        shape = f"{found.dtype} of shape {found.shape}"
-        raise _damaged(folder, name, f"is {shape}; whole numbers of {dimensions} dimensions are needed")
-    return found
+        raise _make_damage_error(folder, name, f"cannot be read as an array ({error})") from error
+    if array.ndim != dimensions or not array.size or not np.issubdtype(array.dtype, np.integer):
+        shape = f"{array.dtype} of shape {array.shape}"
+        raise _make_damage_error(folder, name, f"is {shape}; whole numbers of {dimensions} dimensions are needed")
+    return array
 
 
-def _path(folder: Path, name: str) -> Path:
+def _get_array_path(folder: Path, name: str) -> Path:
     return folder / f"all__{name}.npy"
 
 
-def _damaged(folder: Path, name: str, what: str) -> DataError:
-    return DataError(f"dataset.path={_path(folder, name)}: {what}")
+def _make_damage_error(folder: Path, name: str, what: str) -> DataError:
+    return DataError(f"dataset.path={_get_array_path(folder, name)}: {what}")
 
 
 _UNKNOWN = 0  # padding, which no text has
@@ -175,23 +181,26 @@ Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
-    """Puzzles of every split; training puzzles that are an evaluation puzzle under a symmetry are left out.
+    """Load the puzzles of every split, without training puzzles that are an evaluation puzzle under a symmetry.
 
     Raises:
-        DataError: A text has another length than the first, or a character that is no symbol; a folder as the published
-            builders write it is damaged; no training puzzle is left.
-        ConfigError: Puzzles do not have the shape that their symmetries need.
+        DataError: A text has another length than the first or a character that is no symbol, a published folder is
+            damaged, or no training puzzle remains.
+        ConfigError: The puzzles have no shape for their symmetries.
     """
-    splits, stores = _published(dataset) if is_published(dataset.path) else _tables(dataset)
+    splits, stores = _open_published(dataset) if is_published(dataset.path) else _read_tables(dataset)
     train, evaluation, _ = split_examples(dataset, splits, stores, PuzzleExamples.chosen)
     lengths = {examples.puzzles.shape[1] for examples in (train, *evaluation.values())}
     if len(lengths) > 1:
         raise DataError(f"dataset.path={dataset.path}: puzzles of {' and '.join(map(str, sorted(lengths)))} cells")
-    kept = _prepared(train, evaluation, dataset, seed)
-    if not len(kept):
+    remaining = _prepare_training(train, evaluation, dataset, seed)
+    if not len(remaining):
         raise DataError(f"dataset.path={dataset.path}: every training puzzle is one of the evaluation puzzles")
-    facts = {"left_out": len(train) - len(kept), "sources": _digest_puzzles({dataset.train_split: train, **evaluation})}
-    return puzzle_data(dataset, kept, evaluation, dataset.symbols, facts)
+    facts = {
+        "left_out": len(train) - len(remaining),
+        "sources": _digest_puzzles({dataset.train_split: train, **evaluation}),
+    }
+    return puzzle_data(dataset, remaining, evaluation, dataset.symbols, facts)
 
 
 def _digest_puzzles(splits: Mapping[str, PuzzleExamples]) -> dict[str, str]:
@@ -204,12 +213,12 @@ def _digest_puzzles(splits: Mapping[str, PuzzleExamples]) -> dict[str, str]:
     return digests
 
 
-def _published(dataset: PuzzleTableConfig) -> Splits:
+def _open_published(dataset: PuzzleTableConfig) -> Splits:
     splits = read_published(dataset)
     return splits, {name: split.examples for name, split in splits.items()}
 
 
-def _tables(dataset: PuzzleTableConfig) -> Splits:
+def _read_tables(dataset: PuzzleTableConfig) -> Splits:
     columns = [dataset.question_column, dataset.answer_column]
     tables = open_splits(dataset, {"question_column": columns[:1], "answer_column": columns[1:]})
     if dataset.difficulty_column is not None:
@@ -220,11 +229,11 @@ def _tables(dataset: PuzzleTableConfig) -> Splits:
 
 
 def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples:
-    """All rows of a table; its further columns of whole numbers are attributes of the puzzles."""
+    """Read all rows of a table; its other columns of whole numbers become attributes of the puzzles."""
     lookup = np.zeros(128, dtype=np.int8)
     for number, symbol in enumerate(dataset.symbols, 1):
         lookup[ord(symbol)] = number
-    parts = list(_parts(table, dataset, lookup))
+    parts = list(_read_parts(table, dataset, lookup))
     if not parts:
         raise DataError(f"{table.label}: no rows")
     puzzles, solutions = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
@@ -241,10 +250,10 @@ def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples
     return PuzzleExamples(puzzles, solutions, difficulty, counted | columns)
 
 
-def _parts(
+def _read_parts(
     table: DataTable, dataset: PuzzleTableConfig, lookup: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-    """Puzzles, answers and the columns of whole numbers, some rows at a time."""
+    """Yield puzzles, answers and the columns of whole numbers, some rows at a time."""
     first, length = 0, None
     for rows in table.batches():
         tokens = []
@@ -252,7 +261,7 @@ def _parts(
         for column in texts_in:
             texts = rows[column]
             length = len(texts[0]) if length is None else length
-            tokens.append(_tokens(texts, length, lookup, f"{table.label}: column {column}, row", first))
+            tokens.append(_encode_texts(texts, length, lookup, f"{table.label}: column {column}, row", first))
         numbers = {
             name: np.array(list(map(int, values)), dtype=np.int64)
             for name, values in rows.items()
@@ -263,13 +272,13 @@ def _parts(
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is a whole number from 0 on, or the text of one."""
+    """Return whether a cell is a whole number from 0 on, or the text of one."""
     text = str(value)
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
-def _tokens(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:
-    """Texts as tokens, (rows, length) int8."""
+def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:
+    """Return texts as tokens, (rows, length) int8."""
     for number, text in enumerate(texts, first):
         if not isinstance(text, str) or len(text) != length or not text.isascii():
             raise DataError(f"{where} {number}: must be a text of {length} symbols, as the first is")
@@ -280,21 +289,25 @@ def _tokens(texts: list[Any], length: int, lookup: np.ndarray, where: str, first
     return tokens
 
 
-def _prepared(
+def _prepare_training(
     train: PuzzleExamples, evaluation: Mapping[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
 ) -> PuzzleExamples:
-    """The training puzzles under symmetries, without those that are an evaluation puzzle under one."""
-    symmetry, alike = _symmetry(dataset, train.puzzles.shape[1])
-    # Rows of one example are the same under symmetries; where none is known, each is compared as it stands.
+    """Return the training puzzles, with their symmetry, that are no evaluation puzzle under one."""
+    symmetry, alike = _choose_symmetry(dataset, train.puzzles.shape[1])
+    # Rows of one example are the same under symmetries; without a symmetry, each row is compared.
     rows = train.puzzles if symmetry is None else train.puzzles[train.starts[:-1]]
-    known = np.isin(alike(rows), np.concatenate([alike(examples.puzzles) for examples in evaluation.values()]))
-    kept = train.without(np.logical_or.reduceat(known, train.starts[:-1]) if symmetry is None else known)
-    kept.symmetry, kept.seed = symmetry, seed
-    return kept
+    is_evaluated = np.isin(alike(rows), np.concatenate([alike(examples.puzzles) for examples in evaluation.values()]))
+    remaining = train.without(
+        np.logical_or.reduceat(is_evaluated, train.starts[:-1]) if symmetry is None else is_evaluated
+    )
+    remaining.symmetry, remaining.seed = symmetry, seed
+    return remaining
 
 
-def _symmetry(dataset: PuzzleTableConfig, cells: int) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
-    """What is drawn in training, and what tells puzzles apart that are none of each other's under it."""
+def _choose_symmetry(
+    dataset: PuzzleTableConfig, cells: int
+) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
+    """Return the symmetry of training, and the function whose values are equal for puzzles that are one under it."""
     if dataset.symmetries is Symmetries.none:
         return None, alike_as_they_stand
     size = math.isqrt(cells)

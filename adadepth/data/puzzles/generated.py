@@ -1,4 +1,4 @@
-"""Puzzles that are drawn: Sudoku, and the shortest way through a maze."""
+"""Generated puzzles: Sudoku, and the shortest path through a maze."""
 
 from __future__ import annotations
 
@@ -39,41 +39,43 @@ BLANK = "."
 
 
 def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
-    """Sudoku puzzles with one solution each; no evaluation puzzle is a training one under any symmetry.
+    """Draw Sudoku puzzles with one solution each; no evaluation puzzle is a training one under any symmetry.
 
     The evaluation set depends on neither the seed nor the number of training examples.
 
     Raises:
-        DataError: No training puzzle is left.
+        DataError: No training puzzle remains.
     """
     shape = SHAPES[dataset.size]
     draw = partial(draw_sudoku, shape, blanks=dataset.blanks)
     held_out = draw(evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     puzzles, solutions = draw(dataset.train_examples, seed, evaluation=False)
-    kept = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
-    if not kept.any():
+    is_new = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
+    if not is_new.any():
         raise DataError(
             f"dataset.train_examples={dataset.train_examples}: all are one of the {len(held_out[0])} evaluation "
             f"puzzles under a symmetry; of {dataset.size} x {dataset.size} cells there are few others"
         )
-    train = _examples(puzzles[kept], solutions[kept], shape)
+    train = _build_examples(puzzles[is_new], solutions[is_new], shape)
     if dataset.symmetries:
         train.symmetry, train.seed = partial(under_sudoku_symmetry, shape), seed
     facts = {"size": shape.size, "givens": round(float((puzzles > 0).sum(axis=1).mean()), 2)}
-    return puzzle_data(dataset, train, {"validation": _examples(*held_out, shape)}, sudoku_symbols(dataset), facts)
+    return puzzle_data(
+        dataset, train, {"validation": _build_examples(*held_out, shape)}, sudoku_symbols(dataset), facts
+    )
 
 
 def draw_sudoku(
     shape: Shape, rows: int, seed: int, *, blanks: int | None, evaluation: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Puzzles and their solutions, (rows, n^2) int8 each."""
+    """Draw puzzles and their solutions, (rows, n^2) int8 each."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     grids = draw_grids(rows, shape, generator)
     return minimal_puzzles(grids, shape, generator, shape.cells if blanks is None else blanks), grids
 
 
-def _examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
-    """A blank is token 1, the digit d is d + 1."""
+def _build_examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
+    """Return puzzles as examples: a blank is token 1, the digit d is d + 1."""
     rounds = rounds_needed(puzzles, solutions, shape)
     attributes = {"rounds of conclusions": rounds, "givens": (puzzles > 0).sum(axis=1)}
     return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)
@@ -81,12 +83,12 @@ def _examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> Puzzl
 
 SYMBOLS = "# SGo"  # as in Maze-Hard: wall, free, start, goal, on the way
 _WALL, _FREE, _START, _GOAL, _WAY = range(1, 6)
-_MOST_DRAWS = 100  # of as many mazes as are wanted
-_TOO_NEAR = 2  # steps: a goal beside the start leaves nothing to mark
+_MOST_DRAWS = 100  # each of as many mazes as are needed
+_TOO_NEAR = 2  # shortest path: a goal beside the start leaves no cell to mark
 
 
 def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
-    """Mazes with one shortest way; no evaluation maze is a training one turned or mirrored."""
+    """Draw mazes with one shortest path; no evaluation maze is a training one turned or mirrored."""
     held_out = draw_paths(dataset, evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     train = draw_paths(dataset, dataset.train_examples, seed, evaluation=False)
     train = train.without(np.isin(alike_in_a_square(train.puzzles), alike_in_a_square(held_out.puzzles)))
@@ -96,25 +98,25 @@ def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
 
 
 def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: bool) -> PuzzleExamples:
-    """Mazes as tokens, with the way marked in the solutions; a maze's difficulty is the length of the way."""
+    """Draw mazes as tokens, with the path marked in the solutions; the difficulty is the length of the path."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    mazes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for _ in range(_MOST_DRAWS):
-        found.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
-        if sum(len(part[0]) for part in found) >= rows:
+        mazes.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
+        if sum(len(part[0]) for part in mazes) >= rows:
             break
     else:
         raise ConfigError(
             f"dataset.walls={dataset.walls:g}: hardly a maze of dataset.size={dataset.size} has a way in it"
         )
-    puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*found, strict=True))
+    puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*mazes, strict=True))
     return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
 
 def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Puzzles and solutions (rows', n^2) int8 of mazes (rows, n, n), and lengths of the ways (rows',) int64.
+    """Return puzzles and solutions (rows', n^2) int8 of mazes (rows, n, n), and lengths of the paths (rows',) int64.
 
-    Mazes in which no cell is far enough away are left out.
+    Mazes without a goal far enough from the start are left out.
     """
     away = distances(cells)
     ways = shortest_ways(away)
@@ -123,17 +125,17 @@ def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     rows = np.flatnonzero(flat.max(axis=1) >= _TOO_NEAR)
     size = cells.shape[1]
     puzzles = np.array([_WALL, _FREE, _START], dtype=np.int8)[cells[rows]]
-    place = np.arange(len(rows)), *np.divmod(goals[rows], size)
-    puzzles[place] = _GOAL
-    solutions, lengths = puzzles.copy(), away[rows][place].astype(np.int64)
+    goal_cells = np.arange(len(rows)), *np.divmod(goals[rows], size)
+    puzzles[goal_cells] = _GOAL
+    solutions, lengths = puzzles.copy(), away[rows][goal_cells].astype(np.int64)
     for number, row in enumerate(rows):
-        for y, x in _way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
+        for y, x in _trace_way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
             solutions[number, y, x] = _WAY
     return puzzles.reshape(len(rows), size**2), solutions.reshape(len(rows), size**2), lengths
 
 
 def shortest_ways(away: np.ndarray) -> np.ndarray:
-    """In how many shortest ways each cell is reached, at most 2, (rows, n, n) int8; 0 where it is not reached."""
+    """Return the number of shortest paths to each cell, at most 2, (rows, n, n) int8; 0 where none leads."""
     ways: np.ndarray = (away == 0).astype(np.int8)
     for distance in range(1, int(away.max()) + 1):
         padded = np.pad(np.where(away == distance - 1, ways, 0), ((0, 0), (1, 1), (1, 1)))
@@ -142,8 +144,8 @@ def shortest_ways(away: np.ndarray) -> np.ndarray:
     return ways
 
 
-def _way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
-    """The cells between a goal and the start, which one shortest way joins."""
+def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
+    """Return the cells between a goal and the start on a shortest path."""
     between = []
     while away[y, x] > 1:
         beside = ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1))
@@ -157,7 +159,7 @@ def _way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
 
 
 def read_sudoku(dataset: SudokuConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """An edited Sudoku as an example; one with several solutions asks for no answer.
+    """Return an edited Sudoku as an example; one with several solutions has no labels.
 
     Raises:
         DataError: It has no solution.
@@ -169,11 +171,11 @@ def read_sudoku(dataset: SudokuConfig, rows: BoardRows, before: Mapping[str, Any
         raise DataError("this Sudoku has no solution: its digits are at odds with each other")
     if _has_another(puzzle, solved, shape):
         return {"index": 0, "input_ids": puzzle[0] + 1, "labels": np.zeros_like(puzzle[0]), "difficulty": -1}
-    return {**_examples(puzzle, solved, shape)[0], "index": 0}
+    return {**_build_examples(puzzle, solved, shape)[0], "index": 0}
 
 
 def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
-    """Whether a puzzle has a second solution: in one of its blanks it would have another digit."""
+    """Return whether a puzzle has a second solution, with another digit in one of its blanks."""
     blanks = np.flatnonzero(puzzle[0] == 0)
     candidates = candidates_of(np.repeat(puzzle, len(blanks), axis=0), shape)
     candidates[np.arange(len(blanks)), blanks] &= ~(1 << (solved[0, blanks].astype(np.int32) - 1))
@@ -181,15 +183,15 @@ def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
 
 
 def sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
-    """A blank, and the digits."""
+    """Return the symbols: a blank, and the digits."""
     return (BLANK, *map(str, range(1, SHAPES[dataset.size].size + 1)))
 
 
 def read_maze_path(dataset: MazePathConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """An edited maze as an example; one with several shortest ways asks for no answer.
+    """Return an edited maze as an example; one with several shortest paths has no labels.
 
     Raises:
-        DataError: It has no way from one start to one goal.
+        DataError: No path leads from one start to one goal.
     """
     puzzle = symbol_numbers(rows, SYMBOLS) + 1
     starts, goals = np.argwhere(puzzle == _START), np.argwhere(puzzle == _GOAL)
@@ -200,7 +202,7 @@ def read_maze_path(dataset: MazePathConfig, rows: BoardRows, before: Mapping[str
     if away[0, y, x] < 0:
         raise DataError("no way leads from the start S to the goal G")
     solution, is_only = puzzle.copy(), shortest_ways(away)[0, y, x] == 1
-    for row, column in _way_back(away[0], y, x) if is_only else ():
+    for row, column in _trace_way_back(away[0], y, x) if is_only else ():
         solution[row, column] = _WAY
     flat = solution.ravel() if is_only else np.zeros(puzzle.size, dtype=np.int8)
     return {"index": 0, "input_ids": puzzle.ravel(), "labels": flat, "difficulty": int(away[0, y, x])}

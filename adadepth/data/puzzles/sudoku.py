@@ -1,4 +1,4 @@
-"""Sudoku of any box: grids, minimal puzzles with one solution, and the symmetries that make further ones of each.
+"""Sudoku of any box: grids, minimal puzzles with one solution, and the symmetries of a puzzle.
 
 A grid of size n = r c has n boxes of r rows and c columns; 0 stands for a blank, digits are 1 to n. All functions take
 many grids at once, flat and row by row: (rows, n^2) int8. Candidates of a cell are the bits of an integer, bit d - 1
@@ -24,12 +24,12 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """Digits, and cells along each side."""
+        """Number of digits, and of cells along each side, n."""
         return self.box_rows * self.box_columns
 
     @property
     def cells(self) -> int:
-        """The number of cells of the whole square."""
+        """Number of cells of the whole square, n^2."""
         return self.size**2
 
     @cached_property
@@ -53,37 +53,37 @@ SHAPES = {4: Shape(2, 2), 6: Shape(2, 3), 9: Shape(3, 3)}
 
 
 def candidates_of(puzzles: np.ndarray, shape: Shape) -> Candidates:
-    """All digits where a cell is blank, else the given one, (rows, n^2) int32."""
+    """Return all digits at blanks and the given digit elsewhere, as bits, (rows, n^2) int32."""
     everything = (1 << shape.size) - 1
     return np.where(puzzles > 0, 1 << (puzzles.astype(np.int32) - 1).clip(min=0), everything).astype(np.int32)
 
 
 def conclude(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Draw the two simplest conclusions once, in all cells and units at the same time.
+    """Propagate constraints once, in all cells and units at the same time.
 
-    A digit that a cell must have is taken from its peers; a digit with one place left in a unit is put there.
+    The digit of a solved cell is removed from its peers; a digit with one possible cell in a unit is set there.
 
     Returns:
-        The candidates left, and in which grids something cannot be filled, (rows,).
+        The remaining candidates, and the grids with a contradiction, (rows,) bool.
     """
-    known = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
-    found = candidates & ~np.bitwise_or.reduce(known[:, shape.peers], axis=2)
-    members = found[:, shape.units]  # (rows, units, n)
+    fixed = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
+    remaining = candidates & ~np.bitwise_or.reduce(fixed[:, shape.peers], axis=2)
+    members = remaining[:, shape.units]  # (rows, units, n)
     once, more = np.zeros_like(members[..., 0]), np.zeros_like(members[..., 0])
-    for place in range(shape.size):
-        more |= once & members[..., place]
-        once |= members[..., place]
+    for member in range(shape.size):
+        more |= once & members[..., member]
+        once |= members[..., member]
     single = members & (once & ~more)[..., None]
-    forced = np.zeros_like(found)
+    forced = np.zeros_like(remaining)
     for unit, cells in enumerate(shape.units):
         forced[:, cells] |= single[:, unit]
     has_no_place = (once != (1 << shape.size) - 1).any(axis=1)
     clashes = ((forced & (forced - 1)) != 0).any(axis=1)
-    return np.where(forced > 0, forced, found), (found == 0).any(axis=1) | has_no_place | clashes
+    return np.where(forced > 0, forced, remaining), (remaining == 0).any(axis=1) | has_no_place | clashes
 
 
 def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Draw conclusions until none is left; returns what `conclude` does."""
+    """Propagate constraints until nothing changes; return what `conclude` returns."""
     candidates = candidates.copy()
     failed = np.zeros(len(candidates), dtype=bool)
     active = np.arange(len(candidates))
@@ -95,15 +95,15 @@ def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndar
 
 
 def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
-    """How many rounds of conclusions in all cells at once fill each puzzle, (rows,) int64: how hard it is.
+    """Return the number of propagation rounds that fill each puzzle, (rows,) int64: its difficulty.
 
-    Where nothing follows any more, the cell with the fewest candidates gets its right digit, a lucky guess, which
-    counts as a round.
+    Where propagation is stuck, the cell with the fewest candidates gets its right digit, a lucky guess, which counts as
+    a round.
 
     Args:
         puzzles: (rows, n^2).
         solved: The solutions of the puzzles, (rows, n^2).
-        shape: Of the grids.
+        shape: Shape of the grids.
     """
     candidates, answers = candidates_of(puzzles, shape), candidates_of(solved, shape)
     rounds = np.zeros(len(puzzles), dtype=np.int64)
@@ -113,7 +113,7 @@ def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.n
         before = candidates[active]
         after, _ = conclude(before, shape)
         stuck = np.flatnonzero((after == before).all(axis=1))
-        cells = _most_constrained(after[stuck], shape)
+        cells = _find_most_constrained(after[stuck], shape)
         after[stuck, cells] = answers[active[stuck], cells]
         candidates[active] = after
         rounds[active] += 1
@@ -122,16 +122,16 @@ def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.n
 
 
 def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generator | None = None) -> np.ndarray:
-    """One solution of each grid, zeros where there is none, (rows, n^2) int8.
+    """Return one solution of each grid, zeros where there is none, (rows, n^2) int8.
 
-    Depth first in all grids at once: conclusions, then a guess in the cell with the fewest candidates.
+    The search is depth-first in all grids at once: propagation, then a guess in the cell with the fewest candidates.
 
     Args:
-        candidates: Of every cell.
-        shape: Of the grids.
-        generator: Guesses at random, so that the solution is a random one; None: the lowest digit first.
+        candidates: Candidates of every cell, (rows, n^2).
+        shape: Shape of the grids.
+        generator: Random numbers of the guesses, for a random solution; None: the lowest digit first.
     """
-    found = np.zeros(candidates.shape, dtype=np.int8)
+    grids = np.zeros(candidates.shape, dtype=np.int8)
     owners, stack = np.arange(len(candidates)), candidates
     solved = np.zeros(len(candidates), dtype=bool)
     waiting: list[tuple[np.ndarray, Candidates]] = []
@@ -144,106 +144,106 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
         stack, failed = propagate(stack, shape)
         owners, stack = owners[~failed], stack[~failed]
         complete = (np.bitwise_count(stack) == 1).all(axis=1)
-        found[owners[complete]] = np.log2(stack[complete]).astype(np.int8) + 1
+        grids[owners[complete]] = np.log2(stack[complete]).astype(np.int8) + 1
         solved[owners[complete]] = True
         owners, stack = owners[~complete], stack[~complete]
         if not len(owners):
             continue
         rows = np.arange(len(owners))
-        cells = _most_constrained(stack, shape)
+        cells = _find_most_constrained(stack, shape)
         options = stack[rows, cells]
-        guess = _lowest(options) if generator is None else _random_bit(options, shape.size, generator)
-        others = stack.copy()
-        others[rows, cells] = options & ~guess
-        waiting.append((owners, others))
+        guess = _take_lowest_bit(options) if generator is None else _draw_bit(options, shape.size, generator)
+        alternatives = stack.copy()
+        alternatives[rows, cells] = options & ~guess
+        waiting.append((owners, alternatives))
         stack[rows, cells] = guess
-    return found
+    return grids
 
 
 def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.ndarray:
-    """Filled grids, (rows, n^2) int8; every one can come, not all equally often."""
+    """Draw filled grids, (rows, n^2) int8; every grid is possible, but not all are equally likely."""
     return solutions(candidates_of(np.zeros((rows, shape.cells), dtype=np.int8), shape), shape, generator)
 
 
 def minimal_puzzles(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
-    """Puzzles whose one solution these grids are: digits are taken away in random order, where that leaves it alone.
+    """Return puzzles with these grids as only solution: digits are removed in random order while it stays unique.
 
     Args:
-        grids: Filled, (rows, n^2).
-        shape: Of the grids.
-        generator: Of the order.
-        blanks: Stop at so many. Without reaching it a puzzle is minimal: no digit could be spared.
+        grids: Filled grids, (rows, n^2).
+        shape: Shape of the grids.
+        generator: Random numbers of the order.
+        blanks: Most blanks of a puzzle. A puzzle with fewer is minimal: every digit is needed.
     """
     puzzles = grids.copy()
     order = generator.random(grids.shape).argsort(axis=1)
     rows = np.arange(len(grids))
-    for place in range(shape.cells):
-        cells = order[:, place]
+    for step in range(shape.cells):
+        cells = order[:, step]
         candidates = candidates_of(puzzles, shape)
-        # Another solution would have another digit here: all digits but this one.
+        # Another solution would have another digit here: try all digits but this one.
         candidates[rows, cells] = ((1 << shape.size) - 1) & ~candidates[rows, cells]
-        spared = (solutions(candidates, shape)[:, 0] == 0) & ((puzzles == 0).sum(axis=1) < blanks)
-        puzzles[rows[spared], cells[spared]] = 0
+        is_redundant = (solutions(candidates, shape)[:, 0] == 0) & ((puzzles == 0).sum(axis=1) < blanks)
+        puzzles[rows[is_redundant], cells[is_redundant]] = 0
     return puzzles
 
 
 def draw_symmetry(shape: Shape, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A random symmetry of Sudoku: where each cell comes from, (n^2,), and what each digit becomes, (n + 1,) int8.
+    """Draw a symmetry of Sudoku: the source of each cell, (n^2,), and the new digit of each digit, (n + 1,) int8.
 
-    Digits are renamed; bands, rows of a band, stacks and columns of a stack change places; boxes that are square may
+    Digits are renamed; bands, rows of a band, stacks and columns of a stack are permuted; boxes that are square may
     be transposed, each with probability 1/2.
     """
     digits = np.concatenate([[0], generator.permutation(shape.size) + 1]).astype(np.int8)
-    down = _shuffled_lines(shape.box_columns, shape.box_rows, generator)
-    across = _shuffled_lines(shape.box_rows, shape.box_columns, generator)
+    down = _shuffle_lines(shape.box_columns, shape.box_rows, generator)
+    across = _shuffle_lines(shape.box_rows, shape.box_columns, generator)
     cells = (down[:, None] * shape.size + across[None, :]).ravel()
     if shape.box_rows == shape.box_columns and generator.random() < 0.5:
         cells = cells.reshape(shape.size, shape.size).T.ravel()
     return cells, digits
 
 
-def _shuffled_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
-    """Lines in an order that keeps those of a band together."""
+def _shuffle_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw an order of lines that keeps those of a band together."""
     order = [band * lines + generator.permutation(lines) for band in generator.permutation(bands)]
     return np.concatenate(order)
 
 
 def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray:
-    """A number that all symmetries of a puzzle share, (rows,) uint64: equal puzzles under them have equal ones.
+    """Return a number that all symmetries of a puzzle share, (rows,) uint64.
 
-    Colour refinement (Weisfeiler and Leman 1968) of cells: what a cell is follows from the multisets of what its row
-    or column, its other one, its box, and the cells with its digit are. Rows and columns are not told apart, so that
-    a transposed puzzle keeps its number, and digits have no names.
+    Colour refinement (Weisfeiler and Leman 1968) of cells: the colour of a cell follows from the multisets of colours
+    in its row and column, in its box, and at the cells with its digit. Rows and columns are treated alike, so that a
+    transposed puzzle keeps its number, and digits have no names.
     """
     size, cells = shape.size, np.arange(shape.cells)
     lines = cells // size, cells % size
     bands = lines[0] // shape.box_rows, lines[1] // shape.box_columns
     boxes = bands[0] * (size // shape.box_columns) + bands[1]
-    colours = _mixed(puzzles > 0)
+    colours = _mix_bits(puzzles > 0)
     for _ in range(rounds):
         same_digit = np.zeros_like(colours)
         for digit in range(1, size + 1):
             here = puzzles == digit
             same_digit += np.where(here, np.where(here, colours, 0).sum(axis=1, keepdims=True), 0)
         by_line = sum(
-            _mixed(_sums(colours, line) + np.uint64(3) * _mixed(_sums(colours, band)))
+            _mix_bits(_sum_groups(colours, line) + np.uint64(3) * _mix_bits(_sum_groups(colours, band)))
             for line, band in zip(lines, bands, strict=True)
         )
-        box = np.uint64(5) * _mixed(_sums(colours, boxes))
-        colours = _mixed(colours + np.uint64(7) * by_line + box + np.uint64(11) * _mixed(same_digit))
+        box = np.uint64(5) * _mix_bits(_sum_groups(colours, boxes))
+        colours = _mix_bits(colours + np.uint64(7) * by_line + box + np.uint64(11) * _mix_bits(same_digit))
     total: np.ndarray = colours.sum(axis=1)
     return total
 
 
-def _sums(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """For every cell, the sum over the cells of its group."""
+def _sum_groups(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return for every cell the sum over the cells of its group."""
     member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
     sums: np.ndarray = np.matmul(colours, member)[:, groups]
     return sums
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """A well-spread function of 64-bit numbers (the finaliser of splitmix64, Steele et al. 2014)."""
+def _mix_bits(values: np.ndarray) -> np.ndarray:
+    """Return a well-spread hash of 64-bit numbers (the finaliser of splitmix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -251,30 +251,30 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
-    """The open cell of each grid with the fewest candidates, (rows,)."""
+def _find_most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
+    """Return the open cell of each grid with the fewest candidates, (rows,)."""
     counts = np.bitwise_count(candidates)
     cells: np.ndarray = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
     return cells
 
 
-def _lowest(options: np.ndarray) -> np.ndarray:
+def _take_lowest_bit(options: np.ndarray) -> np.ndarray:
     lowest: np.ndarray = options & -options
     return lowest
 
 
-def _random_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
-    """One of the set bits of each number."""
+def _draw_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw one of the set bits of each number."""
     bits = 1 << np.arange(size, dtype=options.dtype)
     lots = np.where(options[:, None] & bits, generator.random((len(options), size)), -1.0)
-    chosen: np.ndarray = bits[lots.argmax(axis=1)]
-    return chosen
+    drawn_bits: np.ndarray = bits[lots.argmax(axis=1)]
+    return drawn_bits
 
 
 def under_sudoku_symmetry(
     shape: Shape, puzzle: np.ndarray, solution: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A puzzle and its solution, as tokens (n^2,) of which 0 is padding and 1 a blank, under a symmetry of Sudoku."""
+    """Draw a symmetry of Sudoku; return a puzzle and its solution under it, as tokens (n^2,), 0 padding and 1 blank."""
     cells, digits = draw_symmetry(shape, generator)
     tokens = np.concatenate([[0], digits + 1])
     return tokens[puzzle[cells]], tokens[solution[cells]]
@@ -283,13 +283,13 @@ def under_sudoku_symmetry(
 def under_square_symmetry(
     puzzle: np.ndarray, solution: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A puzzle and its solution, (n^2,), turned and mirrored: one of the eight ways to lay a square on itself."""
+    """Draw one of the eight symmetries of a square; return a puzzle and its solution, (n^2,), under it."""
     cells = square_symmetries(len(puzzle))[generator.integers(8)]
     return puzzle[cells], solution[cells]
 
 
 def square_symmetries(cells: int) -> np.ndarray:
-    """Where each cell comes from in the eight symmetries of a square, (8, n^2)."""
+    """Return the source of each cell in the eight symmetries of a square, (8, n^2)."""
     size = round(cells**0.5)
     grid = np.arange(cells).reshape(size, size)
     turned = [np.rot90(grid, quarter) for quarter in range(4)]
@@ -297,17 +297,17 @@ def square_symmetries(cells: int) -> np.ndarray:
 
 
 def alike_in_sudoku(tokens: np.ndarray, shape: Shape) -> np.ndarray:
-    """Equal numbers for puzzles, as tokens (rows, n^2), that are one under a symmetry; uint64 (rows,)."""
+    """Return numbers, (rows,) uint64, equal for puzzles, as tokens (rows, n^2), that are one under a symmetry."""
     return invariants((tokens.astype(np.int8) - 1).clip(min=0), shape)
 
 
 def alike_in_a_square(tokens: np.ndarray) -> np.ndarray:
-    """Equal bytes, (rows,), for puzzles that are one under a square's symmetries: the first of the eight."""
+    """Return bytes, (rows,), equal for puzzles that are one under a symmetry of the square: the least of eight."""
     laid = tokens.astype(np.uint8)[:, square_symmetries(tokens.shape[1])]
     return np.array([min(row.tobytes() for row in rows) for rows in laid], dtype=object).astype(bytes)
 
 
 def alike_as_they_stand(tokens: np.ndarray) -> np.ndarray:
-    """Equal bytes for puzzles with equal tokens (rows, n^2), bytes (rows,)."""
-    found: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
-    return found
+    """Return the tokens of puzzles, (rows, n^2), as bytes, (rows,)."""
+    keys: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
+    return keys

@@ -1,7 +1,7 @@
-"""A folder of named arrays: written as they come, read through memory maps.
+"""Folders of named arrays: written row by row, read through memory maps.
 
-Every array is a file of NumPy's own format, ``<name>.npy``, which knows its type and shape. A folder that
-`cached_arrays` returns appears whole or not at all, sealed as `cached_folder` seals it.
+Every array is a NumPy file, ``<name>.npy``, with its type and shape. A folder of `cached_arrays` appears whole or not
+at all, with a manifest as `cached_folder` writes it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import CheckedSource, cached_folder
 
-STORE_FORMAT = 2  # raise it when what is in such a folder changes
+STORE_FORMAT = 2  # raise it when the content of such a folder changes
 
 
 def cached_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[CheckedSource] = ()) -> Path:
-    """Return the folder of some arrays in the cache, made with ``write(empty folder)`` where it is not there.
+    """Return the cache folder of some arrays; make it with ``write(empty folder)`` where it is missing.
 
     For ``sources`` see `cached_folder`.
     """
@@ -31,23 +31,23 @@ def cached_arrays(root: Path, name: str, write: Callable[[Path], None], sources:
 
 
 def versioned(name: str) -> str:
-    """Return the name that a folder of arrays has in the cache; those of format 1 had no number in theirs."""
+    """Return the name of a folder of arrays in the cache, with the format; names of format 1 had none."""
     return f"{name}-v{STORE_FORMAT}"
 
 
 def token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest type that holds the ids of a tokenizer, uint16 or uint32."""
+    """Return the smallest type for the ids of a tokenizer, uint16 or uint32."""
     return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
 
 
 class ArrayWriter(ExitStack):
-    """Appends rows to the arrays of a folder, which can be read when the block ends; memory does not grow with them.
+    """Writer that appends rows to the arrays of a folder, in constant memory; they are readable after the block.
 
     Args:
-        folder: Is there, without these arrays.
+        folder: Existing folder without these arrays.
         arrays: Name to the type of an array, or to the type and the shape of a row.
-        totals: Names of those that say where things begin: what is appended are sizes, what is stored are the sums of
-            all before, from a first row of zeros to a last one of the sums of all.
+        totals: Names of offset arrays: their input are sizes, their content the running sums, from a first row of zeros
+        to a last one of the totals.
     """
 
     def __init__(self, folder: Path, arrays: Mapping[str, DTypeLike], totals: Collection[str] = ()) -> None:
@@ -76,7 +76,7 @@ class ArrayWriter(ExitStack):
         self._rows[name] += len(rows)
 
     def _write_header(self, name: str, file: BinaryIO) -> None:
-        """Write what stands before the rows, in which NumPy leaves room for any number of them."""
+        """Write NumPy's header, which leaves room for any number of rows."""
         file.seek(0)
         kind, rows = self._types[name], self._rows[name]
         shape = (rows, *kind.shape)
@@ -84,41 +84,41 @@ class ArrayWriter(ExitStack):
 
 
 def create_array(folder: Path, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-    """Make an array of zeros, to be filled in any order; the file takes no space before that."""
+    """Create an array of zeros, to be filled in any order; the file takes no space before that."""
     npy.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
 
 
 def open_arrays(folder: Path) -> dict[str, Any]:
-    """Map the arrays of a folder by their names; one without dimensions is a number.
+    """Map the arrays of a folder by name; an array without dimensions is returned as a number.
 
-    They are plain arrays, which are cut several times faster than NumPy's own objects for memory maps.
+    Slices of plain arrays are several times faster than those of NumPy's memory-map objects.
 
     Raises:
-        ValueError: A file is none of NumPy's, or shorter than it says; the message names it.
+        ValueError: A file is no NumPy file or is truncated; the message names it.
     """
-    found = {}
+    arrays = {}
     for file in folder.glob("*.npy"):
         try:
             array = np.asarray(np.load(file, mmap_mode="r"))
         except (ValueError, EOFError) as error:
             raise ValueError(f"{file.name} is cut or no array") from error
-        found[file.stem] = array if array.ndim else array.item()
-    return found
+        arrays[file.stem] = array if array.ndim else array.item()
+    return arrays
 
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """What views of a folder of arrays have in common: a field for each array, by its name.
+    """Base class of views of a folder of arrays: a field for each array, by its name.
 
     Attributes:
-        folder: Where the arrays are mapped from, None in memory.
+        folder: Folder of the mapped arrays; None in memory.
     """
 
     folder: Path | None = field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays that were written into a folder; what else lies there is not looked at."""
+        """Map the arrays of a folder; other files are ignored."""
         names = {entry.name for entry in fields(cls)}
         arrays = {name: array for name, array in open_arrays(folder).items() if name in names}
         return cls(**arrays, folder=folder)

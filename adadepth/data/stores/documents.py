@@ -1,4 +1,4 @@
-"""Tokenised text as flat arrays, with the sentences and documents of a corpus or with the lines of a text."""
+"""Tokenised text as flat arrays, with the sentences and documents of a corpus or the lines of a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKENS_AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class TokenStore(StoredArrays):
-    """Token ids of a corpus and where its sentences and documents begin.
+    """Token ids of a corpus, with the offsets of its sentences and documents.
 
     Attributes:
         tokens: ids, (tokens,) uint16, or uint32 when the vocabulary needs it.
@@ -42,7 +42,7 @@ class TokenStore(StoredArrays):
 
 
 def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterator[list[list[int]]]:
-    """Yield each document as its sentences' token ids. Sentences and documents without a token are left out."""
+    """Yield the token ids of each document by sentence, without empty sentences and documents."""
     texts = iter(texts)
     while batch := list(islice(texts, _DOCUMENTS_AT_ONCE)):
         documents = [split_sentences(text) for text in batch]
@@ -54,7 +54,7 @@ def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast
 
 
 def document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
-    """How documents become the arrays of a `TokenStore`."""
+    """Return the encoding of documents into the arrays of a `TokenStore`."""
     arrays = {"tokens": token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
     return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
 
@@ -73,7 +73,7 @@ def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> A
 
 
 def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
-    """Return the same arrays for a few documents of sentences of token ids."""
+    """Return a `TokenStore` in memory of a few documents, each a list of sentences of token ids."""
     documents = list(documents)
     lengths = [len(ids) for document in documents for ids in document]
     sentences = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -84,7 +84,7 @@ def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
 
 @dataclass(frozen=True)
 class LineStore(StoredArrays):
-    """Token ids of a text and what each of its lines adds.
+    """Token ids of a text, with the running counts of its lines.
 
     Attributes:
         tokens: ids, (tokens,) uint16, or uint32 when the vocabulary needs it.
@@ -97,7 +97,7 @@ class LineStore(StoredArrays):
     def counts(self, most_tokens: int | None = None) -> dict[str, int]:
         """Return the number of lines, tokens, words and characters of the text.
 
-        With ``most_tokens``, of as many whole lines as have no more tokens, but of one line at least.
+        With ``most_tokens``, count the leading whole lines with at most as many tokens, but one line at least.
         """
         last = len(self.lines) - 1
         if most_tokens is not None:
@@ -106,7 +106,7 @@ class LineStore(StoredArrays):
         return {"lines": last, "tokens": tokens, "words": words, "characters": characters}
 
     def word_counts(self, size: int) -> np.ndarray:
-        """How often each id below ``size`` occurs, (size,) int64."""
+        """Return the number of occurrences of each id below ``size``, (size,) int64."""
         counts = np.zeros(size, dtype=np.int64)
         for first in range(0, len(self.tokens), _TOKENS_AT_ONCE):  # bincount makes 64 bits of every token
             counts += np.bincount(self.tokens[first : first + _TOKENS_AT_ONCE], minlength=size)
@@ -115,25 +115,25 @@ class LineStore(StoredArrays):
 
 @dataclass(frozen=True)
 class LineDocuments(StoredArrays):
-    """Which lines of a text begin a document.
+    """The lines of a text that begin a document.
 
     Attributes:
-        firsts: their numbers, (documents,) int64; the first line is not among them unless it says so itself.
+        firsts: their numbers, (documents,) int64; the first line only if it is marked itself.
     """
 
     firsts: np.ndarray
 
     def offsets(self, store: LineStore, tokens: int) -> np.ndarray:
-        """Where in the first ``tokens`` tokens of the text its documents begin, and their end, (documents + 1,) int64.
+        """Return the offsets of documents in the first ``tokens`` tokens, and their end, (documents + 1,) int64.
 
-        Documents without a token are left out; what stands before the first one is a document.
+        Documents without a token are left out; the text before the first mark is a document.
         """
         begins = store.lines[self.firsts, 0]
         return np.unique(np.concatenate([[0], begins[begins < tokens], [tokens]])).astype(np.int64)
 
 
 def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
-    """Write the numbers of the lines that begin a document; memory does not grow with the text."""
+    """Write the numbers of the lines that begin a document, in constant memory."""
     numbered = (number for number, is_first in enumerate(begins) if is_first)
     with ArrayWriter(folder, {"firsts": np.int64}) as writer:
         while batch := list(islice(numbered, _LINES_AT_ONCE)):
@@ -141,11 +141,11 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
 
 
 def line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
-    """How lines, without their line ends, become the arrays of a `LineStore`.
+    """Return the encoding of lines, without their line ends, into the arrays of a `LineStore`.
 
     Args:
-        tokenizer: Has an end-of-sequence token.
-        append_eos: Whether that token stands after every line, empty ones too, and counts as a word and as a character.
+        tokenizer: Tokenizer with an end-of-sequence token.
+        append_eos: Whether that token follows every line, and counts as a word and as a character.
     """
     arrays: dict[str, DTypeLike] = {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}
     return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))

@@ -1,10 +1,9 @@
-"""Arrays of a long text, made in parts by several processes; a preparation that was killed goes on with its parts.
+"""Parallel tokenisation of a long text in parts, which an interrupted run resumes.
 
-A part is a run of texts with at least `PART` characters together, which follows from the text alone. Each is encoded
-by one process and kept in a file of its own beside the folder that is being made, to which the parts are appended in
-their order. So the arrays are the same bytes for any number of processes and of kills, and memory holds a few parts a
-process. A file of a part holds a digest of the texts that it was made of, and a checksum of every array: it is taken up
-again only where both are as they were.
+A part is a run of texts with at least `PART` characters together, so the text alone decides the parts. One process
+encodes a part into a file beside the folder that is being built; the parts are appended to the folder in order. So the
+arrays are the same bytes for any number of processes and interruptions, and memory holds a few parts a process. The
+file of a part holds a digest of its texts and a checksum of every array. It is used again only where both match.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ if TYPE_CHECKING:
     from adadepth.settings.data import TextConfig
 
 PART = 2**21  # characters, a second or two of a tokenizer's time
-_ALONE = 4  # parts that are encoded before it pays to start processes
-_WAITING = 2  # parts that are read ahead, a process
-_IDLE = 5  # seconds
+_ALONE = 4  # parts that this process encodes before it starts others
+_WAITING = 2  # parts that are read ahead for each process
+_IDLE = 5  # seconds before an idle worker ends
 
 Arrays = dict[str, np.ndarray]
 Encode = Callable[[list[str]], Arrays]
 
 
 class Encoding(NamedTuple):
-    """How texts become arrays.
+    """An encoding of texts into arrays.
 
     Attributes:
-        encode: From texts to rows of every array, as `ArrayWriter.append` takes them; other processes get a copy.
-        arrays: Name to type and shape, as `ArrayWriter` takes them.
-        totals: Names of those that say where things begin.
+        encode: Function from texts to rows of every array, as in `ArrayWriter.append`; other processes get a copy.
+        arrays: Name to type and shape, as in `ArrayWriter`.
+        totals: Names of the offset arrays.
     """
 
     encode: Encode
@@ -56,7 +55,7 @@ class Encoding(NamedTuple):
 
 
 def prepare_workers(dataset: TextConfig) -> int:
-    """How many processes prepare a text: those that its settings name, or one for every core of this process."""
+    """Return the number of processes that tokenise: the configured one, or one for each available core."""
     return dataset.prepare_workers or cpu_count()
 
 
@@ -69,38 +68,40 @@ def cached_texts(
     characters: int | None = None,
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return the folder of a text's arrays in the cache, made first where it is not there.
+    """Return the cache folder of a text's arrays; make it where it is missing.
 
     Args:
-        root: Of the cache.
-        name: Of the folder; it says which text it is, and which encoding.
-        texts: Yields the same texts in the same order, each time.
-        encoding: Of a part.
-        workers: Processes that encode.
-        characters: Of all texts, about; None: nobody knows, and how many are done is told in place of the time left.
-        sources: What the texts are read from, see `cached_folder`.
+        root: Cache folder.
+        name: Name of the folder, which identifies the text and its encoding.
+        texts: Function that yields the same texts in the same order on every call.
+        encoding: Encoding of the texts.
+        workers: Number of processes that encode.
+        characters: Approximate number of characters; None: unknown, and progress shows no time left.
+        sources: Sources of the texts, see `cached_folder`.
     """
-    kept = root / f"{versioned(name)}.parts"
+    parts_folder = root / f"{versioned(name)}.parts"
 
     def write(folder: Path) -> None:
-        shown = progress("tokenising", characters, of="characters")
-        with shown as advance, ArrayWriter(folder, encoding.arrays, encoding.totals) as writer:
-            for size, rows in encoded_parts(texts(), encoding.encode, kept, workers):
+        progress_bar = progress("tokenising", characters, of="characters")
+        with progress_bar as advance, ArrayWriter(folder, encoding.arrays, encoding.totals) as writer:
+            for size, rows in encoded_parts(texts(), encoding.encode, parts_folder, workers):
                 writer.append(**rows)
                 advance(size)
 
     folder = cached_arrays(root, name, write, sources)
-    shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(parts_folder, ignore_errors=True)
     return folder
 
 
-def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int) -> Iterator[tuple[int, Arrays]]:
+def encoded_parts(
+    texts: Iterable[str], encode: Encode, parts_folder: Path, workers: int
+) -> Iterator[tuple[int, Arrays]]:
     """Yield the characters and the rows of every part, in order.
 
     Args:
-        texts: In order.
-        encode: From the texts of a part to its rows.
-        kept: Folder of the parts that were encoded, which may be there from before; made for a long text only.
+        texts: Texts in order.
+        encode: Function from the texts of a part to its rows.
+        parts_folder: Folder of encoded parts, perhaps of an earlier run; created for a long text only.
         workers: Processes that encode; 1: this one.
 
     Raises:
@@ -108,21 +109,21 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
     """
     parts = cut(texts, PART)
     for part in islice(parts, _ALONE):
-        yield _size(part), encode(part)
+        yield _count_characters(part), encode(part)
     following = next(parts, None)
     if following is None:
         return
-    if not kept.is_dir():
-        remove_path(kept)
-    kept.mkdir(parents=True, exist_ok=True)
+    if not parts_folder.is_dir():
+        remove_path(parts_folder)
+    parts_folder.mkdir(parents=True, exist_ok=True)
     payload = pickle.dumps(encode)
     tasks = (
-        delayed(_encoded)(payload, part, kept / f"{number}.npz")
+        delayed(_encode_part)(payload, part, parts_folder / f"{number}.npz")
         for number, part in enumerate(chain([following], parts), start=_ALONE)
     )
     # Workers end soon after the last part, and with this process, which may be killed.
     ends = {"idle_worker_timeout": _IDLE, "initializer": end_with_parent, "initargs": (os.getpid(),)}
-    with parallel_config("loky", temp_folder=str(kept), **ends):
+    with parallel_config("loky", temp_folder=str(parts_folder), **ends):
         run = Parallel(workers, return_as="generator", pre_dispatch=_WAITING * workers, batch_size=1)
     try:
         for part in run(tasks):
@@ -137,7 +138,7 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
 
 
 def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Cut texts into parts of at least so many characters; a text is whole, and the last part may be shorter."""
+    """Group whole texts into parts of at least ``characters`` characters; the last part may be shorter."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -150,23 +151,23 @@ def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
         yield part
 
 
-def _size(part: list[str]) -> int:
+def _count_characters(part: list[str]) -> int:
     return sum(map(len, part)) + len(part)
 
 
 class _Part(NamedTuple):
-    """A part that was encoded: its characters, its file, and the digest of its texts."""
+    """An encoded part: its number of characters, its file, and the digest of its texts."""
 
     size: int
     file: Path
     texts: str
 
 
-def _encoded(payload: bytes, part: list[str], file: Path) -> _Part:
-    """Encode a part into its file, unless the file was made of the same texts and is whole."""
+def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
+    """Encode a part into its file, unless the file is whole and of the same texts."""
     texts = digest(part)
     if _read_part(file, texts) is None:
-        arrays = _unpickled(payload)(part)
+        arrays = _unpickle(payload)(part)
         temporary = file.with_suffix(f".{os.getpid()}.partial")
         with temporary.open("wb") as stream:
             np.savez(stream, **arrays, **{_TEXTS: np.array(texts)})  # type: ignore[arg-type]
@@ -175,12 +176,12 @@ def _encoded(payload: bytes, part: list[str], file: Path) -> _Part:
         if file.is_dir():
             remove_path(file)
         temporary.rename(file)
-    return _Part(_size(part), file, texts)
+    return _Part(_count_characters(part), file, texts)
 
 
 @lru_cache(maxsize=1)
-def _unpickled(payload: bytes) -> Encode:
-    """What encodes, read once a process: a tokenizer takes a tenth of a second."""
+def _unpickle(payload: bytes) -> Encode:
+    """Unpickle the function that encodes, once a process: a tokenizer takes a tenth of a second."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
     encode: Encode = pickle.loads(payload)
     return encode
@@ -190,7 +191,7 @@ _TEXTS = "digest of texts"
 
 
 def _read_part(file: Path, texts: str) -> Arrays | None:
-    """Return the arrays of a file; None where it is missing, damaged, or was made of other texts."""
+    """Return the arrays of a file; None where it is missing, damaged or of other texts."""
     try:
         with np.load(file) as stored:  # an archive has a checksum of each array, which is compared
             arrays = dict(stored)

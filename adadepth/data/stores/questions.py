@@ -1,6 +1,6 @@
 """Tokenised questions with their contexts and answers, as flat arrays.
 
-Nothing here depends on how contexts are cut: windows of any length and stride are made from the same files.
+The arrays do not depend on windows: windows of any length and stride are cut from the same files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from adadepth.settings import QuestionConfig
 
 _LONGEST_CONTEXT = 1_000_000  # characters; the tokenizer's time grows faster than they do
-NO_ANSWER = -1  # first and last token of a question that has no answer; IGNORE where no token holds the answer's text
+NO_ANSWER = -1  # first and last token of a question without an answer; IGNORE: no token holds the answer's text
 
 
 class Question(NamedTuple):
@@ -37,15 +37,15 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionStore(StoredArrays):
-    """Token ids of questions and contexts, and where in their texts the tokens and the answers are.
+    """Token ids of questions and contexts, with the character spans of tokens and answers.
 
     Attributes:
         tokens: Ids without special tokens, row by row the question's and the context's, (tokens,) uint16 or uint32.
-        offsets: Where each of these begins in ``tokens``, then their number, (2 · rows + 1,) int64.
+        offsets: Offset of each of these in ``tokens``, then their number, (2 · rows + 1,) int64.
         spans: First character of each context token and the one after its last, (context tokens, 2) int32.
         answers: First and last context token of the first answer, `NO_ANSWER` or `IGNORE`, (rows, 2) int64.
         records: The rows' `Question` as JSON, (bytes,) uint8.
-        record_offsets: Where each row begins in ``records``, then their size, (rows + 1,) int64.
+        record_offsets: Offset of each row in ``records``, then their size, (rows + 1,) int64.
     """
 
     tokens: np.ndarray
@@ -69,7 +69,7 @@ class QuestionStore(StoredArrays):
         return lengths
 
     def context_starts(self) -> np.ndarray:
-        """Return where the tokens of each context begin in ``spans``, (rows,) int64."""
+        """Return the offset of each context's tokens in ``spans``, (rows,) int64."""
         lengths = self.lengths()[:, 1]
         starts: np.ndarray = lengths.cumsum() - lengths
         return starts
@@ -83,18 +83,18 @@ class QuestionStore(StoredArrays):
 def write_questions(
     folder: Path, table: DataTable, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Tokenise a table's questions and contexts into files in ``folder``, which is there and empty.
+    """Tokenise a table's questions and contexts into files in ``folder``, which exists and is empty.
 
     Raises:
-        DataError: A text is not text, an answer is not in its context, or there is none though all questions should
-            have one; the message names the row.
+        DataError: A text is not text, an answer is not in its context, or a required answer is missing; the message
+        names the row.
     """
-    known: set[str] = set()
+    seen_ids: set[str] = set()
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
     flat = {"tokens": token_type(tokenizer), "records": np.uint8, "offsets": np.int64, "record_offsets": np.int64}
     with ArrayWriter(folder, {**pairs, **flat}, totals=("offsets", "record_offsets")) as writer:
         for batch in table.read_batches():
-            rows = list(read_rows(batch, dataset, len(known)))
+            rows = list(read_rows(batch, dataset, len(seen_ids)))
             questions = encode_sentences(tokenizer, [question for question, _, _ in rows])
             contexts = encode_with_spans(tokenizer, [row.context for _, row, _ in rows])
             for question, (context, spans), (_, row, starts) in zip(questions, contexts, rows, strict=True):
@@ -102,17 +102,17 @@ def write_questions(
                 record = np.frombuffer(json.dumps(row).encode(), np.uint8)
                 writer.append(tokens=[*question, *context], offsets=[len(question), len(context)], spans=spans)
                 writer.append(answers=answer, records=record, record_offsets=len(record))
-                if row.id in known:
+                if row.id in seen_ids:
                     raise DataError(f"dataset.id_column={dataset.id_column}: {table.label} has {row.id!r} twice")
-                known.add(row.id)
+                seen_ids.add(row.id)
 
 
 def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
-    """Return the first and the last token that share a character with an answer, or `IGNORE` where none does.
+    """Return the first and the last token that share a character with an answer, or `IGNORE` if none does.
 
     Args:
         spans: First character of each token and the one after its last, (tokens, 2), in the order of the text.
-        start: Where the answer begins in the context, in characters.
+        start: First character of the answer in the context.
         text: The answer.
     """
     touching = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)))
@@ -120,46 +120,46 @@ def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
 
 
 def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tuple[str, Question, Sequence[int]]]:
-    """Yield the question of each row, the texts that go with it, and where in its context each answer begins.
+    """Yield the question of each row, its texts, and the first characters of its answers in the context.
 
-    A missing text is an empty one.
+    A missing text is read as an empty one.
 
     Args:
         batch: Some rows of a table.
-        dataset: Names the columns.
-        first: The number of their first row in the table.
+        dataset: Settings of the columns.
+        first: Number of their first row in the table.
     """
     columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_PLACES]
     ids = batch[dataset.id_column] if dataset.id_column else None
     cells = zip(*(batch[column] for column in columns), strict=True)
-    for number, (question, context, answers, place) in enumerate(cells):
-        question = require_text(question, "question_column", dataset.question_column, place) or ""
-        context = require_text(context, "context_column", dataset.context_column, place) or ""
+    for number, (question, context, answers, location) in enumerate(cells):
+        question = require_text(question, "question_column", dataset.question_column, location) or ""
+        context = require_text(context, "context_column", dataset.context_column, location) or ""
         if len(context) > _LONGEST_CONTEXT:
             column = f"dataset.context_column={dataset.context_column}"
             raise DataError(
-                f"{column}: {place} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; cut it"
+                f"{column}: {location} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; cut it"
             )
         if ids is not None and ids[number] is None:
-            raise DataError(f"dataset.id_column={dataset.id_column}: {place} has none; null numbers the rows")
-        texts, starts = _answers(answers, f"dataset.answers_column={dataset.answers_column}: {place}")
+            raise DataError(f"dataset.id_column={dataset.id_column}: {location} has none; null numbers the rows")
+        texts, starts = _read_answers(answers, f"dataset.answers_column={dataset.answers_column}: {location}")
         if not texts and not dataset.unanswerable:
             raise DataError(
-                f"dataset.unanswerable=false: {place} has no answer; if questions may have none, set it to true"
+                f"dataset.unanswerable=false: {location} has no answer; if questions may have none, set it to true"
             )
         if texts and context[starts[0] : starts[0] + len(texts[0])] != texts[0]:
-            there = context[starts[0] : starts[0] + len(texts[0])]
+            excerpt = context[starts[0] : starts[0] + len(texts[0])]
             raise DataError(
-                f"dataset.answers_column={dataset.answers_column}: {place} has the answer {texts[0]!r}, but at "
-                f"character {starts[0]} of its context there is {there!r}"
+                f"dataset.answers_column={dataset.answers_column}: {location} has the answer {texts[0]!r}, but at "
+                f"character {starts[0]} of its context there is {excerpt!r}"
             )
         yield question, Question(str(first + number if ids is None else ids[number]), context, texts), starts
 
 
-def _answers(value: Any, where: str) -> tuple[list[str], list[int]]:
-    """Return the texts of a row's answers, and where they begin."""
-    found = value if isinstance(value, dict) else {}
-    texts, starts = found.get("text"), found.get("answer_start")
+def _read_answers(value: Any, where: str) -> tuple[list[str], list[int]]:
+    """Return the texts of a row's answers, and their first characters."""
+    answers = value if isinstance(value, dict) else {}
+    texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list):
         raise DataError(f"{where} holds {type(value).__name__}, not {{text: [...], answer_start: [...]}}")
     if len(texts) != len(starts):

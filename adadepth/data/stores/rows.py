@@ -20,15 +20,15 @@ from adadepth.errors import DataError
 
 @dataclass(frozen=True)
 class LabelledStore(StoredArrays):
-    """Token ids of rows with one or two texts, and their labels.
+    """Token ids of rows with one or more texts, and their labels.
 
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
-        offsets: Where each text begins in ``tokens``, row by row, then their number, (rows · texts + 1,) int64.
-        texts: Texts of a row.
+        offsets: Offset of each text in ``tokens``, row by row, then their number, (rows · texts + 1,) int64.
+        texts: Number of texts of a row.
         labels: Class number or value of each row, (rows,) float64, or of several labels 1 or 0 for each class,
             (rows, C); None for an unlabelled table.
-        difficulty: How hard each row is, (rows,) float64; None where nothing says so.
+        difficulty: Difficulty of each row, (rows,) float64; None where the table has none.
     """
 
     tokens: np.ndarray
@@ -46,11 +46,11 @@ class LabelledStore(StoredArrays):
         return [self.tokens[start:end] for start, end in pairwise(bounds)]
 
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each row, all texts together, (rows,) int64."""
+        """Return the number of tokens of each row, over all its texts, (rows,) int64."""
         return np.diff(self.offsets[:: self.texts])
 
     def classes(self) -> np.ndarray:
-        """Return the labels of a table that has some."""
+        """Return the labels of a labelled table."""
         assert self.labels is not None
         return self.labels
 
@@ -65,7 +65,7 @@ def write_rows(
     difficulty_column: str | None = None,
     label_shape: tuple[int, ...] = (),
 ) -> None:
-    """Tokenise the text columns of a table into files in ``folder``; without a ``label_column`` it has no labels.
+    """Tokenise a table's text columns into files in ``folder``; labels need a ``label_column``.
 
     Raises:
         DataError: A text is not text, or a label or difficulty is not allowed; the message names the row.
@@ -79,23 +79,23 @@ def write_rows(
     np.save(folder / "texts.npy", len(columns))
     with ArrayWriter(folder, arrays, totals=("offsets",)) as writer:
         for batch in table.read_batches():
-            encoded = encode_sentences(tokenizer, list(_texts(batch, columns)))
+            encoded = encode_sentences(tokenizer, list(_read_texts(batch, columns)))
             writer.append(tokens=list(chain.from_iterable(encoded)), offsets=list(map(len, encoded)))
             for name, reading in numbers.items():
-                writer.append(**{name: _numbers(batch, *reading)})
+                writer.append(**{name: _read_numbers(batch, *reading)})
 
 
 def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
-    """Return the label of every row of a table, (rows,) float64; a DataError names the row that has none."""
-    labels = (_numbers(batch, "label", column, read_label) for batch in table.read_batches())
+    """Return the label of every row of a table, (rows,) float64; a DataError names a row without one."""
+    labels = (_read_numbers(batch, "label", column, read_label) for batch in table.read_batches())
     return np.concatenate([np.empty(0), *labels])
 
 
-def _texts(batch: Rows, columns: list[str]) -> Iterator[str]:
-    """Yield the texts row by row; a missing one is empty."""
-    for place, *texts in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
+def _read_texts(batch: Rows, columns: list[str]) -> Iterator[str]:
+    """Yield the texts row by row; a missing text is empty."""
+    for location, *texts in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
         for column, text in zip(columns, texts, strict=True):
-            yield require_text(text, "text_columns", column, place) or ""
+            yield require_text(text, "text_columns", column, location) or ""
 
 
 def _read_difficulty(value: Any) -> int:
@@ -104,17 +104,17 @@ def _read_difficulty(value: Any) -> int:
     return int(value)
 
 
-def _numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], float]) -> np.ndarray:
+def _read_numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], float]) -> np.ndarray:
     cells = zip(batch[column], batch[ROW_PLACES], strict=True)
-    return np.array([_read_cell(value, kind, column, read, place) for value, place in cells], dtype=np.float64)
+    return np.array([_read_cell(value, kind, column, read, location) for value, location in cells], dtype=np.float64)
 
 
-def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], place: RowPlace) -> Any:
-    """Return what `read` makes of a value; a DataError names the row of one that is not allowed."""
+def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowPlace) -> Any:
+    """Return `read` of a value; a DataError names the row of a value that is not allowed."""
     try:
         return read(value)
     except ValueError as error:
-        raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
+        raise DataError(f"dataset.{kind}_column={column}: {location} has the {kind} {value!r}; {error}") from error
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class TaggedStore(StoredArrays):
 
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
-        words: Where each word begins in ``tokens``, then their number, (words + 1,) int64.
-        sentences: Where each sentence begins in ``words``, then their number, (sentences + 1,) int64.
+        words: Offset of each word in ``tokens``, then their number, (words + 1,) int64.
+        sentences: Offset of each sentence in ``words``, then their number, (sentences + 1,) int64.
         tags: Number of each word's tag, (words,) int64.
     """
 
@@ -137,7 +137,7 @@ class TaggedStore(StoredArrays):
         return len(self.sentences) - 1
 
     def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a sentence, (tokens,), and where in them each of its words begins, (words,)."""
+        """Return the ids of a sentence, (tokens,), and the offsets of its words in them, (words,)."""
         first, last = self.sentences[row : row + 2]
         start, end = self.words[[first, last]]
         return self.tokens[start:end], self.words[first:last] - start
@@ -162,27 +162,27 @@ def write_tagged(
     """Tokenise a table's sentences into files in ``folder``.
 
     Args:
-        folder: Is there and empty.
+        folder: Existing empty folder.
         table: Rows with a list of words and a list of tags.
-        columns: Of the words and of the tags.
-        tokenizer: Of words.
-        read_tag: From what the table holds to the tag's number; a ValueError says what is allowed.
+        columns: Columns of the words and of the tags.
+        tokenizer: Tokenizer of words.
+        read_tag: Function from a cell's tag to its number; its ValueError lists what is allowed.
 
     Raises:
-        DataError: Words are not text, tags are not allowed, or there are not as many of them; it names the row.
+        DataError: Words are not text, tags are not allowed, or their numbers differ; it names the row.
     """
     arrays = {"tokens": token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
     with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
         for batch in table.read_batches():
-            sentences = list(_sentences(batch, columns))
-            writer.append(tags=list(_tags(batch, columns[1], read_tag)))
+            sentences = list(_read_sentences(batch, columns))
+            writer.append(tags=list(_read_tags(batch, columns[1], read_tag)))
             words = list(chain.from_iterable(encode_words(tokenizer, sentences)))
             writer.append(tokens=list(chain.from_iterable(words)), words=list(map(len, words)))
             writer.append(sentences=list(map(len, sentences)))
 
 
-def _sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
-    """Yield the words of each row, which has as many tags."""
+def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
+    """Yield the words of each row, after a check that it has as many tags."""
     token_column, tag_column = columns
     for row, words, tags in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
         for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):
@@ -197,6 +197,6 @@ def _sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
         yield words
 
 
-def _tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
-    for place, tags in zip(batch[ROW_PLACES], batch[column], strict=True):
-        yield from (_read_cell(tag, "tag", column, read_tag, place) for tag in tags)
+def _read_tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
+    for location, tags in zip(batch[ROW_PLACES], batch[column], strict=True):
+        yield from (_read_cell(tag, "tag", column, read_tag, location) for tag in tags)

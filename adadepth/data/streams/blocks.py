@@ -1,9 +1,9 @@
-"""Packed blocks: text as independent examples of equal length, in which documents stand side by side.
+"""Packed blocks: text as independent examples of equal length, each with several documents or a part of one.
 
-A document of n tokens is written as a start, the end-of-sequence token, and its n tokens; those of all documents follow
-one another. Block k holds the places [k (S - 1), k (S - 1) + S) of that: neighbours share a token, which the first
-predicts and the second reads, so that each of the n tokens is predicted exactly once, from those before it that are of
-its own document and of its block. Starts are never predicted.
+A document of n tokens is written as a start, the end-of-sequence token, and its n tokens; all documents follow one
+another. Block k holds the positions [k (S - 1), k (S - 1) + S): neighbours share a token, a target in the first and an
+input in the second. So each of the n tokens is predicted exactly once, from the tokens before it in its document and
+its block. Starts are never predicted.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
 
 
 class TextBlocks(Dataset[dict[str, Any]]):
-    """The blocks of a text; see the module. A block is the same in all epochs, the order of them is the sampler's.
+    """The blocks of a text, the same in all epochs; the sampler draws their order.
 
-    An item holds ``input_ids``, ``labels`` (-100 at starts and at the first place) and ``documents``, which document of
-    the block, from 0 on, each place is of, all (S,) int64 or shorter at the end of the text; and its ``index``.
+    An item holds ``input_ids``, ``labels`` (-100 at starts and at the first position) and ``documents``, the number of
+    each position's document in the block. All are (S,) int64, or shorter at the end of the text. It also holds
+    ``index``.
 
     Args:
-        store: The tokens.
-        offsets: Where documents begin, then where the text ends, (documents + 1,) int64; none is empty.
-        length: S, places of a block, at least 2.
-        start: Id that stands before the first token of a document.
+        store: Tokens of the text.
+        offsets: Offsets of documents, then the end of the text, (documents + 1,) int64; none is empty.
+        length: Positions of a block, S, at least 2.
+        start: Id before the first token of a document.
         counts: ``tokens``, ``words`` and ``characters`` of the text.
     """
 
@@ -53,26 +54,26 @@ class TextBlocks(Dataset[dict[str, Any]]):
         self.store, self.offsets, self.length, self.start = store, offsets, length, start
         self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
         self.documents = len(offsets) - 1
-        self._starts = offsets[:-1] + np.arange(self.documents)  # the places of the starts
-        self.places = int(offsets[-1]) + self.documents
+        self._starts = offsets[:-1] + np.arange(self.documents)  # positions of the starts
+        self.position_count = int(offsets[-1]) + self.documents
 
     def __len__(self) -> int:
-        return -(-(self.places - 1) // (self.length - 1))
+        return -(-(self.position_count - 1) // (self.length - 1))
 
     def lengths(self) -> np.ndarray:
-        """Return how many places each block has, (blocks,) int64."""
+        """Return the number of positions of each block, (blocks,) int64."""
         firsts = np.arange(len(self)) * (self.length - 1)
-        return np.minimum(self.length, self.places - firsts)
+        return np.minimum(self.length, self.position_count - firsts)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         _, index = epoch_and_index(item)
         if not 0 <= index < len(self):
             raise IndexError(index)
         first = index * (self.length - 1)
-        places = np.arange(first, min(first + self.length, self.places))
-        documents = np.searchsorted(self._starts, places, side="right") - 1
-        is_start = self._starts[documents] == places
-        tokens = np.asarray(self.store.tokens[np.maximum(places - documents - 1, 0)], dtype=np.int64)
+        positions = np.arange(first, min(first + self.length, self.position_count))
+        documents = np.searchsorted(self._starts, positions, side="right") - 1
+        is_start = self._starts[documents] == positions
+        tokens = np.asarray(self.store.tokens[np.maximum(positions - documents - 1, 0)], dtype=np.int64)
         ids = np.where(is_start, self.start, tokens)
         labels = np.where(is_start, IGNORE, ids)
         labels[0] = IGNORE
@@ -81,7 +82,7 @@ class TextBlocks(Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class BlockCollator(PaddingCollator):
-    """Makes batches of blocks, padded as `PaddingCollator` says; padding is of document -1."""
+    """Batches of blocks, padded as `PaddingCollator` says; padding has document -1."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return ``input_ids``, ``attention_mask``, ``labels`` and ``documents``, (B, S) int64, and ``index`` (B,)."""
@@ -96,15 +97,15 @@ class BlockCollator(PaddingCollator):
 
 @dataclass(frozen=True)
 class BlockData:
-    """Everything that training on blocks reads.
+    """The data of a training on blocks.
 
     Attributes:
-        train: ``train[(epoch, index)]`` is a block.
-        evaluation: ``evaluation[index]``.
-        test: Of a text that selects nothing, where there is one.
-        tokenizer: To be saved with the model.
-        collate: Makes a padded batch of blocks.
-        summary: What was read, for logs and reports.
+        train: Blocks of training, ``train[(epoch, index)]``.
+        evaluation: Blocks of evaluation, ``evaluation[index]``.
+        test: Blocks of a text that selects nothing, if there is one.
+        tokenizer: Tokenizer to save with the model.
+        collate: Collator of padded batches.
+        summary: Description of the data, for logs and reports.
     """
 
     train: TextBlocks
@@ -116,24 +117,24 @@ class BlockData:
 
 
 def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> BlockData:
-    """Read and tokenise a text and lay it out as blocks, or take from the cache what was done before.
+    """Read and tokenise a text and lay it out as blocks, or load it from the cache.
 
-    Tokens and their cache are those of the same text as streams. Safe to call from several processes at once.
+    The same text as streams shares its cache of tokens. Several processes may call this at once.
 
     Raises:
-        DataError: Something the text or the tokenizer lacks, in one line; a text without a token.
+        DataError: The text or the tokenizer lacks something, or the text has no token; one line.
     """
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
         words = text_tokenizer(texts["train"], tokenizer, root)
-        blocks = {name: _blocks(root, name, text, words, dataset) for name, text in texts.items()}
+        blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
     summary: dict[str, Any] = {
         "name": dataset.name,
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
         "append_eos": dataset.append_eos,
         "sources": {name: text.key() for name, text in texts.items()},
-        **{name: _described(found) for name, found in blocks.items()},
+        **{name: _describe(split_blocks) for name, split_blocks in blocks.items()},
         "tokenizer": {
             "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words),
         },
@@ -144,13 +145,13 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     return BlockData(blocks["train"], blocks["evaluation"], blocks.get("test"), words, collate, summary)
 
 
-def _blocks(
+def _build_blocks(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
 ) -> TextBlocks:
     store = line_store(root, name, text, tokenizer, dataset)
     separator, is_train = str(dataset.document_separator), name == "train"
     key = digest(text.key(), text.are_documents, separator)
-    found = cached_arrays(
+    documents_folder = cached_arrays(
         root,
         f"{name}-documents-{key}",
         lambda folder: write_beginnings(folder, text.beginnings(separator)),
@@ -160,12 +161,12 @@ def _blocks(
     if not counts["tokens"]:
         raise DataError(f"dataset.name={dataset.name}: the {name} text has no token")
     length = dataset.sequence_length if is_train else dataset.evaluation_length or dataset.sequence_length
-    offsets = LineDocuments.open(found).offsets(store, counts["tokens"])
+    offsets = LineDocuments.open(documents_folder).offsets(store, counts["tokens"])
     return TextBlocks(store, offsets, length, tokenizer.eos_token_id, counts)
 
 
-def _described(blocks: TextBlocks) -> dict[str, Any]:
-    """Counts of a whole text and of what is read of it."""
+def _describe(blocks: TextBlocks) -> dict[str, Any]:
+    """Return the counts of a whole text and of the part that is read."""
     counts = blocks.store.counts()
     return {
         **counts,

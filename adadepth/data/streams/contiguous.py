@@ -20,12 +20,12 @@ from adadepth.data.stores.documents import LineStore
 
 
 class TwoPhase(NamedTuple):
-    """A search that trains weights and architecture in turn, on different tokens.
+    """Settings of a search that trains weights and architecture in turn, on different tokens.
 
     Attributes:
         first: The first update that may train the architecture.
-        period: From then on, the last of so many updates trains it.
-        share: Of the training tokens, the last ones, that only those updates read.
+        period: Updates of a cycle, of which the last trains it.
+        share: Share of the training tokens, the last ones, that only those updates read.
     """
 
     first: int
@@ -39,10 +39,10 @@ def is_architecture_step(update: int, first: int, period: int) -> bool:
 
 
 class RowShare(NamedTuple):
-    """Which rows of a stream a process reads at a time.
+    """The rows of a stream that a process reads.
 
     Micro-batch ``slot`` of process ``process`` holds the rows [(slot * processes + process) * batch, + batch), so that
-    the rows of an update are the same however they are shared out.
+    the rows of an update are the same for every world size.
     """
 
     batch: int
@@ -66,11 +66,11 @@ class TokenStream:
     """A stretch of stored tokens, read as rows.
 
     Attributes:
-        store: Where the tokens are.
-        begin, end: Which of them.
-        rows: R, how many rows.
-        length: T, tokens of a row at a time.
-        start: Id that stands before the first token.
+        store: Tokens of the text.
+        begin, end: First token of the stretch, and the one after its last.
+        rows: Number of rows, R.
+        length: Tokens of a row and step, T.
+        start: Id before the first token.
         pad: Id of an input without a target.
     """
 
@@ -89,7 +89,7 @@ class TokenStream:
 
     @property
     def steps(self) -> int:
-        """Return how many steps read all of them."""
+        """Return the number of steps that read all tokens."""
         return -(-self._longest // self.length)
 
     @property
@@ -97,33 +97,33 @@ class TokenStream:
         return -(-self.tokens // self.rows)
 
     def segment(self, step: int, rows: range) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some rows at a step, (rows, T) int64; at the last step they may be narrower.
+        """Return inputs and targets of some rows at a step, (rows, T) int64; the last step may be narrower.
 
         An input is the token before its target. Where a row has ended, the target is -100.
         """
         first = step * self.length
         columns = np.arange(first, min(first + self.length, self._longest))
         bounds = np.arange(rows.start, rows.stop + 1) * self.tokens // self.rows
-        places = bounds[:-1, None] + columns
-        ended = places >= bounds[1:, None]
-        targets = np.where(ended, IGNORE, self._tokens_at(np.minimum(places, self.tokens - 1)))
-        inputs = np.where(places == 0, self.start, self._tokens_at(np.maximum(places, 1) - 1))
+        positions = bounds[:-1, None] + columns
+        ended = positions >= bounds[1:, None]
+        targets = np.where(ended, IGNORE, self._read_tokens(np.minimum(positions, self.tokens - 1)))
+        inputs = np.where(positions == 0, self.start, self._read_tokens(np.maximum(positions, 1) - 1))
         return torch.from_numpy(np.where(ended, self.pad, inputs)), torch.from_numpy(targets)
 
-    def _tokens_at(self, places: np.ndarray) -> np.ndarray:
-        return np.asarray(self.store.tokens[self.begin + places], dtype=np.int64)
+    def _read_tokens(self, positions: np.ndarray) -> np.ndarray:
+        return np.asarray(self.store.tokens[self.begin + positions], dtype=np.int64)
 
 
 class StreamBatches(Dataset[dict[str, Any]]):
-    """Micro-batches of a process, in the order in which they must be read.
+    """The micro-batches of a process, in the order of a stateful model.
 
     ``batches[(epoch, index)]`` is a pure function of its arguments: micro-batch ``index % slots`` of update
-    ``epoch * steps_per_epoch + index // slots``, from the stream and at the position that this update has. A bare
-    index is of the first epoch. An item holds ``input_ids`` and ``targets`` (b, T) int64 (-100: nothing to predict),
-    the name of the ``stream``, the ``slot``, and ``is_start``: whether the rows begin here, without a memory.
+    ``epoch * steps_per_epoch + index // slots``, at the position of that update in its stream. A bare index belongs to
+    the first epoch. An item holds ``input_ids`` and ``targets`` (b, T) int64 (-100: nothing to predict), the name of
+    the ``stream``, the ``slot``, and ``is_start``: whether the rows begin here, without a memory.
 
     Attributes:
-        tokens, words, characters: Of the text that is read, from its first word to its last.
+        tokens, words, characters: Counts of the text that is read.
         steps_per_epoch: Updates that read the first stream once.
     """
 
@@ -153,7 +153,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         return {"input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0}
 
     def position(self, update: int) -> tuple[str, int]:
-        """Return which stream an update reads, and at which step of it."""
+        """Return the stream that an update reads, and the step in it."""
         name, read = next(iter(self.streams)), update
         if self.two_phase is not None:
             first, period, _ = self.two_phase

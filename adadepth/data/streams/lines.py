@@ -33,11 +33,11 @@ class LineText:
     """A text that can be read again and again, line by line, with every line once and in order.
 
     Attributes:
-        rows: yields what the source consists of: lines of plain text, rows of a table, or documents.
-        key: identifies the text.
+        rows: Function that yields the rows of the source: lines of plain text, rows of a table, or documents.
+        key: Function that identifies the text.
         are_documents: Whether the rows are documents, and not lines.
-        characters: Of all lines, about; None: not known before they are read.
-        sources: The files that the rows are read from.
+        characters: Approximate number of characters; None: unknown before the text is read.
+        sources: Files of the rows.
     """
 
     rows: Callable[[], Iterator[str]]
@@ -47,30 +47,30 @@ class LineText:
     sources: Sequence[CheckedSource] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
-        """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
+        """Yield the lines of all rows or of the first ones, without line ends; blank lines count."""
         for row in islice(self.rows(), rows):
-            yield from _lines_of(row)
+            yield from _split_lines(row)
 
     def beginnings(self, separator: str) -> Iterator[bool]:
-        """Whether a document begins with a line, of each of them; `auto` leaves rows that are documents whole."""
+        """Yield for each line whether it begins a document; `auto` leaves rows that are documents whole."""
         if separator == "auto" and self.are_documents:
-            return (number == 0 for row in self.rows() for number, _ in enumerate(_lines_of(row)))
+            return (number == 0 for row in self.rows() for number, _ in enumerate(_split_lines(row)))
         return (begins for _, begins in marked_lines(self.lines(), separator))
 
 
-def _lines_of(row: str) -> Iterator[str]:
+def _split_lines(row: str) -> Iterator[str]:
     return (line.rstrip("\r") for line in row.removesuffix("\n").split("\n"))
 
 
 def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
-    """Return the texts ``train``, ``evaluation`` and, where there is one, ``test``.
+    """Return the texts ``train``, ``evaluation`` and, if there is one, ``test``.
 
-    Where neither the configuration nor the names of files in a folder say which text is held out, the last
-    ``evaluation_fraction`` of the rows is; of the embedded corpus, the documents that `Split` chooses. Nothing is read
-    yet, but missing files fail here.
+    Where neither the configuration nor the names of files name a held-out text, the last ``evaluation_fraction`` of the
+    rows is held out; of the embedded corpus, the documents that `Split` chooses. Nothing is read yet, but missing files
+    fail here.
 
     Raises:
-        DataError: A file is missing, or the text has not two rows to hold one out.
+        DataError: A file is missing, or the text has fewer than two rows.
     """
     if dataset.source == "embedded":
         split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=dataset.evaluation_fraction))
@@ -80,15 +80,15 @@ def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
         }
     column = dataset.text_column
     if dataset.source == "local":
-        texts = {use: _local(files, column) for use, files in files_by_use(dataset).items()}
+        texts = {use: _open_local(files, column) for use, files in files_by_use(dataset).items()}
     else:
         entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub, "test": dataset.test_hub}
-        texts = {use: _hub(found, column) for use, found in entries.items() if found}
-    return texts if "evaluation" in texts else {**texts, **_set_aside(texts["train"], dataset)}
+        texts = {use: _open_hub(hub_entries, column) for use, hub_entries in entries.items() if hub_entries}
+    return texts if "evaluation" in texts else {**texts, **_hold_out(texts["train"], dataset)}
 
 
-def _local(found: Files, column: str) -> LineText:
-    key, files = found
+def _open_local(named_files: Files, column: str) -> LineText:
+    key, files = named_files
 
     def rows() -> Iterator[str]:
         for file in files:
@@ -101,7 +101,7 @@ def _local(found: Files, column: str) -> LineText:
     return LineText(rows, identity, are_tables, characters_of(files), sources)
 
 
-def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
+def _open_hub(entries: list[dict[str, Any]], column: str) -> LineText:
     def rows() -> Iterator[str]:
         sources = (hub_rows(entry, column, streaming=False, shard=0, shards=1)[0] for entry in entries)
         return chain.from_iterable(sources)
@@ -111,11 +111,11 @@ def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
     return LineText(rows, identity, True, sources=sources)
 
 
-def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
+def _hold_out(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
     fraction = dataset.evaluation_fraction
 
     @cache
-    def kept() -> int:
+    def count_training_rows() -> int:
         count = sum(1 for _ in whole.rows())
         if count < 2:
             raise DataError(
@@ -129,6 +129,6 @@ def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
         return LineText(cut, key, whole.are_documents, whole.characters, whole.sources)
 
     return {
-        "train": part("train", lambda: islice(whole.rows(), kept())),
-        "evaluation": part("evaluation", lambda: islice(whole.rows(), kept(), None)),
+        "train": part("train", lambda: islice(whole.rows(), count_training_rows())),
+        "evaluation": part("evaluation", lambda: islice(whole.rows(), count_training_rows(), None)),
     }

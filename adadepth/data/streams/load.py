@@ -1,4 +1,4 @@
-"""From a configuration to the streams of a language-modelling run."""
+"""Loading of the streams of a language-modelling run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageData:
-    """Everything a language-modelling run reads.
+    """The data of a language-modelling run.
 
     Attributes:
-        train: ``train[(epoch, index)]`` is a micro-batch of this process.
-        evaluation: ``evaluation[index]``, in order.
-        test: ``test[index]``, in order, of a text that selects nothing, where there is one.
-        tokenizer: To be saved with the model.
-        summary: What was read, for logs and reports.
+        train: Micro-batches of this process, ``train[(epoch, index)]``.
+        evaluation: Micro-batches of evaluation in order, ``evaluation[index]``.
+        test: Micro-batches of a text that selects nothing, if there is one.
+        tokenizer: Tokenizer to save with the model.
+        summary: Description of the data, for logs and reports.
     """
 
     train: StreamBatches
@@ -41,7 +41,7 @@ class LanguageData:
     summary: dict[str, Any]
 
     def word_counts(self) -> np.ndarray:
-        """How often each id occurs in the whole training text, (V,) int64."""
+        """Return the number of occurrences of each id in the training text, (V,) int64."""
         return next(iter(self.train.streams.values())).store.word_counts(len(self.tokenizer))
 
 
@@ -56,63 +56,65 @@ def load_language_data(
     processes: int = 1,
     two_phase: TwoPhase | None = None,
 ) -> LanguageData:
-    """Read and tokenise a text and lay it out as streams, or take from the cache what was done before.
+    """Read and tokenise a text and lay it out as streams, or load it from the cache.
 
-    Safe to call from several processes at once; one of them does the work.
+    Several processes may call this at once; one of them does the work.
 
     Args:
-        dataset: Which text, and how long a segment is.
-        tokenizer: An existing one, or how to train one on the training text.
+        dataset: Settings of the text and the length of a segment.
+        tokenizer: Settings of a tokenizer, existing or to be trained on the training text.
         train_rows: Rows of a process and micro-batch.
         slots: Micro-batches of an update.
         evaluation_rows: Rows of a process in evaluation.
         process: Number of this process.
-        processes: How many there are.
-        two_phase: Where the architecture is searched on tokens of its own.
+        processes: World size.
+        two_phase: Settings of an architecture search on separate tokens.
 
     Raises:
-        DataError: Something the text or the tokenizer lacks, in one line; a text shorter than one batch of streams.
+        DataError: The text or the tokenizer lacks something, or the text is shorter than a batch of streams; one line.
     """
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
         words = text_tokenizer(texts["train"], tokenizer, root)
         stores = {name: line_store(root, name, text, words, dataset) for name, text in texts.items()}
-    train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
+    train = _build_train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
-    held_out = {name: _evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"}
+    held_out = {
+        name: _build_evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"
+    }
     sides, kind = {"train": train, **held_out}, None if tokenizer.path else str(tokenizer.kind)
-    about = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
+    header = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
     summary: dict[str, Any] = {
-        **about,
+        **header,
         "append_eos": dataset.append_eos,
-        **{name: _described(stores[name], batches) for name, batches in sides.items()},
+        **{name: _describe(stores[name], batches) for name, batches in sides.items()},
         "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
-        "cache_key": _key(texts["train"], words, dataset),
+        "cache_key": _digest_text(texts["train"], words, dataset),
         "sources": {name: text.key() for name, text in texts.items()},
     }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 
 
-def _key(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+def _digest_text(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
     reads = [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.eos_token_id]
     return digest(text.key(), reads, dataset.append_eos)
 
 
 def text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
-    """Return the configured tokenizer; one to be made sees the training text."""
+    """Return the configured tokenizer, or one trained on the training text."""
     return stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
 
 
 def line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
-    """Return the tokens of a text of that name, tokenised once."""
+    """Return the tokens of a text, from the cache where it holds them."""
     encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
-    key = f"{name}-lines-{_key(text, tokenizer, dataset)}"
+    key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
     return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
 
 
-def _train(
+def _build_train(
     dataset: StreamConfig,
     tokenizer: PreTrainedTokenizerFast,
     store: LineStore,
@@ -125,31 +127,32 @@ def _train(
         cut = tokens - round(two_phase.share * tokens)
         bounds, text = {"weights": (0, cut), "architecture": (cut, tokens)}, "training text for the {}"
     streams = {
-        name: _stream(tokenizer, store, part, share.rows, dataset.sequence_length) for name, part in bounds.items()
+        name: _build_stream(tokenizer, store, part, share.rows, dataset.sequence_length)
+        for name, part in bounds.items()
     }
     for name, stream in streams.items():
-        _check(dataset, text.format(name), stream, "dataset.sequence_length", "train")
+        _check_length(dataset, text.format(name), stream, "dataset.sequence_length", "train")
     return StreamBatches(streams, share, store.counts(), two_phase)
 
 
-def _evaluation(
+def _build_evaluation(
     dataset: StreamConfig, tokenizer: PreTrainedTokenizerFast, name: str, store: LineStore, share: RowShare
 ) -> StreamBatches:
     counts = store.counts(dataset.max_evaluation_tokens)
     setting = "sequence_length" if dataset.evaluation_length is None else "evaluation_length"
-    stream = _stream(tokenizer, store, (0, counts["tokens"]), share.rows, getattr(dataset, setting))
-    _check(dataset, f"{name} text", stream, f"dataset.{setting}", "eval")
+    stream = _build_stream(tokenizer, store, (0, counts["tokens"]), share.rows, getattr(dataset, setting))
+    _check_length(dataset, f"{name} text", stream, f"dataset.{setting}", "eval")
     return StreamBatches({"evaluation": stream}, share, counts)
 
 
-def _stream(
+def _build_stream(
     tokenizer: PreTrainedTokenizerFast, store: LineStore, part: tuple[int, int], rows: int, length: int
 ) -> TokenStream:
     start, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     return TokenStream(store, *part, rows, length, start, start if pad is None else pad)
 
 
-def _check(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, side: str) -> None:
+def _check_length(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, side: str) -> None:
     if stream.tokens < stream.rows * stream.length:
         raise DataError(
             f"dataset.name={dataset.name}: the {text} has {stream.tokens} tokens, too few for a batch of "
@@ -158,8 +161,8 @@ def _check(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, 
         )
 
 
-def _described(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
-    """Return the counts of a whole text, and how much of it is read, in how many rows and steps."""
+def _describe(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
+    """Return the counts of a whole text, and the tokens, rows and steps that are read."""
     counts = store.counts()
     return {
         **counts,

@@ -29,9 +29,9 @@ def stream_tokenizer(
     lines: Callable[[], Iterable[str]],
     sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer that ``config.path`` names, or one made from ``lines`` and cached under ``root``.
+    """Return the tokenizer of ``config.path``, or one trained on ``lines`` and cached under ``root``.
 
-    Ids of a made one fall with frequency, as far as its kind allows:
+    Ids of a trained one fall with frequency, as far as its kind allows:
 
     * ``unigram``: SentencePiece's, from the counts of the words; a unit with white space before it begins with ▁;
     * ``word``: the words between white space, in which a literal ``<unk>`` is the unknown token;
@@ -40,20 +40,20 @@ def stream_tokenizer(
     In the first and the last, a literal ``<unk>`` is text like any other.
 
     Args:
-        config: Which of them, and the size of the vocabulary, special tokens included.
+        config: Settings: path or kind, and the size of the vocabulary, special tokens included.
         root: Cache folder.
-        text_key: What identifies the text; asked only where the tokenizer is made, as are the lines.
-        lines: The training text.
-        sources: What the text is read from, see `cached_folder`.
+        text_key: Function that identifies the text; called only to train a tokenizer, like ``lines``.
+        lines: Function that yields the training text.
+        sources: Sources of the text, see `cached_folder`.
 
     Raises:
-        DataError: An existing tokenizer is missing or has no end-of-sequence token; there is no text to train on.
+        DataError: The tokenizer is missing or has no end-of-sequence token, or the training text is empty.
     """
     if config.path is not None:
         return load_tokenizer(config.path, ("eos_token",))
     kind, symbols = str(config.kind), list(config.symbols)
     key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
-    train = {"unigram": _unigram, "word": _word, "byte": _byte}[kind]
+    train = {"unigram": _train_unigram, "word": _train_words, "byte": _build_bytes}[kind]
     file = trained_once(root, key, lambda: train(config, lines), sources)
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
@@ -63,23 +63,23 @@ def stream_tokenizer(
     )
 
 
-def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+def _train_unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
     """Train on the distinct words and their counts.
 
-    So did SentencePiece when PAR-Transformer-XL's vocabulary was made (2021). Its pieces are then substrings that
-    several words share; a word that no other word contains is none, however frequent.
+    This follows the SentencePiece of 2021, which made the vocabulary of PAR-Transformer-XL. Pieces are substrings that
+    several words share; a word that no other word contains is no piece, however frequent.
     """
     assert config.vocab_size is not None, "checked with the configuration"
-    normalizer = normalizers.Sequence([normalizers.NFKC(), *_lowercase(config)])
-    counts = _word_counts(lines(), normalizer)
+    normalizer = normalizers.Sequence([normalizers.NFKC(), *_build_lowercase(config)])
+    counts = _count_words(lines(), normalizer)
     counted = (f"{part}\t{count}" for word, count in counts.items() for part in short_parts(word))
     options = {"input_format": "tsv", "required_chars": "".join(sorted(set("".join(_SPECIAL))))}  # see _NEVER_TEXT
     return train_unigram(counted, config.vocab_size, _SPECIAL, normalizer, config.symbols, **options)
 
 
-def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
-    normalizer = normalizers.Sequence(_lowercase(config))
-    counts = _word_counts(lines(), normalizer)
+def _train_words(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+    normalizer = normalizers.Sequence(_build_lowercase(config))
+    counts = _count_words(lines(), normalizer)
     for token in _SPECIAL:
         counts.pop(token, None)
     if not counts:
@@ -91,30 +91,30 @@ def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokeni
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=unknown))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _with_special_tokens(tokenizer)
+    return _add_special_tokens(tokenizer)
 
 
-def _byte(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # that stand for the bytes
+def _build_bytes(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # one for each byte
     vocabulary = {token: number for number, token in enumerate([*_SPECIAL, *characters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
-    tokenizer.normalizer = normalizers.Sequence(_lowercase(config))
+    tokenizer.normalizer = normalizers.Sequence(_build_lowercase(config))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _with_special_tokens(tokenizer)
+    return _add_special_tokens(tokenizer)
 
 
-def _lowercase(config: TokenizerConfig) -> list[normalizers.Normalizer]:
+def _build_lowercase(config: TokenizerConfig) -> list[normalizers.Normalizer]:
     return [normalizers.Lowercase()] if config.lowercase else []
 
 
-def _word_counts(lines: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
+def _count_words(lines: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(normalizer.normalize_str(line).split())
     return counts
 
 
-def _with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+def _add_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.add_special_tokens(_SPECIAL)
     return tokenizer

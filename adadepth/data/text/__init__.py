@@ -1,1 +1,1 @@
-"""Text as it is found: files, columns, the hub, documents, sentences, and the tokenizers that read it."""
+"""Text sources: files, columns, the hub, documents, sentences, and tokenizers."""

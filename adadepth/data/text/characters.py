@@ -1,11 +1,11 @@
-"""Characters as a reader sees them, which may be several code points: a letter and its accents, a Korean syllable."""
+"""Characters of several code points, such as a letter and its accents or a Korean syllable."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
 
-# Vowels and final consonants of Korean syllables that are written letter by letter.
+# Vowels and final consonants of Korean syllables in separate code points.
 _SYLLABLE_PARTS = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
 
 
@@ -15,14 +15,14 @@ def continues_character(mark: str) -> bool:
 
 
 def whole_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans of tokens, each up to where its last character ends.
+    """Return the spans of tokens, each extended to the end of its last character.
 
     Tokenizers that strip or compose accents count only the first code point of such a character: the last accent of a
-    word would be in no token, and missing in every answer that ends with it.
+    word would belong to no token, and be missing in every answer that ends with the word.
 
     Args:
-        text: What the tokens are of.
-        spans: First code point of each token and the one after its last.
+        text: Text of the tokens.
+        spans: First code point of each token, and the one after its last.
     """
     if text.isascii():
         return list(spans)

@@ -1,4 +1,4 @@
-"""The corpus that needs no file and no network: the reference manual that ships with Python (``pydoc_data.topics``)."""
+"""Text corpora (embedded, local, or of the hub), and their split into training and held-out documents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RULE = re.compile(r"^[*=\-~^\"#+| ]{3,}$")  # heading underlines and table bord
 _ROW = re.compile(r"^\|(.*)\|$")  # of a table
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}(?=\S)([^*\n]+?)(?<=\S)\*{1,2}(?![\w*])")
 _VERBATIM = re.compile(r">>>|::=|^\s*\|", re.MULTILINE)  # sessions, grammar and tables keep their lines
-_SHORTEST = 200  # characters; a topic with less text of its own says nothing
+_SHORTEST = 200  # characters of a topic's own text; shorter topics are dropped
 
 
 def _clean(paragraph: str) -> str:
@@ -49,15 +49,15 @@ def _clean(paragraph: str) -> str:
 
 def embedded_documents() -> Iterator[str]:
     """Yield one document a topic, in an order that depends only on the texts."""
-    yield from _cleaned_topics()
+    yield from _clean_topics()
 
 
 @cache
-def _cleaned_topics() -> tuple[str, ...]:
-    """The documents, cleaned once a process: a split and a vocabulary read them several times.
+def _clean_topics() -> tuple[str, ...]:
+    """Return the cleaned documents, once a process: a split and a vocabulary read them several times.
 
-    Long topics quote short ones whole (``specialnames`` contains ``customization``). Every paragraph stays in the
-    shortest topic that has it, so that no text can be in the training and in the held-out documents.
+    Long topics quote short ones in full (``specialnames`` contains ``customization``). Every paragraph stays in the
+    shortest topic that has it, so that no text is both in the training and in the held-out documents.
     """
     from pydoc_data.topics import topics
 
@@ -78,10 +78,10 @@ class Corpus:
     """A source of documents that can be read again and again in the same order.
 
     Attributes:
-        documents: yields the texts of part ``shard`` of ``shards``.
-        fingerprint: identifies the content.
-        characters: of all documents, about; None: not known before they are read.
-        sources: the files that documents are read from.
+        documents: Function that yields the texts of part ``shard`` of ``shards``.
+        fingerprint: Function that identifies the content.
+        characters: Approximate number of characters; None: unknown before the documents are read.
+        sources: Files of the documents.
     """
 
     documents: Callable[[int, int], Iterator[str]]
@@ -91,42 +91,44 @@ class Corpus:
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
-    """Return the corpora for ``train`` and, where the configuration or the files' names say so, for ``evaluation``.
+    """Return the corpora ``train`` and, where the configuration or the names of files give one, ``evaluation``.
 
     Nothing is read yet, but missing files fail here.
     """
     if dataset.source == "embedded":
-        return {"train": Corpus(_embedded, _embedded_digests)}
+        return {"train": Corpus(_read_embedded, _digest_embedded)}
     if dataset.source == "local":
-        return {use: _local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
+        return {use: _open_local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
     entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
-    return {use: _hub_corpus(found, dataset) for use, found in entries.items() if found}
+    return {use: _open_hub_corpus(hub_entries, dataset) for use, hub_entries in entries.items() if hub_entries}
 
 
-def _hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
+def _open_hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
     """Return the corpus of some data sets of the hub."""
     sources = list(map(HubSource, entries))
-    return Corpus(partial(_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources)
+    return Corpus(
+        partial(_read_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources
+    )
 
 
-def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
+def _open_local_corpus(files: Files, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl, parquet or arrow by their suffix, in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
-    sources = open_sources(*found)
-    documents, fingerprint = partial(_local, *found, separator, column), partial(digest_sources, sources)
-    return Corpus(documents, fingerprint, characters_of(found.files), sources)
+    sources = open_sources(*files)
+    documents, fingerprint = partial(_read_local, *files, separator, column), partial(digest_sources, sources)
+    return Corpus(documents, fingerprint, characters_of(files.files), sources)
 
 
-def _embedded(shard: int, shards: int) -> Iterator[str]:
+def _read_embedded(shard: int, shards: int) -> Iterator[str]:
     return islice(embedded_documents(), shard, None, shards)
 
 
 @cache
-def _embedded_digests() -> list[int]:
+def _digest_embedded() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
 
 
-def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
+def _read_local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
     def documents(file: Path) -> Iterator[str]:
         if file.name.endswith(TABLE_SUFFIXES):
             return file_rows(key, file, column)
@@ -135,8 +137,8 @@ def _local(key: str, files: list[Path], separator: str, column: str, shard: int,
     return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
 
 
-def _hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
-    """Prepared sets come one after the other; streamed ones take turns, or the first would be all a run sees."""
+def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
+    """Yield documents of prepared sets in turn, and of streamed sets alternately, so that a short run sees all."""
     separator = str(dataset.document_separator)
     sources = []
     for entry in entries:
@@ -147,7 +149,7 @@ def _hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shard
 
 
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
-    """Make documents of rows: a row each, the rows from title to title (WikiText), or so many rows (BookCorpus)."""
+    """Yield documents of rows: a row each, the rows from title to title (WikiText), or n rows (BookCorpus)."""
     if separator == "heading":
         return text_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
     size = int(entry.get("rows_per_document") or 1)
@@ -166,7 +168,7 @@ def _take_turns(sources: Iterable[Iterator[str]]) -> Iterator[str]:
 
 
 def document_hash(text: str) -> int:
-    """Return a 64-bit hash of a text, blind to differences in white space."""
+    """Return a 64-bit hash of a text that ignores differences in white space."""
     return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "big")
 
 
@@ -181,7 +183,7 @@ def _is_below(limit: int, text: str) -> bool:
 class Split:
     """The training and the held-out documents of a configured corpus.
 
-    Documents are told apart by the hash of their text, so a text that occurs twice is on one side only. Held out are
+    The hash of a text identifies a document, so a text that occurs twice is on one side only. Held out are
 
     * those that the data set names, by ``evaluation_path``, ``evaluation_hub`` or the names of files in a folder (the
       same texts are dropped from training); else
@@ -208,23 +210,23 @@ class Split:
 
     @property
     def sources(self) -> list[CheckedSource]:
-        """The files that documents of both sides are read from."""
+        """Files of the documents on both sides."""
         return [source for corpus in (self.corpus, self.held_out) if corpus is not None for source in corpus.sources]
 
     @property
     def characters(self) -> int | None:
-        """How many characters the training documents hold, about; None: not known before they are read."""
+        """Approximate number of characters of the training documents; None: unknown before they are read."""
         return self.corpus.characters if self.dataset.max_documents is None else None
 
     def _with_text(self, documents: Iterator[str]) -> Iterator[str]:
-        """Leave out documents of white space, and say how many there were."""
+        """Yield the documents with text, and warn of blank ones."""
         seen = blank = 0
         try:
             for text in documents:
                 seen, blank = seen + 1, blank + (not text.strip())
                 if text.strip():
                     yield text
-        finally:  # not all may be wanted
+        finally:  # the reader may stop early
             if blank:
                 warn_once(
                     f"dataset.name={self.dataset.name}", f"{blank} of {seen} documents are blank, and are left out"
@@ -232,7 +234,7 @@ class Split:
 
     @cached_property
     def key(self) -> str:
-        """Digest of the texts on both sides: the corpora's content and what decides the split."""
+        """Digest of the texts on both sides: the content of the corpora and the settings of the split."""
         dataset = self.dataset
         held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.fingerprint()
         entries = [*dataset.hub, *dataset.evaluation_hub] if dataset.source == "hub" else []
@@ -242,7 +244,7 @@ class Split:
         return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
 
     def digest_sources(self) -> dict[str, str]:
-        """Return digests of the training corpus, and of the held-out one where that is a corpus of its own."""
+        """Return digests of the training corpus and of a separate held-out corpus."""
         corpora = {"train": self.corpus, "evaluation": self.held_out}
         return {side: digest(corpus.fingerprint()) for side, corpus in corpora.items() if corpus is not None}
 

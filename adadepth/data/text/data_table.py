@@ -1,4 +1,4 @@
-"""A table of examples, whatever it is read from."""
+"""Tables of examples: columns, batches of rows, and errors that name a column or a row."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from adadepth.data.cache import CheckedSource, digest
 from adadepth.errors import DataError, nearest
 
-Rows = Mapping[str, list[Any]]  # some rows, as column to values
+Rows = Mapping[str, list[Any]]  # a batch of rows, as column to values
 
-ROW_PLACES = "\0row"  # beside the columns: where each row stands, for messages; no column is called so
+ROW_PLACES = "\0row"  # additional column with the location of each row, for messages
 
 
 class RowPlace(NamedTuple):
-    """Where a row stands: in what file, and its line or, in files without lines, its number from 0 on."""
+    """The location of a row: its file, and its line or, in files without lines, its number from 0 on."""
 
     label: str
     unit: str
@@ -31,13 +31,13 @@ class DataTable:
     """Rows with named columns.
 
     Attributes:
-        label: What it is, for messages.
-        columns: The names of the columns.
+        label: Name of the table, for messages.
+        columns: Names of the columns.
         class_names: Column to its class names in order, where the data declare them.
-        batches: Yields all rows, some at a time, again and again in the same order; `ROW_PLACES` may be beside the
-            columns.
-        fingerprint: Identifies the content.
-        sources: The files that rows are read from; what is cached is checked against them.
+        batches: Function that yields all rows in batches, in the same order on every call; batches may have the column
+            `ROW_PLACES`.
+        fingerprint: Function that identifies the content.
+        sources: Files of the rows, against which cached data are checked.
     """
 
     label: str
@@ -48,28 +48,28 @@ class DataTable:
     sources: Sequence[CheckedSource] = ()
 
     def read_batches(self) -> Iterator[Rows]:
-        """Yield all rows, some at a time, always with `ROW_PLACES` beside the columns."""
+        """Yield all rows in batches that have the column `ROW_PLACES`."""
         first = 0
         for batch in self.batches():
             count = count_rows(batch)
             if ROW_PLACES not in batch:
-                places = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
-                batch = {**batch, ROW_PLACES: places}
+                locations = [RowPlace(self.label, "row", number) for number in range(first, first + count)]
+                batch = {**batch, ROW_PLACES: locations}
             yield batch
             first += count
 
     def count(self) -> int:
-        """Return the number of rows, all of which are read for it."""
+        """Return the number of rows, after a read of the whole table."""
         return sum(map(count_rows, self.batches()))
 
 
 def count_rows(batch: Rows) -> int:
-    """Return the number of some rows."""
+    """Return the number of rows of a batch."""
     return len(next(iter(batch.values()), []))
 
 
 def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
-    """Return a table of rows in memory, which have the same columns and values that JSON knows."""
+    """Return a table of rows in memory, with the same columns and JSON-able values."""
     columns = list(rows[0]) if rows else []
 
     def batches() -> Iterator[Rows]:
@@ -80,58 +80,58 @@ def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
 
 
 def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
-    """Fail with the nearest name when a table lacks a column that ``key`` names."""
+    """Raise a DataError with the nearest name if a table lacks a column that ``key`` names."""
     for name in names:
         require_column(table.label, table.columns, key, name)
 
 
 def require_column(label: str, columns: Sequence[str], key: str, name: str) -> None:
-    """Fail with the nearest name when there is no column ``name``, which ``key`` names, in what ``label`` says."""
+    """Raise a DataError with the nearest name if ``columns`` lack ``name``, the value of ``key``."""
     if name not in columns:
         raise DataError(f"dataset.{key}={name}: {label} has the columns {', '.join(columns)}{nearest(name, columns)}")
 
 
 def first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
-    """Yield the texts in some columns of the first rows, row by row, without missing ones.
+    """Yield the texts of some columns row by row, without missing ones.
 
     Args:
-        table: That has the columns.
-        columns: The key of the data set that names each.
-        rows: How many are read; None: all.
+        table: Table with the columns.
+        columns: Column to the key of the data set that names it.
+        rows: Number of rows; None: all.
 
     Raises:
-        DataError: While it is read: a text is not text; the message names the row.
+        DataError: A cell is not text; the message names the row.
     """
     read = (
         row
         for batch in table.read_batches()
         for row in zip(batch[ROW_PLACES], *(batch[name] for name in columns), strict=True)
     )
-    for place, *texts in islice(read, rows):
+    for location, *texts in islice(read, rows):
         for (column, key), text in zip(columns.items(), texts, strict=True):
-            if require_text(text, key, column, place) is not None:
+            if require_text(text, key, column, location) is not None:
                 yield text
 
 
-def require_text(value: Any, key: str, column: str, place: RowPlace) -> str | None:
-    """Return a cell that is text, or None where it is missing.
+def require_text(value: Any, key: str, column: str, location: RowPlace) -> str | None:
+    """Return a cell of text, or None where it is missing.
 
     Args:
-        value: The cell.
-        key: The key of the data set that names its column, for messages.
-        column: The column.
-        place: Where the row stands.
+        value: Content of the cell.
+        key: Key of the data set that names its column, for messages.
+        column: Name of the column.
+        location: Location of the row.
 
     Raises:
-        DataError: It is something else; the message names the row.
+        DataError: The cell has another type; the message names the row.
     """
     if value is None or isinstance(value, str):
         return value
-    raise DataError(f"dataset.{key}={column}: {place} holds {type(value).__name__}, not text")
+    raise DataError(f"dataset.{key}={column}: {location} holds {type(value).__name__}, not text")
 
 
 def joined(parts: list[DataTable]) -> DataTable:
-    """Return one table of the rows of several with the same columns and the same declared classes."""
+    """Concatenate tables with the same columns and the same declared classes."""
     first = parts[0]
     for other in parts[1:]:
         if other.class_names != first.class_names:

@@ -1,4 +1,4 @@
-"""CSV and TSV: files with a header line."""
+"""CSV and TSV files with a header line."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from adadepth.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _ROWS_AT_ONCE = 1000
-_LONGEST_CELL = 2**27  # characters; without a limit a quote that nothing closes would take all memory
+_LONGEST_CELL = 2**27  # characters; without a limit an unclosed quote would take all memory
 _CELL_SHOWN = 40  # characters of a cell in a message
 
 
 def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
-    """Return what parts the columns of a CSV: a comma, or where that is the decimal mark what spreadsheets write.
+    """Return the delimiter of a CSV file: a comma, or the semicolon or tab of some spreadsheets.
 
     Args:
-        file: Its first line is a header.
-        key: Setting that names it, for messages.
+        file: File with a header in its first line.
+        key: Setting that names the file, for messages.
     """
     unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
     return max(",;\t", key=unquoted.count)
 
 
 def delimited_table(file: Path, key: str) -> DataTable:
-    """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks.
+    """Open a file with a header line: CSV with quoted fields; TSV without, because GLUE's have single quote marks.
 
     Raises:
-        DataError: Now or while it is read; the message names the file, and of a row that is not right its line.
+        DataError: The file is not readable, now or later; the message names the file, and the line of a bad row.
     """
     label, sources = f"{key}={file}", open_sources(key, [file])
     delimiter = csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
-    columns = next((row for _, row in _rows(file, key, delimiter)), [])
+    columns = next((row for _, row in _read_rows(file, key, delimiter)), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
 
     def batches() -> Iterator[Rows]:
-        rows = islice(_rows(file, key, delimiter), 1, None)
+        rows = islice(_read_rows(file, key, delimiter), 1, None)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             for line, row in batch:
                 if len(row) != len(columns):
@@ -55,16 +55,16 @@ def delimited_table(file: Path, key: str) -> DataTable:
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
-def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row that is no blank line with the number of its first line, from 1 on.
+def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield every row that is not blank, with the number of its first line from 1 on.
 
-    Quotes are read as RFC 4180 has them: a quoted field may hold line ends, and nothing but a separator follows it.
+    Quotes follow RFC 4180: a quoted field may hold line ends, and only a separator may follow it.
     """
-    held: list[str] = []  # the lines of the row that is read
+    row_lines: list[str] = []  # lines of the current row
 
     def lines() -> Iterator[str]:
         for line in text_lines(key, file, with_ends=True):
-            held.append(line)
+            row_lines.append(line)
             yield line
 
     csv.field_size_limit(_LONGEST_CELL)
@@ -78,22 +78,22 @@ def _rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]
             if row:
                 yield first, row
             first = reader.line_num + 1
-            held.clear()
+            row_lines.clear()
     except csv.Error as error:
-        raise DataError(f"{key}={file}: {_what_is_wrong(error, held, first, delimiter)}") from error
+        raise DataError(f"{key}={file}: {_explain_error(error, row_lines, first, delimiter)}") from error
 
 
-def _what_is_wrong(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
-    """Return what is wrong with a row, whose lines these are: mostly a quote, whose field is named with its line."""
+def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
+    """Return the error of a row of these lines; an unclosed quote is named with its field and line."""
     text, position = "".join(lines), 0
     mark = re.escape(delimiter)
     field = re.compile(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]+|"")*+(?P<end>"(?=[{mark}\r\n]|$)|)')
     while match := field.search(text, position):
         if not match["end"]:
             line = first + len(re.findall("\r\n|\r|\n", text[: match.start()]))
-            beginning = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
+            excerpt = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
             return (
-                f"line {line}: the field {beginning!r} begins with a quote that none before a separator or the end of "
+                f"line {line}: the field {excerpt!r} begins with a quote that none before a separator or the end of "
                 "a line closes; a quote that is text is written twice, inside a field in quotes"
             )
         position = match.end()

@@ -1,4 +1,4 @@
-"""The one place that uses the ``datasets`` library: data sets of the hub, and what the library wrote to a disk."""
+"""Data sets of the hub and saved folders: all use of the ``datasets`` library."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _warned: set[str] = set()  # subjects of `warn_once`
 def hub_rows(
     entry: Mapping[str, Any], column: str, streaming: bool, shard: int, shards: int
 ) -> tuple[Iterator[str], bool]:
-    """Return the texts of the rows of one hub data set, and whether they are those of part ``shard`` only.
+    """Return the texts of a hub data set, and whether they are those of part ``shard`` only.
 
-    A streamed set with enough files is shared out by file, so that a reader downloads only its own part; of any other
-    all rows are returned. An entry with `streamed` is read as it comes, and nothing of it is kept on the disk.
+    A streamed set with enough files is split by file, so that a reader downloads only its own part; any other set
+    yields all rows. An entry with `streamed` is read while it downloads, and nothing of it is stored.
     """
     from datasets import load_dataset
 
@@ -38,17 +38,17 @@ def hub_rows(
     by_file = streaming and rows.num_shards >= shards
     if by_file and shards > 1:
         rows = rows.shard(num_shards=shards, index=shard)
-    return _unbroken(entry, _texts(_label(entry), rows, column)), by_file
+    return _catch_broken_connection(entry, _iter_texts(_format_label(entry), rows, column)), by_file
 
 
-def _unbroken(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
-    """Tell a connection that breaks while rows are read in one line."""
+def _catch_broken_connection(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
+    """Yield the texts, and report a connection that breaks meanwhile in one line."""
     try:
         yield from texts
     except DataError:
         raise
     except Exception as error:  # as in `_ask_hub`
-        raise DataError(f"{_label(entry)}: {first_line(error)}; start again, or read local files") from error
+        raise DataError(f"{_format_label(entry)}: {first_line(error)}; start again, or read local files") from error
 
 
 def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
@@ -61,7 +61,7 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     source.check()
     return {
         str(split): DataTable(
-            _label(entry),
+            _format_label(entry),
             rows.column_names,
             declared_classes(rows.features),
             partial(rows.iter, batch_size=_BATCH),
@@ -72,27 +72,27 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
 
 
 def declared_classes(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """Return the declared classes of each column, be it one a row or a list of them."""
+    """Return the declared classes of each column of labels or of lists of labels."""
     inner = {name: getattr(feature, "feature", feature) for name, feature in (features or {}).items()}
     return {name: list(feature.names) for name, feature in inner.items() if hasattr(feature, "names")}
 
 
 def classes_in_metadata(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the declared classes of each column from what the library writes into the metadata of a file."""
+    """Return the declared classes of each column from the library's metadata of a file."""
     from datasets import Features
 
     return declared_classes(Features.from_dict(dict(features)))
 
 
 def load_saved(folder: Path) -> Any:
-    """Return the rows of a table that `save_to_disk` wrote, with plain values."""
+    """Load a table that `save_to_disk` wrote, with plain values."""
     from datasets import load_from_disk
 
     return load_from_disk(str(folder)).with_format(None)
 
 
 def hub_digest(entry: Mapping[str, Any]) -> list[str]:
-    """Return what identifies the content of a hub data set: names, split, and the hash of its revision's files."""
+    """Return what identifies a hub data set: its names, split, and the hash of its revision's files."""
     from datasets import load_dataset_builder
 
     builder = _ask_hub(entry, lambda: load_dataset_builder(entry["path"], entry.get("name")))
@@ -100,23 +100,23 @@ def hub_digest(entry: Mapping[str, Any]) -> list[str]:
 
 
 class HubSource:
-    """A data set of the hub, or a folder in place of one, as it is when its digest is asked for."""
+    """A data set of the hub, or a local folder, in the state of its first digest."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
         self._digest: list[str] | None = None
 
     def digest(self) -> list[str]:
-        """Return what `hub_digest` returned when it was asked first."""
+        """Return the first result of `hub_digest`."""
         if self._digest is None:
             self._digest = hub_digest(self.entry)
         return self._digest
 
     def check(self) -> None:
-        """Ask again where the data set is a folder; a revision of the hub does not change.
+        """Compare a local folder with its first digest; a revision of the hub does not change.
 
         Raises:
-            DataError: The files of the folder are not what they were.
+            DataError: The files of the folder changed.
         """
         if (
             self._digest is not None
@@ -124,12 +124,12 @@ class HubSource:
             and hub_digest(self.entry) != self._digest
         ):
             raise DataError(
-                f"{_label(self.entry)}: its files changed while they were read; nothing made from them is kept, start "
-                "again when nobody writes to them"
+                f"{_format_label(self.entry)}: its files changed while they were read; nothing made from them is kept, "
+                "start again when nobody writes to them"
             )
 
 
-def _label(entry: Mapping[str, Any]) -> str:
+def _format_label(entry: Mapping[str, Any]) -> str:
     return "dataset.hub=" + "/".join(str(entry[key]) for key in ("path", "name") if entry.get(key))
 
 
@@ -138,25 +138,25 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
 
     alternative = "read local files with dataset.path=..."
     if not Path(str(entry["path"])).exists():
-        require_hub(_label(entry), alternative)
+        require_hub(_format_label(entry), alternative)
         if constants.HF_HUB_OFFLINE:
             alternative = f"unset HF_HUB_OFFLINE to ask the hub, or {alternative}"
     try:
         return ask()
     except Exception as error:  # of three libraries, one of which has errors of its own for a broken connection
-        raise DataError(f"{_label(entry)}: {first_line(error)}; {alternative}") from error
+        raise DataError(f"{_format_label(entry)}: {first_line(error)}; {alternative}") from error
 
 
-def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
+def _iter_texts(label: str, rows: Any, column: str) -> Iterator[str]:
     require_column(label, rows.column_names or list(next(iter(rows), {})), "text_column", column)
     yield from column_texts(label, rows.select_columns([column]).iter(batch_size=_BATCH), column)
 
 
 def column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[str]:
-    """Yield the texts of a column; missing ones are left out, and counted in a warning.
+    """Yield the texts of a column, and warn of missing ones.
 
     Raises:
-        DataError: Something is no text.
+        DataError: A cell is not text.
     """
     seen = missing = 0
     try:
@@ -168,7 +168,7 @@ def column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[s
                     raise DataError(f"dataset.text_column={column}: {label} holds {kind} there, not text")
                 if text is not None:
                     yield text
-    finally:  # not all may be wanted
+    finally:  # the reader may stop early
         if missing:
             warn_once(
                 f"dataset.text_column={column}: {label}", f"{missing} of {seen} rows hold no text, and are left out"
@@ -176,7 +176,7 @@ def column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[s
 
 
 def warn_once(subject: str, message: str) -> None:
-    """Say something about a text, which is read several times and not always to its end."""
+    """Log a warning about a subject once, however often it is read."""
     if subject not in _warned:
         _warned.add(subject)
         logger.warning("%s: %s", subject, message)

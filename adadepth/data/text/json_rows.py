@@ -1,4 +1,4 @@
-"""Rows of JSON: an object a line, or one list of objects."""
+"""Rows of JSON files: an object a line, or one list of objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, cast
 from adadepth.data.text.local_files import text_lines
 from adadepth.errors import DataError
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as a JSON escape
 _NEEDED = "an object a line, or one list of objects, is needed"
 
 
 class JsonRow(NamedTuple):
-    """An object of JSON, and the number of its line from 1 on, or of its place in a list from 0 on."""
+    """A JSON object, and the number of its line from 1 on or its index in a list from 0 on."""
 
     unit: str
     number: int
@@ -24,37 +24,37 @@ class JsonRow(NamedTuple):
 
 
 def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
-    """Yield the rows of a file of JSON, which may be packed with gzip; every value stays what JSON says it is.
+    """Yield the rows of a JSON file, which may be packed with gzip; values keep their JSON types.
 
     Args:
         key: Setting that names the file, for messages.
-        file: UTF-8.
+        file: File in UTF-8.
 
     Raises:
-        DataError: It is not JSON, or a row is no object; the message names its line.
+        DataError: The file is not JSON, or a row is no object; the message names its line.
     """
-    if _begins_a_list(key, file):
+    if _is_list(key, file):
         for number, cells in enumerate(_read_list(key, file)):
-            yield JsonRow("row", number, _checked(key, file, "row", number, cells, json.dumps(cells)))
+            yield JsonRow("row", number, _check_row(key, file, "row", number, cells, json.dumps(cells)))
         return
     for number, line in enumerate(text_lines(key, file), start=1):
         if line.strip():
             try:
                 cells = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise _unreadable(key, file, f"line {number}: {_reason(error)}; {_NEEDED}") from error
-            yield JsonRow("line", number, _checked(key, file, "line", number, cells, line))
+                raise _make_error(key, file, f"line {number}: {_explain_error(error)}; {_NEEDED}") from error
+            yield JsonRow("line", number, _check_row(key, file, "line", number, cells, line))
 
 
-def _checked(key: str, file: Path, unit: str, number: int, cells: Any, text: str) -> dict[str, Any]:
+def _check_row(key: str, file: Path, unit: str, number: int, cells: Any, text: str) -> dict[str, Any]:
     if not isinstance(cells, dict):
-        raise _unreadable(key, file, f"{unit} {number} is no object")
+        raise _make_error(key, file, f"{unit} {number} is no object")
     if _SURROGATE.search(text) and re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
-        raise _unreadable(key, file, f"{unit} {number} holds half of a surrogate pair, which is no character")
+        raise _make_error(key, file, f"{unit} {number} holds half of a surrogate pair, which is no character")
     return cells
 
 
-def _begins_a_list(key: str, file: Path) -> bool:
+def _is_list(key: str, file: Path) -> bool:
     return next((line.lstrip()[0] == "[" for line in text_lines(key, file) if line.strip()), False)
 
 
@@ -64,14 +64,14 @@ def _read_list(key: str, file: Path) -> list[Any]:
     try:
         return cast(list[Any], json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise _unreadable(key, file, _reason(error)) from error
+        raise _make_error(key, file, _explain_error(error)) from error
 
 
-def _reason(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg}, column {error.colno}" if error.lineno == 1 else f"line {error.lineno}: {error.msg}"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _unreadable(key: str, file: Path, reason: str) -> DataError:
+def _make_error(key: str, file: Path, reason: str) -> DataError:
     return DataError(f"{key}={file}: not a readable json file ({reason})")

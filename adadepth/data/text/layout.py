@@ -1,4 +1,4 @@
-"""Where the special tokens of a sequence or pair go, and what is cut when it is too long."""
+"""Special tokens of a sequence or pair, and truncation of long texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 DoubleCls = Literal["first", "both"]
 CutSide = Literal["left", "right"]
-_Special = tuple[tuple[int, int], ...]  # id and type of special tokens in a row
+_Special = tuple[tuple[int, int], ...]  # id and type of consecutive special tokens
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Template:
 
     @property
     def size(self) -> int:
-        """How many special tokens there are."""
+        """Number of special tokens."""
         return sum(map(len, self.special))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Puts the special tokens around texts: BERT's ``[CLS] A [SEP] B [SEP]``, RoBERTa's ``<s> A </s></s> B </s>``.
+    """Special tokens and length of a sequence: BERT's ``[CLS] A [SEP] B [SEP]``, RoBERTa's ``<s> A </s></s> B </s>``.
 
     Attributes:
-        single: What is around one text.
-        pair: What is around two.
+        single: Special tokens around one text.
+        pair: Special tokens around two texts.
         sequence_length: Most tokens, special ones included.
-        cut_side: Where tokens of a text are left out that is too long, as the tokenizer's `truncation_side` says.
+        cut_side: Side on which a long text is truncated, as the tokenizer's `truncation_side`.
     """
 
     single: Template
@@ -60,62 +60,62 @@ class Layout:
         """Return the layout of a tokenizer.
 
         Args:
-            tokenizer: Any fast one; with ``cls_tokens`` it needs [CLS] and [SEP].
+            tokenizer: Fast tokenizer; ``cls_tokens`` needs its [CLS] and [SEP].
             sequence_length: Most tokens, special ones included.
-            cls_tokens: How many [CLS] a sequence begins with: PonderALBERT predicts at the first one and decides when
-                to halt at the second. 0: the special tokens are the tokenizer's own, whatever they are. Otherwise
-                they are BERT's where the tokenizer's own do not begin with [CLS].
-            double_cls_pairs: ``both`` puts the further [CLS] before B as well, as the reference PonderAlbert does.
+            cls_tokens: Number of leading [CLS]: PonderALBERT predicts at the first and decides on halting at the
+                second. 0: the special tokens are the tokenizer's own. Otherwise they are BERT's where the tokenizer's
+                own do not begin with [CLS].
+            double_cls_pairs: ``both``: the additional [CLS] also precede B, as in the reference PonderAlbert.
         """
         single, pair = own_template(tokenizer, 1), own_template(tokenizer, 2)
         if cls_tokens:
             first = tokenizer.cls_token_id
             if not single.special[0] or single.special[0][0][0] != first:
-                single, pair = _bert_templates(tokenizer)
+                single, pair = _build_bert_templates(tokenizer)
             single, pair = _with_cls(single, 0, first, cls_tokens), _with_cls(pair, 0, first, cls_tokens)
             pair = _with_cls(pair, 1, first, cls_tokens - 1 if double_cls_pairs == "both" else 0)
         return cls(single, pair, sequence_length, "left" if tokenizer.truncation_side == "left" else "right")
 
     @classmethod
     def bert(cls, tokenizer: PreTrainedTokenizerFast, sequence_length: int) -> Layout:
-        """Return BERT's layout with the [CLS] and [SEP] of a tokenizer, whatever its own is: that of pretraining."""
-        return cls(*_bert_templates(tokenizer), sequence_length)
+        """Return BERT's layout with the [CLS] and [SEP] of a tokenizer, for pretraining."""
+        return cls(*_build_bert_templates(tokenizer), sequence_length)
 
     @classmethod
     def plain(cls, sequence_length: int) -> Layout:
-        """Return the layout without special tokens, whatever the tokenizer adds: that of language models."""
+        """Return the layout without special tokens, for language models."""
         return cls(Template(((), ()), (0,)), Template(((), (), ()), (0, 0)), sequence_length)
 
     def cut_at_end(self) -> Layout:
-        """Return the same layout, which leaves out the ends of texts: that of words with tags, and of windows."""
+        """Return the same layout with truncation at the end, for words with tags and for windows."""
         return replace(self, cut_side="right")
 
     def kept_part(self, tokens: int, length: int) -> slice:
-        """Return which of the tokens of a text stay where there is room for `length` of them."""
+        """Return which of a text's tokens remain after truncation to `length`."""
         return slice(tokens - length, tokens) if self.cut_side == "left" else slice(length)
 
     def room(self, parts: int) -> int:
-        """Return how many ordinary tokens a sequence of one part or a pair can hold."""
-        return self.sequence_length - self._template(parts).size
+        """Return the number of ordinary tokens that fit into a sequence of one part or a pair."""
+        return self.sequence_length - self._get_template(parts).size
 
     def lengths(self, tokens: np.ndarray, parts: int) -> np.ndarray:
-        """Return how long sequences of so many ordinary tokens are, cut and with the special ones, (rows,) int64."""
-        lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._template(parts).size
+        """Return the lengths of sequences with these numbers of ordinary tokens, after truncation, (rows,) int64."""
+        lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._get_template(parts).size
         return lengths
 
-    def _template(self, parts: int) -> Template:
+    def _get_template(self, parts: int) -> Template:
         return self.single if parts == 1 else self.pair
 
     def build(self, parts: list[np.ndarray]) -> dict[str, Any]:
-        """Return the sequence of one or two parts, the longer one cut first.
+        """Return the sequence of one or two parts, the longer one truncated first.
 
         Args:
-            parts: Ids without special tokens, each (tokens,).
+            parts: Ids of each part without special tokens, (tokens,).
 
         Returns:
             ``input_ids`` and ``token_type_ids``, (S,) int64, and ``special_tokens_mask`` (S,) uint8. Nothing is padded.
         """
-        template = self._template(len(parts))
+        template = self._get_template(len(parts))
         lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
         texts = [
             (part[self.kept_part(len(part), length)], np.full(length, kind), np.zeros(length))
@@ -133,8 +133,8 @@ class Layout:
         }
 
 
-def _bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Template]:
-    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, the second text of type 1."""
+def _build_bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Template]:
+    """Return `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, the second text of type 1."""
     first, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     special = (((first, 0),), ((sep, 0),))
     return Template(special, (0,)), Template((*special, ((sep, 1),)), (0, 1))
@@ -142,7 +142,7 @@ def _bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Templ
 
 def own_template(tokenizer: PreTrainedTokenizerFast, texts: int) -> Template:
     """Return the special tokens that a tokenizer puts around one text or two."""
-    # Its post-processor knows their ids, so a vocabulary of one word shows where they go.
+    # The post-processor knows their ids, so a vocabulary of one word is enough.
     probe = Tokenizer(models.WordLevel({"word": 0}))
     if tokenizer.backend_tokenizer.post_processor is not None:
         probe.post_processor = tokenizer.backend_tokenizer.post_processor
@@ -158,9 +158,9 @@ def own_template(tokenizer: PreTrainedTokenizerFast, texts: int) -> Template:
 
 
 def _with_cls(template: Template, text: int, token: int, count: int) -> Template:
-    """Let there be so many [CLS] before a text, further ones as its last special tokens, of the text's type.
+    """Return a template with ``count`` [CLS] before a text; added ones are its last special tokens, of the text's type.
 
-    A tokenizer that was saved with a model writes them all already.
+    A tokenizer saved with a model has them all already.
     """
     special = list(template.special)
     missing = count - sum(number == token for number, _ in special[text])
@@ -172,15 +172,15 @@ def _with_cls(template: Template, text: int, token: int, count: int) -> Template
 
 
 def cut_longest(lengths: list[int], room: int) -> list[int]:
-    """Return the lengths of one or two parts when tokens are taken from the longer one until both fit into ``room``.
+    """Return the lengths of one or two parts after truncation of the longer one until both fit into ``room``.
 
-    Of two that end up equally long but for one token, the longer one keeps it, as in the ``tokenizers`` library.
+    Of two parts that end up equal but for one token, the longer one keeps it, as in the ``tokenizers`` library.
     """
     if sum(lengths) <= room:
         return lengths
     if len(lengths) == 1:
         return [room]
     short = min(lengths)
-    kept = min(short, room // 2)
-    rest = room - kept
-    return [kept, rest] if lengths[0] <= lengths[1] else [rest, kept]
+    shorter = min(short, room // 2)
+    longer = room - shorter
+    return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

@@ -1,4 +1,4 @@
-"""Local corpora: finding the files, reading UTF-8 text, and cutting it into documents."""
+"""Local files: finding them, UTF-8 lines, documents, and the words of CoNLL files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES, ARROW_SUFFIXES = (".parquet",), (".arrow",)
 TABLE_SUFFIXES = PARQUET_SUFFIXES + JSON_SUFFIXES + ARROW_SUFFIXES
 _SUFFIXES = TEXT_SUFFIXES + TABLE_SUFFIXES
-_ABOUT_ARROW = ("dataset_info.json", "state.json")  # what `save_to_disk` writes beside the shards
-_HELD_OUT = ("validation", "valid", "dev")  # one split by three names
-_MOST_TIMES, _PART = 100, 2**20  # a packed file opens to no more times its size, and some parts of so many bytes
+_ABOUT_ARROW = ("dataset_info.json", "state.json")  # metadata that `save_to_disk` writes beside the shards
+_HELD_OUT = ("validation", "valid", "dev")  # names of the same split
+_MOST_TIMES, _PART = 100, 2**20  # largest expansion of a packed file, and bytes read at a time
 _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
 
 def as_path(key: str, value: Any) -> Path:
-    """Return the path that a setting names, whether there is something or not.
+    """Return the path that a setting names, existing or not.
 
     Raises:
-        DataError: It is no text, or nothing that the system takes for a path, e.g. too long.
+        DataError: The value is no text, or no valid path, e.g. too long.
     """
     if not isinstance(value, str | os.PathLike):
         raise DataError(f"{key}={value}: must be the name of a file or folder, not {type(value).__name__}")
@@ -55,37 +55,37 @@ def as_path(key: str, value: Any) -> Path:
 
 
 def find_files(key: str, path: Any) -> list[Path]:
-    """Return the files meant by a path, a folder (searched recursively), a glob, or a list of these.
+    """Return the files of a path, a folder (searched recursively), a glob, or a list of these.
 
     Raises:
-        DataError: something does not exist, is empty, or a folder has no file of a known format; ``key`` names it.
+        DataError: a path does not exist or is empty, or a folder has no file of a known format; ``key`` names it.
     """
     if isinstance(path, list | tuple):
         return [file for entry in path for file in find_files(key, entry)]
-    place = as_path(key, path)
-    if place.is_file():
-        if not os.access(place, os.R_OK):
+    target = as_path(key, path)
+    if target.is_file():
+        if not os.access(target, os.R_OK):
             raise DataError(f"{key}={path}: no permission to read the file")
-        if place.stat().st_size == 0:
+        if target.stat().st_size == 0:
             raise DataError(f"{key}={path}: the file is empty")
-        return [place]
-    if place.is_dir():
-        found: Iterable[Path] = (file for file in place.rglob("*") if _is_data(file))
-    elif place.exists():
+        return [target]
+    if target.is_dir():
+        candidates: Iterable[Path] = (file for file in target.rglob("*") if _is_data(file))
+    elif target.exists():
         raise DataError(f"{key}={path}: must be a file or a folder")
-    elif glob.has_magic(str(place)):
-        found = (Path(match) for match in glob.glob(str(place), recursive=True))
+    elif glob.has_magic(str(target)):
+        candidates = (Path(match) for match in glob.glob(str(target), recursive=True))
     else:
-        siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
-        raise DataError(f"{key}={path}: no such file or folder{nearest(place.name, siblings)}")
-    files = sorted(file for file in found if file.is_file() and file.stat().st_size > 0)
+        siblings = [entry.name for entry in target.parent.iterdir()] if target.parent.is_dir() else []
+        raise DataError(f"{key}={path}: no such file or folder{nearest(target.name, siblings)}")
+    files = sorted(file for file in candidates if file.is_file() and file.stat().st_size > 0)
     if not files:
         raise DataError(f"{key}={path}: no non-empty file there (in a folder: {', '.join(_SUFFIXES)})")
     return files
 
 
 def _is_data(file: Path) -> bool:
-    """Whether a file of a folder is of a known kind, and not about the Arrow files beside it."""
+    """Return whether a file is of a known kind, and not metadata of Arrow files beside it."""
     if file.name in _ABOUT_ARROW and any(file.parent.glob("*.arrow")):
         return False
     return file.name.endswith(_SUFFIXES)
@@ -99,64 +99,65 @@ class Files(NamedTuple):
 
 
 def files_by_use(dataset: TextConfig) -> dict[str, Files]:
-    """Return the local files of a text for ``train``, and those for ``evaluation`` and ``test`` where there are any.
+    """Return the local files of a text for ``train`` and, where there are any, for ``evaluation`` and ``test``.
 
-    These are what ``evaluation_path`` and ``test_path`` name, or else are told apart in a folder whose every file is
-    called after a split, as WikiText's are: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
+    They are named by ``evaluation_path`` and ``test_path``, or by file names in a folder in which every file is named
+    after
+    a split, as in WikiText: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
 
     Raises:
         DataError: As `find_files`.
     """
-    named = _called_after_splits(dataset.path, find_files("dataset.path", dataset.path))
+    files_by_split = _group_by_split(dataset.path, find_files("dataset.path", dataset.path))
     uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
-    found = {use: Files("dataset.path", named[use]) for use in uses if use in named}
+    sources = {use: Files("dataset.path", files_by_split[use]) for use in uses if use in files_by_split}
     for use in uses[1:]:
         if path := getattr(dataset, f"{use}_path"):
-            found[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
-    if len(named) > 1:
-        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in found.items())
+            sources[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
+    if len(files_by_split) > 1:
+        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in sources.items())
         logger.info(
             "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
         )
-    return found
+    return sources
 
 
 def split_names(split: str) -> tuple[str, ...]:
-    """Return what a split is called in names of files, in mappings and on the hub, its own name first."""
+    """Return the names of a split in file names, in mappings and on the hub, its own name first."""
     return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
 
 
-# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
+# Use of a file by a part of its name: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
 _USES = {"train": "train", "test": "test", **dict.fromkeys(split_names("validation"), "evaluation")}
 
 
-def _called_after_splits(path: Any, files: list[Path]) -> dict[str, list[Path]]:
+def _group_by_split(path: Any, files: list[Path]) -> dict[str, list[Path]]:
     uses = [next((_USES[part] for part in re.split(r"[._-]", file.name) if part in _USES), None) for file in files]
     is_folder = not isinstance(path, list | tuple) and Path(path).expanduser().is_dir()
     if not is_folder or None in uses or "train" not in uses:
         return {"train": files}
-    found: dict[str, list[Path]] = {"train": []}
+    groups: dict[str, list[Path]] = {"train": []}
     for use, file in zip(uses, files, strict=True):
-        found.setdefault(str(use), []).append(file)
-    return found
+        groups.setdefault(str(use), []).append(file)
+    return groups
 
 
 def characters_of(files: Iterable[Path]) -> int | None:
-    """Return about how many characters files of text hold, by their sizes; None: some are compressed or columns."""
+    """Return the approximate number of characters of text files; None: some are compressed or columnar."""
     files = list(files)
     is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES, *ARROW_SUFFIXES)) for file in files)
     return sum(file.stat().st_size for file in files) if is_plain else None
 
 
 def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, which may be packed with gzip; a byte-order mark at its beginning is dropped.
+    r"""Yield the lines of a UTF-8 file, which may be packed with gzip, without a byte-order mark.
 
     Lines end at ``\n``, ``\r\n`` and ``\r``, and at no other character.
 
     Args:
-        key: The setting that names the file, for messages.
-        file: It is read as it comes.
-        with_ends: Whether lines keep their ends, as they are in the file.
+        key: Setting that names the file, for messages.
+        file: File, read while it is iterated.
+        with_ends: Whether lines keep their line ends.
 
     Raises:
         DataError: The file cannot be read, or a byte is not UTF-8; the message names the file and the byte's offset.
@@ -172,7 +173,7 @@ def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str
 
 
 def _find_wrong_byte(file: Path) -> str:
-    """Say where the first byte of a file is that is not UTF-8."""
+    """Return a description of the first byte of a file that is not UTF-8."""
     offset = 0
     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
         for raw in stream:
@@ -194,7 +195,7 @@ def _open_text(file: Path, newline: str | None) -> IO[str]:
 
 @cache
 def _check_packed(file: Path, size: int, modified: int) -> None:
-    """Refuse a file that opens to far more than text does, of which a third or a tenth remains; looked at once."""
+    """Refuse a packed file that expands far more than text does; checked once a file."""
     opened = 0
     with file.open("rb") as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(_PART):
@@ -206,7 +207,7 @@ def _check_packed(file: Path, size: int, modified: int) -> None:
 def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
     """Cut lines into documents at ``separator``: ``blank_line``, ``line``, ``heading``, ``file`` or ``auto``.
 
-    ``auto`` means ``heading`` when the first line with text is a WikiText title, else ``blank_line``.
+    ``auto`` means ``heading`` if the first line with text is a WikiText title, else ``blank_line``.
     """
     document: list[str] = []
     for line, begins in marked_lines(lines, separator):
@@ -220,7 +221,7 @@ def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
 
 
 def marked_lines(lines: Iterable[str], separator: str) -> Iterator[tuple[str, bool]]:
-    """Yield every line, and whether a document begins with it; for the separators see `text_documents`."""
+    """Yield every line, and whether it begins a document; for the separators see `text_documents`."""
     if separator == "auto":
         lines, separator = _guess_separator(iter(lines))
     blank_before = True
@@ -252,27 +253,27 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 
 
 class Row(NamedTuple):
-    """A line of a sentence: where it stands, for messages, and its fields, of which the first is the id."""
+    """A line of a sentence: its location, for messages, and its fields, of which the first is the id."""
 
     place: str
     fields: list[str]
 
 
 def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
-    """Yield the words of each sentence of a file, which the setting ``key`` names.
+    """Yield the words of each sentence of a CoNLL-U file, which the setting ``key`` names.
 
-    Contractions (3-4) and words that are not written (3.1) are left out.
+    Contractions (3-4) and unwritten words (3.1) are left out.
 
     Raises:
-        DataError: A line has not ten fields, or its id is not the next one of its sentence.
+        DataError: A line does not have ten fields, or its id is not the next one of its sentence.
     """
-    for rows in _blocks(file, key):
+    for rows in _read_blocks(file, key):
         _check_ids(rows)
         if words := [row for row in rows if row.fields[0].isdecimal()]:
             yield words
 
 
-def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
+def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the lines of each sentence without comments."""
     rows: list[Row] = []
     for number, line in enumerate(text_lines(key, file), start=1):
@@ -282,32 +283,34 @@ def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
             rows = []
         elif not line.startswith("#"):
             rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
-            if (found := len(rows[-1].fields)) != _FIELDS:
-                raise DataError(f"{rows[-1].place} has {found} fields with tabs between them, CoNLL-U has {_FIELDS}")
+            if (field_count := len(rows[-1].fields)) != _FIELDS:
+                raise DataError(
+                    f"{rows[-1].place} has {field_count} fields with tabs between them, CoNLL-U has {_FIELDS}"
+                )
     if rows:
         yield rows
 
 
 def _check_ids(rows: list[Row]) -> None:
     """Refuse a sentence whose ids do not run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n."""
-    word = unwritten = contracted = 0  # the last of each: the last word, unwritten one after it, word of a contraction
-    for place, (found, *_) in rows:
-        if found == str(word + 1):
+    word = unwritten = contracted = 0  # last word, last unwritten word after it, and last word of a contraction
+    for location, (word_id, *_) in rows:
+        if word_id == str(word + 1):
             word, unwritten = word + 1, 0
-        elif found == f"{word}.{unwritten + 1}":
+        elif word_id == f"{word}.{unwritten + 1}":
             unwritten += 1
-        elif word >= contracted and (last := _last_of_contraction(found, word + 1)):
+        elif word >= contracted and (last := _parse_contraction(word_id, word + 1)):
             contracted = last
         else:
-            allowed = "an empty line has to end the sentence before" if found == "1" else _NUMBERED
-            raise DataError(f"{place} has the id {found[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
+            allowed = "an empty line has to end the sentence before" if word_id == "1" else _NUMBERED
+            raise DataError(f"{location} has the id {word_id[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
     if word < contracted:
         raise DataError(f"{rows[-1].place} ends a sentence of {word} words, of which a contraction has {contracted}")
 
 
-def _last_of_contraction(found: str, first: int) -> int:
-    """The last word of a contraction that begins with word `first`; 0 where an id is none."""
-    begin, _, end = found.partition("-")
+def _parse_contraction(word_id: str, first: int) -> int:
+    """Return the last word of a contraction that begins with word `first`; 0 if the id is no contraction."""
+    begin, _, end = word_id.partition("-")
     is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
     return int(end) if is_one and int(end) >= first else 0
 
@@ -317,21 +320,21 @@ COLUMN_TEXT = {
     ".conllu": {"tokens": 1, "lemmas": 2, "upos": 3, "xpos": 4, "feats": 5, "head": 6, "deprel": 7},
     ".conll": {"tokens": 0, "ner_tags": -1},
 }
-PLACES = "places"  # beside the columns: where each word stands, for messages
-_DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
+PLACES = "places"  # additional column with the location of each word, for messages
+_DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 _COMMENT = re.compile(r" *#[^ \t]* +[^ \t]+ +=(?:[ \t]|$)")  # `# sent_id = 1`
-_COLUMN_FORMAT = "2"  # raise it when the same bytes become other words
+_COLUMN_FORMAT = "2"  # raise it when the same bytes give other words
 _SENTENCES_AT_ONCE = 1000
 
 
 def column_table(file: Path, key: str = "dataset.path") -> DataTable:
-    """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
+    """Open a CoNLL file as a table with a sentence a row, each column a list of values; ``key`` names the file."""
     columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
-    if file.suffix == ".conll" and _column_format(file, key).width == 1:  # words without tags, to be predicted
+    if file.suffix == ".conll" and _detect_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
 
     def batches() -> Iterator[Rows]:
-        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _sentences(file, key)
+        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _read_sentences(file, key)
         while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
             rows = {
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
@@ -343,12 +346,12 @@ def column_table(file: Path, key: str = "dataset.path") -> DataTable:
 
 
 class _ColumnFormat(NamedTuple):
-    """How the lines of a file like those of CoNLL-2003 are cut.
+    """The column format of a file like those of CoNLL-2003.
 
     Attributes:
-        separator: A tab where the first word has one; then tabs alone separate. None: runs of blanks.
-        width: Fields of a word.
-        first: Number of the line that says so.
+        separator: A tab if the first word has one; then only tabs separate. None: runs of blanks.
+        width: Number of fields of a word.
+        first: Number of the line that shows the format.
     """
 
     separator: str | None
@@ -356,7 +359,7 @@ class _ColumnFormat(NamedTuple):
     first: int
 
     def split(self, line: str) -> list[str]:
-        """Return the fields of a line, none of a blank one. Empty ones at its end are left out."""
+        """Return the fields of a line without empty ones at its end; none for a blank line."""
         if self.separator is None:
             return [field for field in line.split(_BLANK) if field]
         fields = line.split(self.separator)
@@ -369,15 +372,15 @@ class _ColumnFormat(NamedTuple):
         return f"{self.width} with {separator} between them"
 
 
-def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
+def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the words of each sentence of a file like those of CoNLL-2003."""
     sentence: list[Row] = []
-    form = _column_format(file, key)
+    form = _detect_format(file, key)
     for number, line in enumerate(text_lines(key, file), start=1):
         if _is_comment(line, form):
             continue
         word = Row(f"{key}={file}: line {number}", form.split(line))
-        if word.fields and not _begins_document(line):
+        if word.fields and not _is_document_start(line):
             _check_word(word, form)
             sentence.append(word)
         elif sentence:
@@ -388,34 +391,34 @@ def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_word(word: Row, form: _ColumnFormat) -> None:
-    """Refuse a line that has not the fields of the first word."""
-    place, fields = word
+    """Refuse a line without the fields of the first word."""
+    location, fields = word
     if len(fields) == 1 < form.width:
-        raise DataError(f"{place} is a word without a tag: {fields[0]}")
+        raise DataError(f"{location} is a word without a tag: {fields[0]}")
     if len(fields) != form.width or (form.separator is None and any(_TAB in field for field in fields)):
         unit = "fields" if len(fields) != 1 else "field"
-        raise DataError(f"{place} has {len(fields)} {unit}, line {form.first} has {form}")
+        raise DataError(f"{location} has {len(fields)} {unit}, line {form.first} has {form}")
     if not all(fields):
-        raise DataError(f"{place} has an empty field; a word and its tag need a character")
+        raise DataError(f"{location} has an empty field; a word and its tag need a character")
 
 
-def _column_format(file: Path, key: str) -> _ColumnFormat:
-    """Return how the first line is cut that is surely a word."""
+def _detect_format(file: Path, key: str) -> _ColumnFormat:
+    """Return the format of the first line that is certainly a word."""
     for number, line in enumerate(text_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
-        if (fields := form.split(line)) and not _begins_document(line) and not may_be_comment:
+        if (fields := form.split(line)) and not _is_document_start(line) and not may_be_comment:
             return form._replace(width=len(fields))
     return _ColumnFormat(None, 0, 0)
 
 
-def _begins_document(line: str) -> bool:
-    """Whether a line stands between documents; blanks separate its fields in files with tabs, too."""
+def _is_document_start(line: str) -> bool:
+    """Return whether a line separates documents; blanks separate its fields in files with tabs, too."""
     return re.split(r"[ \t]", line, maxsplit=1)[0] == _DOCUMENT
 
 
 def _is_comment(line: str, form: _ColumnFormat) -> bool:
-    """Whether a line says something of a sentence, as `# sent_id = 1`; a word may begin with the same mark."""
+    """Return whether a line is a comment, as `# sent_id = 1`; a word may begin with the same mark."""
     if line.lstrip(_BLANK)[:1] != "#":
         return False
     return len(form.split(line)) != form.width or bool(_COMMENT.match(line))

@@ -1,4 +1,4 @@
-"""Sentences of a document, by a rule of thumb that needs no model and no download."""
+"""Sentence splitting by rules, and encoding of texts, pairs and word lists for prediction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tokenizer import PLAIN_IDS, encode_words
 from adadepth.errors import DataError
 
-# An end mark, closing quotes or brackets, white space, and then what a sentence may start with.
+# An end mark, closing quotes or brackets, white space, and then the start of a sentence.
 _BOUNDARY = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]*\s?[A-Z0-9])")
-# What makes a full stop part of a word: a title, a common abbreviation, or a single capital (an initial, "U.S.").
+# Words that end in a full stop: a title, a common abbreviation, or a single capital (an initial, "U.S.").
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Mrs?|Ms|Dr|Prof|St|Gen|Col|Lt|Capt|Sgt|Rev|Jr|Sr|No|Fig|vs|cf|e\.g|i\.e)|\b[A-Z])$"
 )
@@ -43,13 +43,13 @@ def split_sentences(document: str) -> list[str]:
 
 
 Text = str | tuple[str, str] | list[str]
-TextParts = tuple[str, ...] | list[str]  # a text or two, or the words of one
+TextParts = tuple[str, ...] | list[str]  # one or two texts, or the words of one
 
 
 class Place(NamedTuple):
-    """Where a token stands: in the first text of a pair or the second, 0 or 1, from and to which character.
+    """The location of a token: its text in a pair, 0 or 1, and its first character and the one after its last.
 
-    Of a list of words, `part` is the word's number, and the first token of a word has all of it.
+    Of a list of words, `part` is the number of the word, and the span of its first token is the whole word.
     """
 
     part: int
@@ -58,11 +58,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text, or a pair of them, as a model reads it.
+    """A text, or a pair of texts, as the input of a model.
 
     Attributes:
-        example: What `Layout.build` returns.
-        places: Of every token, (S,); None at special tokens.
+        example: Sequence of `Layout.build`.
+        places: Location of every token, (S,); None at special tokens.
         is_cut: Whether tokens were left out.
     """
 
@@ -78,30 +78,30 @@ def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> li
     """Return the parts of every text, one or two; a single text may come without a list around it.
 
     Args:
-        texts: One or more.
-        takes_words: Whether a list of words is a text, too.
+        texts: One text or several.
+        takes_words: Whether a list of words is also a text.
 
     Raises:
-        DataError: There is none, or something is not a text; one line.
+        DataError: There is no text, or something else than a text; one line.
     """
-    given = [texts] if isinstance(texts, str | tuple) else list(texts)
-    if not given:
+    items = [texts] if isinstance(texts, str | tuple) else list(texts)
+    if not items:
         raise DataError("texts=[]: there is nothing to predict")
-    found: list[TextParts] = []
-    for number, text in enumerate(given):
+    checked: list[TextParts] = []
+    for number, text in enumerate(items):
         parts: Any = (text,) if isinstance(text, str) else text
         is_right = (isinstance(parts, tuple) and len(parts) in (1, 2)) or (takes_words and isinstance(parts, list))
         if not (is_right and all(isinstance(part, str) for part in parts)):
-            further = ", or a list of words" if takes_words else ""
-            raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{further}")
+            alternative = ", or a list of words" if takes_words else ""
+            raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{alternative}")
         if not all(map(is_unicode, parts)):
             raise DataError(f"texts[{number}]={text!a:.60}: holds half of a surrogate pair, which is no character")
-        found.append(parts)
-    return found
+        checked.append(parts)
+    return checked
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written: surrogates that stand alone cannot."""
+    """Return whether a text can be encoded: unpaired surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -110,22 +110,22 @@ def is_unicode(text: str) -> bool:
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[TextParts]) -> list[EncodedText]:
-    """Tokenise texts, pairs of texts and lists of words, and lay them out as the data sets do.
+    """Tokenise texts, pairs and lists of words, and lay them out as the data sets do.
 
     Args:
-        tokenizer: A fast one, which knows the characters of its tokens.
-        layout: Of its special tokens.
-        texts: The parts of each, one or two, or the words.
+        tokenizer: Fast tokenizer, which knows the characters of its tokens.
+        layout: Layout of the special tokens.
+        texts: Parts of each text, one or two, or its words.
     """
-    whole = iter(_pieces_of_texts(tokenizer, [text for text in texts if isinstance(text, tuple)]))
-    split = iter(_pieces_of_words(tokenizer, [text for text in texts if isinstance(text, list)]))
-    return [_laid_out(layout, next(whole if isinstance(text, tuple) else split)) for text in texts]
+    whole = iter(_iter_text_pieces(tokenizer, [text for text in texts if isinstance(text, tuple)]))
+    split = iter(_iter_word_pieces(tokenizer, [text for text in texts if isinstance(text, list)]))
+    return [_build_encoding(layout, next(whole if isinstance(text, tuple) else split)) for text in texts]
 
 
-_Pieces = list[tuple[int, Place]]  # of a text: each token and where it stands
+_Pieces = list[tuple[int, Place]]  # each token of a text and its location
 
 
-def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
+def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
     """Yield the tokens of every text, part by part."""
     if not texts:
         return
@@ -138,28 +138,30 @@ def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, 
         ]
 
 
-def _pieces_of_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
-    """Yield the tokens of every list of words, as those of the data sets with a tag a word."""
+def _iter_word_pieces(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
+    """Yield the tokens of every list of words, as the data sets with a tag a word encode them."""
     if not sentences:
         return
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):
         yield [
             [
-                (token, Place(number, (len(word) if place else 0, len(word))))
+                (token, Place(number, (len(word) if piece_number else 0, len(word))))
                 for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
-                for place, token in enumerate(ids)
+                for piece_number, token in enumerate(ids)
             ]
         ]
 
 
-def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:
+def _build_encoding(layout: Layout, parts: list[_Pieces]) -> EncodedText:
     example = layout.build([np.array([token for token, _ in pieces], dtype=np.int64) for pieces in parts])
     lengths = [len(pieces) for pieces in parts]
-    kept = cut_longest(lengths, layout.room(len(parts)))
-    places = iter(
-        place
-        for pieces, length in zip(parts, kept, strict=True)
-        for _, place in pieces[layout.kept_part(len(pieces), length)]
+    cut_lengths = cut_longest(lengths, layout.room(len(parts)))
+    locations = iter(
+        location
+        for pieces, length in zip(parts, cut_lengths, strict=True)
+        for _, location in pieces[layout.kept_part(len(pieces), length)]
     )
     is_special = example["special_tokens_mask"].tolist()
-    return EncodedText(example, [None if special else next(places) for special in is_special], kept != lengths)
+    return EncodedText(
+        example, [None if special else next(locations) for special in is_special], cut_lengths != lengths
+    )

@@ -1,4 +1,4 @@
-"""Files that data are made from: what they hold, and whether they still do after the last read."""
+"""Source files of data, with a check that they do not change while they are read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from adadepth.errors import DataError
 
 
 class SourceFile:
-    """A file that a setting names, as it is when this object is made.
+    """A file that a setting names, in its state at construction.
 
     Args:
-        key: The setting, for messages.
-        path: The file.
+        key: Setting, for messages.
+        path: Path of the file.
 
     Raises:
-        DataError: There is no such file, or it cannot be read.
+        DataError: The file does not exist, or cannot be read.
     """
 
     def __init__(self, key: str, path: Path) -> None:
@@ -29,16 +29,16 @@ class SourceFile:
         self._digest: str | None = None
 
     def digest(self) -> str:
-        """Return suffix and digest of the file's bytes, which are read once: a moved file is the same source."""
+        """Return the suffix and the digest of the file's bytes, read once; a moved file is the same source."""
         if self._digest is None:
             self._digest = self._compute_digest()
         return self._digest
 
     def check(self) -> None:
-        """Compare the file with what it was: size, time and place, and the bytes where these were digested.
+        """Compare the file with its first state: size, time and real path, and the bytes once they were digested.
 
         Raises:
-            DataError: It has changed, is gone, or is no file any more.
+            DataError: The file has changed, is missing, or is no file any more.
         """
         if self._read_state() != self._state or self._digest not in (None, self._compute_digest()):
             raise DataError(
@@ -47,7 +47,7 @@ class SourceFile:
             )
 
     def _read_state(self) -> tuple[str, int, int]:
-        """Return where the file lies behind links, when it was written, and its size."""
+        """Return the real path of the file, its modification time, and its size."""
         try:
             status = self.path.stat()
         except OSError as error:
@@ -68,10 +68,10 @@ class SourceFile:
 
 
 def open_sources(key: str, paths: Iterable[Path]) -> list[SourceFile]:
-    """Return files that the setting ``key`` names as sources."""
+    """Return the files that the setting ``key`` names as sources."""
     return [SourceFile(key, path) for path in paths]
 
 
 def digest_sources(sources: Iterable[SourceFile]) -> list[str]:
-    """Return suffix and digest of the bytes of each file."""
+    """Return the suffix and the digest of each file's bytes."""
     return [source.digest() for source in sources]

@@ -20,42 +20,42 @@ from adadepth.errors import DataError
 from adadepth.system.places import first_line
 
 _ROWS_AT_ONCE = 1000
-_SPLITS, _STATE = "dataset_dict.json", "state.json"  # of `save_to_disk`: of a folder of splits, and of each of them
+_SPLITS, _STATE = "dataset_dict.json", "state.json"  # marks of `save_to_disk`: a folder of splits, and one split
 
 
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
-    """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
+    """Yield the text of every row of a jsonl, parquet or arrow file, in parts and without copies."""
     table = file_table(key, file)
     require_columns(table, "text_column", [column])
     if file.name.endswith(JSON_SUFFIXES):
         yield from column_texts(table.label, table.batches(), column)
     else:
-        yield from column_texts(table.label, _column_batches(key, file, [column]), column)
+        yield from column_texts(table.label, _read_columns(key, file, [column]), column)
 
 
 def file_table(key: str, file: Path) -> DataTable:
-    """Return a jsonl, parquet or arrow file as a table, which is read a part at a time.
+    """Open a jsonl, parquet or arrow file as a table that is read in parts.
 
     Args:
         key: Setting that names the file, for messages.
-        file: Its ending says what it is.
+        file: File, whose ending is its format.
 
     Raises:
         DataError: Now or while it is read: it is not readable; one line.
     """
-    with _readable(key, file):
+    with _wrap_read_errors(key, file):
         if file.name.endswith(JSON_SUFFIXES):
-            return _json_table(key, file)
-        return _column_table(key, file)
+            return _open_json_table(key, file)
+        return _open_column_table(key, file)
 
 
-def _json_table(key: str, file: Path) -> DataTable:
+def _open_json_table(key: str, file: Path) -> DataTable:
     label, sources = f"{key}={file}", open_sources(key, [file])
     first = islice(read_json_rows(key, file), _ROWS_AT_ONCE)
     columns = list(dict.fromkeys(name for row in first for name in row.cells))
 
     def batches() -> Iterator[Rows]:
-        with _readable(key, file):
+        with _wrap_read_errors(key, file):
             rows = read_json_rows(key, file)
             while batch := list(islice(rows, _ROWS_AT_ONCE)):
                 cells = {name: [row.cells.get(name) for row in batch] for name in columns}
@@ -64,30 +64,30 @@ def _json_table(key: str, file: Path) -> DataTable:
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
-def _column_table(key: str, file: Path) -> DataTable:
+def _open_column_table(key: str, file: Path) -> DataTable:
     sources = open_sources(key, [file])
-    schema = _schema(file)
+    schema = _read_schema(file)
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise DataError(f"{key}={file}: has {schema.names.count(twice[0])} columns called {twice[0]}")
-    batches = partial(_column_batches, key, file, schema.names)
+    batches = partial(_read_columns, key, file, schema.names)
     fingerprint = partial(digest_sources, sources)
-    return DataTable(f"{key}={file}", schema.names, _features(schema), batches, fingerprint, sources)
+    return DataTable(f"{key}={file}", schema.names, _read_classes(schema), batches, fingerprint, sources)
 
 
-def _column_batches(key: str, file: Path, columns: list[str]) -> Iterator[Rows]:
-    with _readable(key, file):
-        for batch in _record_batches(file, columns):
+def _read_columns(key: str, file: Path, columns: list[str]) -> Iterator[Rows]:
+    with _wrap_read_errors(key, file):
+        for batch in _iter_record_batches(file, columns):
             yield batch.to_pydict()
 
 
-def _schema(file: Path) -> Any:
+def _read_schema(file: Path) -> Any:
     from pyarrow import parquet
 
     return _map_arrow(file).schema if file.name.endswith(ARROW_SUFFIXES) else parquet.read_schema(file)
 
 
-def _record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
-    """Yield the rows of a parquet or arrow file with some of its columns, some rows at a time."""
+def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
+    """Yield batches of a parquet or arrow file with some of its columns."""
     from pyarrow import parquet
 
     if file.name.endswith(ARROW_SUFFIXES):
@@ -98,7 +98,7 @@ def _record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
 
 
 def _map_arrow(file: Path) -> Any:
-    """Map a file of Arrow's streaming format, which ``datasets`` writes, or of its file format; nothing is copied."""
+    """Map an Arrow file, in the streaming format of ``datasets`` or in the file format, without copies."""
     import pyarrow
 
     source = pyarrow.memory_map(str(file))
@@ -109,7 +109,7 @@ def _map_arrow(file: Path) -> Any:
     return reader.read_all()
 
 
-def _features(schema: Any) -> dict[str, list[str]]:
+def _read_classes(schema: Any) -> dict[str, list[str]]:
     """Return the classes that ``datasets`` declared in a file's metadata, by column."""
     written = (schema.metadata or {}).get(b"huggingface")
     features = None if written is None else (json.loads(written).get("info") or {}).get("features")
@@ -117,17 +117,17 @@ def _features(schema: Any) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _readable(key: str, path: Path) -> Iterator[None]:
-    """Turn what a library says about a damaged file or folder into one line."""
+def _wrap_read_errors(key: str, path: Path) -> Iterator[None]:
+    """Report a library's error about a damaged file or folder in one line."""
     try:
         yield
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{key}={path}: not a readable {_kind(path)} ({first_line(error)})") from error
+        raise DataError(f"{key}={path}: not a readable {_name_kind(path)} ({first_line(error)})") from error
 
 
-def _kind(path: Path) -> str:
+def _name_kind(path: Path) -> str:
     if path.is_dir():
         return "folder of save_to_disk"
     if path.name.endswith(JSON_SUFFIXES):
@@ -139,28 +139,28 @@ def _kind(path: Path) -> str:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether a folder is one that `save_to_disk` wrote, of a table."""
+    """Return whether `save_to_disk` wrote a folder as one table."""
     return (folder / _STATE).is_file()
 
 
 def saved_splits(folder: Path) -> dict[str, Path]:
-    """Return the folder of each split of what `save_to_disk` wrote; none: it did not write this one."""
+    """Return the folder of each split that `save_to_disk` wrote; empty for any other folder."""
     if not (folder / _SPLITS).is_file():
         return {}
     return {entry.name: entry for entry in sorted(folder.iterdir()) if is_saved(entry)}
 
 
 def saved_table(key: str, folder: Path) -> DataTable:
-    """Return a table that `save_to_disk` wrote, as the library reads it.
+    """Open a table that `save_to_disk` wrote.
 
     Raises:
         DataError: Now or while it is read: it is not readable; one line.
     """
-    with _readable(key, folder):
+    with _wrap_read_errors(key, folder):
         rows = load_saved(folder)
 
     def batches() -> Iterator[Rows]:
-        with _readable(key, folder):
+        with _wrap_read_errors(key, folder):
             yield from rows.iter(batch_size=_ROWS_AT_ONCE)
 
     sources = open_sources(key, sorted(file for file in folder.iterdir() if file.is_file()))

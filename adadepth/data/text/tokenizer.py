@@ -1,4 +1,4 @@
-"""Tokenizers: any fast one of the hub or a folder, or a unigram model trained on the corpus."""
+"""Tokenizers: loading any fast one, training a unigram model, encoding, and adapting to a layout and a model."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ SPECIAL_TOKENS = {
 }
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
-# How the tokenizers are called where ids alone are wanted, without special tokens.
+# Options of a call for ids alone, without special tokens.
 _ALONE = {"return_attention_mask": False, "return_token_type_ids": False}
 PLAIN_IDS: dict[str, Any] = {"add_special_tokens": False, "truncation": False, "verbose": False, **_ALONE}
-_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # that hold pieces, of tokenizers of any age
-_NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
-_LONGEST_PART = 10_000  # characters; a cut may part a piece in two, of which there are thousands
-_LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # none, and not a word unless it fails
-_TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
+_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # with the pieces of tokenizers of any age
+_NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text never becomes one
+_LONGEST_PART = 10_000  # characters; a cut may split one piece of thousands
+_LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # no limit, and a log of errors only
+_TRAINING_THREADS = 16  # fixed, because sums over another number of threads round differently
 
 
 def needed_tokens(cls_tokens: int) -> tuple[str, ...]:
-    """Return the special tokens without which labelled data cannot be read by a model of so many [CLS]."""
+    """Return the special tokens that labelled data need for a model with this number of [CLS]."""
     return ("pad_token", "cls_token", "sep_token") if cls_tokens else ("pad_token",)
 
 
 def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``, which must have the ``needed`` tokens.
+    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``, after a check of the ``needed`` tokens.
 
     Raises:
-        CheckpointError: there is no such package.
-        DataError: it does not exist, the hub cannot be reached, it is not a fast tokenizer, or it lacks a token.
+        CheckpointError: the package does not exist.
+        DataError: the tokenizer does not exist or is not fast, the hub cannot be reached, or a token is missing.
     """
     tokenizer: PreTrainedTokenizerFast = _load(resolve_place("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where it finds no pieces
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one where it finds no pieces
         raise DataError(f"tokenizer.path={path}: it has {len(tokenizer)} special tokens and no other piece")
     missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
@@ -77,44 +77,44 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 
 def _load(path: str) -> Any:
-    place = as_path("tokenizer.path", path)
+    folder = as_path("tokenizer.path", path)
     alternative = (
         "give a local folder with tokenizer.path=... or, for a model without pretrained weights, tokenizer.path=null "
         "to train one"
     )
-    if place.exists() or path.startswith((".", "/", "~")):
-        siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
-        if not place.is_dir():
-            raise DataError(f"tokenizer.path={path}: no such folder{nearest(place.name, siblings)}")
-        if not any(match for pattern in _FILES for match in place.glob(pattern)):
+    if folder.exists() or path.startswith((".", "/", "~")):
+        siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        if not folder.is_dir():
+            raise DataError(f"tokenizer.path={path}: no such folder{nearest(folder.name, siblings)}")
+        if not any(match for pattern in _FILES for match in folder.glob(pattern)):
             raise DataError(
                 f"tokenizer.path={path}: there is no tokenizer in this folder; name one with tokenizer.path=..."
             )
         attempts: list[dict[str, Any]] = [{"local_files_only": True}]
     else:
-        attempts = [{"local_files_only": True}, {}]  # what was downloaded before needs no network
+        attempts = [{"local_files_only": True}, {}]  # earlier downloads need no network
     for number, options in enumerate(attempts):
         if not options:
             require_hub(f"tokenizer.path={path}", alternative, UnreachableError)
         try:
-            found = str(place) if place.exists() else path
-            return load_trusted(found, partial(_from_place, found, options))
-        except Exception as error:  # of a damaged file, the library raises what has no class of its own
+            source = str(folder) if folder.exists() else path
+            return load_trusted(source, partial(_load_pretrained, source, options))
+        except Exception as error:  # the library has no class for the errors of a damaged file
             if number == len(attempts) - 1:
                 reason = first_line(error)
-                kind = DataError if place.exists() else UnreachableError
+                kind = DataError if folder.exists() else UnreachableError
                 raise kind(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
 
 
-def _from_place(place: str, options: dict[str, Any], trust_remote_code: bool) -> Any:
-    return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
+def _load_pretrained(source: str, options: dict[str, Any], trust_remote_code: bool) -> Any:
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:
-    """Train ALBERT's kind of vocabulary: a SentencePiece unigram model of at most ``vocab_size`` pieces.
+    """Train a vocabulary as ALBERT does: a SentencePiece unigram model of at most ``vocab_size`` pieces.
 
-    Text with fewer distinct pieces gives a smaller vocabulary, which is logged.
+    Text with fewer distinct pieces gives a smaller vocabulary, and a warning.
 
     Args:
         texts: sentences.
@@ -125,7 +125,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
     Raises:
         DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
     """
-    normalizer = _normalizer(lowercase)
+    normalizer = _build_normalizer(lowercase)
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
     parts = (part for text in texts for part in short_parts(special.sub(" ", text)))
     sentences = (normalizer.normalize_str(part) for part in parts)
@@ -135,7 +135,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
 
 
 def short_parts(text: str) -> Iterator[str]:
-    """Cut what is far longer than any sentence: the trainer's time grows with the square of the length."""
+    """Cut text far longer than any sentence: the trainer's time grows with the square of the length."""
     return (text[first : first + _LONGEST_PART] for first in range(0, len(text), _LONGEST_PART))
 
 
@@ -156,17 +156,17 @@ def train_unigram(
     symbols: Sequence[str] = (),
     **options: Any,
 ) -> Tokenizer:
-    """Train a SentencePiece unigram model; ids are those of the special tokens, the symbols, then by falling score.
+    """Train a SentencePiece unigram model; ids follow special tokens, symbols, then falling score.
 
-    The SentencePiece library trains, because its result is the same every time; that of ``tokenizers`` is not.
+    The SentencePiece library trains, because its result is reproducible; that of ``tokenizers`` is not.
 
     Args:
-        sentences: normalised.
+        sentences: normalised text.
         vocab_size: most pieces, special tokens and symbols included.
-        special_tokens: position is id; the second one is unknown text. Their names are text to the trainer.
-        normalizer: of the tokenizer, and of the symbols.
+        special_tokens: in the order of their ids; the second is unknown text. The trainer treats their names as text.
+        normalizer: normalizer of the tokenizer and the symbols.
         symbols: what is always a piece of its own.
-        options: more of SentencePiece's own.
+        options: additional options of SentencePiece.
 
     Raises:
         DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
@@ -175,15 +175,15 @@ def train_unigram(
 
     unreadable: list[DataError] = []
 
-    def readable() -> Iterator[str]:
+    def relay_sentences() -> Iterator[str]:
         try:
             yield from sentences
-        except DataError as error:  # the trainer would bury it
+        except DataError as error:  # the trainer would hide it
             unreadable.append(error)
             raise
 
     symbols = [normalizer.normalize_str(symbol) for symbol in symbols]
-    hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text: spaces are ▁ in there
+    hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text, which has ▁ for spaces
     proto = io.BytesIO()
     ids: dict[str, Any] = {
         "unk_id": 0,
@@ -193,13 +193,13 @@ def train_unigram(
         "control_symbols": hidden[1:],
     }
     size: dict[str, Any] = {"vocab_size": vocab_size, "hard_vocab_limit": False, "user_defined_symbols": symbols}
-    text: dict[str, Any] = {"sentence_iterator": readable(), "normalization_rule_name": "identity"}
+    text: dict[str, Any] = {"sentence_iterator": relay_sentences(), "normalization_rule_name": "identity"}
     work: dict[str, Any] = {"model_writer": proto, "model_type": "unigram", "num_threads": _TRAINING_THREADS}
     train = partial(SentencePieceTrainer.train, **text, **size, **ids, **work, **_LIMITS, **options)
     try:
-        _beside(train)
+        _run_interruptible(train)
     except (RuntimeError, ValueError) as error:
-        raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
+        raise unreadable[0] if unreadable else DataError(_explain_training_error(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
     pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
@@ -209,17 +209,17 @@ def train_unigram(
             vocab_size,
             len(pieces),
         )
-    return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
+    return _build_unigram(pieces, special_tokens, normalizer, symbols)
 
 
-def _beside(work: Callable[[], object]) -> None:
-    """Run what spends minutes in another language in a thread, while this one hears Ctrl-C and SIGTERM.
+def _run_interruptible(work: Callable[[], object]) -> None:
+    """Run native code of minutes in a thread, while the main thread handles Ctrl-C and SIGTERM.
 
-    Nothing stops the thread then. At its end Python would do that where the library has threads of its own, which
-    aborts the process, so the process leaves before.
+    A signal does not stop the thread. At exit, Python would stop it where the library has threads of its own, which
+    aborts the process. So the process leaves before that.
     """
     failed: list[BaseException] = []
-    ended = threading.Event()  # a `join` that a signal interrupts takes the thread for ended
+    ended = threading.Event()  # after a signal interrupts `join`, the thread counts as ended
 
     def run() -> None:
         try:
@@ -234,21 +234,21 @@ def _beside(work: Callable[[], object]) -> None:
         ended.wait()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
-        atexit.register(_leave, ended, status)
+        atexit.register(_exit_process, ended, status)
         raise
     if failed:
         raise failed[0]
 
 
-def _leave(ended: threading.Event, status: int) -> None:
+def _exit_process(ended: threading.Event, status: int) -> None:
     if not ended.is_set():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
-def _training_problem(vocab_size: int, message: str) -> str:
-    """Put the trainer's message into the words of the configuration."""
+def _explain_training_error(vocab_size: int, message: str) -> str:
+    """Return the trainer's message in terms of the configuration."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return "tokenizer: the training documents hold no text to train on"
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
@@ -264,15 +264,15 @@ def load_or_train(
     needed: Sequence[str] = PRETRAINING_TOKENS,
     sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
+    """Return the tokenizer of ``config.path``, or one trained on ``sentences`` and cached under ``root``.
 
     Args:
-        config: Which of the two, and the size of the vocabulary.
+        config: Settings of the path or the training.
         root: Cache folder.
-        text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
-        sentences: The text of the first ``config.train_documents`` documents.
-        needed: Special tokens that an existing one must have.
-        sources: What the text is read from, see `cached_folder`.
+        text_key: Function that identifies the text; called only to train a tokenizer, like ``sentences``.
+        sentences: Function that yields the text of the first ``config.train_documents`` documents.
+        needed: Special tokens that an existing tokenizer must have.
+        sources: Sources of the text, see `cached_folder`.
     """
     if config.path is not None:
         return load_tokenizer(config.path, needed)
@@ -287,7 +287,7 @@ def load_or_train(
 
 
 def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()) -> Path:
-    """Return the file of a tokenizer that is trained, from ``sources``, only where the cache does not hold it."""
+    """Return the file of a tokenizer, trained from ``sources`` where the cache does not hold it."""
 
     def build(folder: Path) -> None:
         (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
@@ -296,7 +296,7 @@ def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: 
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
+    """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads from a saved folder."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -306,7 +306,7 @@ def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+def _build_normalizer(lowercase: bool) -> normalizers.Normalizer:
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not lowercase:
         return normalizers.Sequence([*quotes, normalizers.NFKC()])
@@ -315,7 +315,7 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
     )
 
 
-def _unigram_tokenizer(
+def _build_unigram(
     pieces: list[tuple[str, float]],
     special_tokens: Sequence[str],
     normalizer: normalizers.Normalizer,
@@ -336,7 +336,7 @@ def _unigram_tokenizer(
 @refuse_panics("tokenizer")
 def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
     """Return the token ids of each sentence, without special tokens and without truncation."""
-    backend = tokenizer.backend_tokenizer  # a third faster than the call, which finds the places of tokens, too
+    backend = tokenizer.backend_tokenizer  # a third faster than a call, which also finds the spans of tokens
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
@@ -346,84 +346,85 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
 def tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
     """Return what the ids of texts and words depend on, JSON-able, for the names of caches.
 
-    Whether the names of special tokens in a text are text, and what stands for a word of which nothing is left, are not
-    in the file of the tokenizer itself.
+    The file of the tokenizer lacks two of these: whether the names of special tokens in a text are text, and the token
+        of a
+    word without pieces.
     """
     return [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.unk_token_id]
 
 
 @refuse_panics("tokenizer")
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
-    """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
+    """Return the token ids and token spans of each text, without special tokens and without truncation.
 
-    A span, (tokens, 2) int32, is a token's first character and the one after its last. Some tokenizers count the space
-    before a word as part of it; the spans do not. They end where characters do, see `whole_spans`.
+    A span, (tokens, 2) int32, is a token's first character and the one after its last. Spans leave out the space before
+    a word, which some tokenizers include. They end with whole characters, see `whole_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
-    found = []
+    encodings = []
     for text, encoding in zip(texts, encoded.encodings or [], strict=True):
         spans = np.array(whole_spans(text, encoding.offsets), dtype=np.int32).reshape(-1, 2)
         for number in np.flatnonzero([text[start:end].lstrip() != text[start:end] for start, end in spans]):
             start, end = spans[number]
             spans[number, 0] = end - len(text[start:end].lstrip())
-        found.append((encoding.ids, spans))
-    return found
+        encodings.append((encoding.ids, spans))
+    return encodings
 
 
 @refuse_panics("tokenizer")
 def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> list[list[list[int]]]:
-    """Return the token ids of each word of sentences that are split already, without special tokens.
+    """Return the token ids of each word of split sentences, without special tokens.
 
-    They are those of ``tokenizer(words, is_split_into_words=True)``, of a byte-level tokenizer with its
-    ``add_prefix_space``. A word of which the tokenizer makes nothing is one unknown token, so that no word is lost.
+    They equal those of ``tokenizer(words, is_split_into_words=True)``, of a byte-level tokenizer with
+    ``add_prefix_space``. A word without pieces is one unknown token, so that no word is lost.
 
     Raises:
-        DataError: there is such a word, but no unknown token.
+        DataError: a word has no pieces, and there is no unknown token.
     """
     encoded = tokenizer([spaced(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS)
     return [
-        _ids_of_words(tokenizer, words, encoding.ids, encoding.word_ids)
+        _group_by_word(tokenizer, words, encoding.ids, encoding.word_ids)
         for words, encoding in zip(sentences, encoded.encodings or [], strict=True)
     ]
 
 
-def _ids_of_words(
+def _group_by_word(
     tokenizer: PreTrainedTokenizerFast, words: list[str], ids: list[int], owners: list[int]
 ) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in words]
+    groups: list[list[int]] = [[] for _ in words]
     for token, word in zip(ids, owners, strict=True):
-        found[word].append(token)
+        groups[word].append(token)
     unknown = tokenizer.unk_token_id
-    if unknown is None and not all(found):
-        lost = words[found.index([])]
+    if unknown is None and not all(groups):
+        lost = words[groups.index([])]
         raise DataError(f"tokenizer: makes nothing of the word {lost!r}, and has no unknown token to stand for it")
-    return [pieces or [unknown] for pieces in found]
+    return [pieces or [unknown] for pieces in groups]
 
 
 def spaced(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
-    """Return words as a tokenizer wants them one by one: to a byte-level one the space before a word is part of it."""
+    """Return words for separate encoding, with a leading space each where the tokenizer is byte-level."""
     if not is_byte_level(tokenizer):
         return words
     return [f" {word}" if word and not word.startswith(" ") else word for word in words]
 
 
 def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return whether its pieces are of bytes, and the space before a word is part of it."""
+    """Return whether a tokenizer's pieces consist of bytes, with the space before a word."""
     return "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
 
 
-_PARALLELISM_OF_THE_USER = os.environ.get("TOKENIZERS_PARALLELISM")
+_USER_PARALLELISM = os.environ.get("TOKENIZERS_PARALLELISM")
 
 
 @contextmanager
 def parallel_encoding() -> Iterator[None]:
-    """Let the tokenizer use all cores inside, and none of its threads afterwards: loader workers fork after it."""
-    if _PARALLELISM_OF_THE_USER is None:
+    """Let the tokenizer use all cores in the block, and no threads afterwards, when loader workers fork."""
+    if _USER_PARALLELISM is None:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
         yield
     finally:
-        if _PARALLELISM_OF_THE_USER is None:
+        if _USER_PARALLELISM is None:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
@@ -434,28 +435,28 @@ _KEPT = ("model_max_length", "split_special_tokens", "clean_up_tokenization_spac
 def as_fed(
     tokenizer: PreTrainedTokenizerFast, layout: Layout, *, splits_words: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that lays out texts as the examples of a data set are; the same one where it does already.
+    """Return a tokenizer that lays out texts as the examples of a data set; the same one if it does so already.
 
-    Batches are padded behind their texts, whatever the tokenizer says: to a model that counts positions from the first
-    place, the same text would stand elsewhere. What is returned otherwise is of transformers' general class, which
-    reads back every part of its file: classes for one kind of model put their own special tokens around texts, whatever
-    the file says.
+    The padding side becomes the right: left padding would shift a text for a model that counts positions from the
+        first.
+    Any other result is of transformers' general class, which loads every part of its file. Classes for one kind of
+    model put their own special tokens around texts, whatever the file says.
 
     Args:
-        tokenizer: Any fast one.
-        layout: Of the examples.
-        splits_words: Whether examples are words that were encoded one by one, so that the first one of a text has the
-            space before it, too, which a byte-level tokenizer counts as part of a word.
+        tokenizer: Fast tokenizer.
+        layout: Layout of the examples.
+        splits_words: Whether examples are words that were encoded one by one. The first word of a text then has the
+            space before it, which a byte-level tokenizer counts as part of a word.
     """
     templates = layout.single, layout.pair
-    lacks_space = splits_words and is_byte_level(tokenizer) and not _adds_space(tokenizer)
+    lacks_space = splits_words and is_byte_level(tokenizer) and not _has_prefix_space(tokenizer)
     sides = {"padding_side": "right", "truncation_side": layout.cut_side}
     if (own_template(tokenizer, 1), own_template(tokenizer, 2)) == templates and not lacks_space:
         return _with_sides(tokenizer, sides)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    backend.post_processor = _processor(tokenizer, layout)
+    backend.post_processor = _build_processor(tokenizer, layout)
     if lacks_space:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     special = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
@@ -469,7 +470,7 @@ def as_fed(
 
 
 def _with_sides(tokenizer: PreTrainedTokenizerFast, sides: Mapping[str, str]) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with these sides, also after it was saved; the same one where it has them."""
+    """Return the tokenizer with these sides, saved files included; the same one if it has them."""
     if all(getattr(tokenizer, name) == side for name, side in sides.items()):
         return tokenizer
     copied = copy.deepcopy(tokenizer)
@@ -483,47 +484,47 @@ _SEGMENTS = "token_type_ids"
 
 
 def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_types: bool) -> PreTrainedTokenizerFast:
-    """Return a copy that tells segments where a model reads them and there are any, and cuts texts where it ends.
+    """Return a copy with the segments that a model reads and with its longest length.
 
     Args:
-        tokenizer: From `as_fed`.
-        longest: The most tokens the model has positions for; None: any number.
-        reads_types: Whether the model reads segments, which tokenizers of many models leave out. A tokenizer that tells
-            them to a model that does not would break `model(**tokenizer(text))`.
+        tokenizer: Tokenizer of `as_fed`.
+        longest: Most tokens of the model's positions; None: no limit.
+        reads_types: Whether the model reads segments, which tokenizers of many models leave out. Segments for a model
+            that does not read them would break `model(**tokenizer(text))`.
     """
-    told = copy.deepcopy(tokenizer)
-    has_types = any(kind for texts in (1, 2) for kind in _types(own_template(told, texts)))
-    names = [name for name in told.model_input_names if reads_types or name != _SEGMENTS]
+    adapted = copy.deepcopy(tokenizer)
+    has_types = any(kind for texts in (1, 2) for kind in _list_types(own_template(adapted, texts)))
+    names = [name for name in adapted.model_input_names if reads_types or name != _SEGMENTS]
     if reads_types and has_types and _SEGMENTS not in names:
         names.append(_SEGMENTS)
-    told.model_input_names = told.init_kwargs["model_input_names"] = names
+    adapted.model_input_names = adapted.init_kwargs["model_input_names"] = names
     if longest is not None:
-        told.model_max_length = min(told.model_max_length, longest)
-    return told
+        adapted.model_max_length = min(adapted.model_max_length, longest)
+    return adapted
 
 
-def _types(template: Template) -> list[int]:
+def _list_types(template: Template) -> list[int]:
     return [*template.types, *(kind for special in template.special for _, kind in special)]
 
 
-def _adds_space(tokenizer: PreTrainedTokenizerFast) -> bool:
+def _has_prefix_space(tokenizer: PreTrainedTokenizerFast) -> bool:
     (first, _), *_ = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a")
     return str(first) != "a"
 
 
-def _processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
-    """The post-processor of a layout; that of a byte-level tokenizer leaves the space before a word out of its span."""
-    texts = [_template(tokenizer, template) for template in (layout.single, layout.pair)]
+def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
+    """Return the post-processor of a layout; a byte-level one leaves the space before a word out of its span."""
+    texts = [_format_template(tokenizer, template) for template in (layout.single, layout.pair)]
     ids = {token for template in (layout.single, layout.pair) for special in template.special for token, _ in special}
     tokens = [(tokenizer.convert_ids_to_tokens(token), token) for token in sorted(ids)]
-    written = processors.TemplateProcessing(single=texts[0], pair=texts[1], special_tokens=tokens)
+    template_processor = processors.TemplateProcessing(single=texts[0], pair=texts[1], special_tokens=tokens)
     if not is_byte_level(tokenizer):
-        return written
-    return processors.Sequence([processors.ByteLevel(trim_offsets=True), written])
+        return template_processor
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True), template_processor])
 
 
-def _template(tokenizer: PreTrainedTokenizerFast, template: Template) -> list[str]:
-    """A template as the tokenizers library writes it: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
+def _format_template(tokenizer: PreTrainedTokenizerFast, template: Template) -> list[str]:
+    """Return a template in the notation of the tokenizers library: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
     special = [
         [f"{tokenizer.convert_ids_to_tokens(token)}:{kind}" for token, kind in around] for around in template.special
     ]

@@ -106,7 +106,7 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
     damaged.write_bytes(content)
     times = {file: file.stat().st_mtime_ns for file in good}
     encoded = []
-    original = parts._encoded
+    original = parts._encode_part
 
     def watched(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
         before = file.stat().st_mtime_ns if file.exists() else None
@@ -115,7 +115,7 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
             encoded.append(file)
         return result
 
-    monkeypatch.setattr(parts, "_encoded", watched)
+    monkeypatch.setattr(parts, "_encode_part", watched)
     assert prepared(root, texts, encoding, 1) == whole
     assert damaged in encoded
     assert not set(times) & set(encoded)
