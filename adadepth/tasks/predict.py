@@ -15,7 +15,7 @@ from adadepth.families.contract import Remembers
 from adadepth.families.folder import read_config
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import predicting_class, what_is_predicted
-from adadepth.prediction.results import describe_texts
+from adadepth.prediction.pipeline import describe_texts
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
