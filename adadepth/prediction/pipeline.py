@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -502,6 +503,43 @@ class Pipeline:
             Step(probability, answer.get("label"), answer.get("score"), answer.get("value"))
             for probability, answer in zip(halting, answers, strict=True)
         ]
+
+
+def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
+    """Predict texts, and return the content of texts.json; see `describe_predictions`."""
+    predictions, work = pipeline.examine(texts)
+    parts = [[text] if isinstance(text, str) else list(text) for text in texts]
+    for text, prediction in zip(parts, predictions, strict=True):
+        text[-1] += prediction.continuation or ""
+    return describe_predictions(pipeline, parts, predictions, work)
+
+
+def describe_predictions(
+    pipeline: Pipeline, texts: Sequence[Sequence[str]], predictions: Sequence[Prediction], work: float
+) -> dict[str, Any]:
+    """Return the content of texts.json.
+
+    Args:
+        pipeline: Pipeline that made the predictions.
+        texts: Parts of every text.
+        predictions: One prediction a text.
+        work: Share of full-depth compute that their depths need.
+
+    Returns:
+        `unit` and `max_depth` as in halting.json; `predicts`, the kind of prediction; `mean`, the mean updates of a
+        unit; `work`; and `texts`, the parts of every text with the fields of its `Prediction`.
+    """
+    depths = [depth for prediction in predictions for depth in prediction.depths()]
+    return {
+        "unit": pipeline.model.depth_unit,
+        "max_depth": pipeline.model.max_updates,
+        "predicts": pipeline.predicts,
+        "mean": sum(depths) / len(depths),
+        "work": work,
+        "texts": [
+            {"text": list(parts), **asdict(prediction)} for parts, prediction in zip(texts, predictions, strict=True)
+        ],
+    }
 
 
 def _move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:

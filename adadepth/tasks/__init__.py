@@ -1,4 +1,4 @@
-"""Tasks: what a run does, composed of data, model, trainer and report."""
+"""Tasks of a run, composed of data, model, trainer and report."""
 
 from __future__ import annotations
 
@@ -13,25 +13,21 @@ from adadepth.settings.plugins import load
 
 
 def run(config: ExperimentConfig) -> float | None:
-    """Run a validated experiment and return the metric named by `optimise`; None where no task is scored."""
+    """Run a validated experiment and return the metric that `optimise` names; None for modes without metrics."""
+    mode = modes()[config.mode]
     try:
-        return _run(config)
+        if mode.needs_model:  # other modes start faster without these imports
+            _prepare_model(config)
+        metric: float | None = load(mode.run)(config)
     except UnreachableError as error:
         if offline := family(config.model.name).offline:
             raise UnreachableError(f"{error}; {offline}") from error
         raise
-
-
-def _run(config: ExperimentConfig) -> float | None:
-    mode = modes()[config.mode]
-    if mode.needs_model:  # which others do not wait for
-        _prepare(config)
-    metric: float | None = load(mode.run)(config)
     return metric
 
 
-def _prepare(config: ExperimentConfig) -> None:
-    """Check what no configuration tells, and import what every model needs."""
+def _prepare_model(config: ExperimentConfig) -> None:
+    """Check installed trackers and the model family, and silence transformers' progress bars."""
     from transformers.utils.logging import disable_progress_bar
 
     from adadepth.families.members import check_family
@@ -39,11 +35,11 @@ def _prepare(config: ExperimentConfig) -> None:
 
     check_trackers(config)
     check_family(family(config.model.name))
-    disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
+    disable_progress_bar()  # bars for files; the bar of training stays
 
 
 def train_or_evaluate(config: ExperimentConfig) -> float | None:
-    """Run the task of a validated experiment; see `run`."""
+    """Train or evaluate the task of a validated experiment, and return the metric that `optimise` names."""
     from adadepth.families.build import rehearse
     from adadepth.tasks import report, rivals, seeds
 

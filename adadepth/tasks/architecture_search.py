@@ -1,4 +1,4 @@
-"""A target for the time of a searched network: whether it can be reached, and whether the network came to it."""
+"""Architecture search: train a supernet, derive a network, retrain it and its baselines, and compare them."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ from adadepth.training.tracking import closing_tracker, log_size, open_tracker
 
 
 def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
-    """Whether any network of its blocks takes as long.
+    """Refuse a latency target that no network of the supernet reaches.
 
     Raises:
-        ConfigError: If the target is beyond the dearest one.
+        ConfigError: If the target exceeds the slowest network.
     """
-    dearest, full = supernet.config.dearest_latency, supernet.config.full_latency
-    if budget.target is not None and budget.target > dearest:
+    slowest, full = supernet.config.dearest_latency, supernet.config.full_latency
+    if budget.target is not None and budget.target > slowest:
         raise ConfigError(
-            f"budget.target={budget.target:g}: all blocks of the dearest operation take {dearest:.3g} ms here; "
+            f"budget.target={budget.target:g}: all blocks of the dearest operation take {slowest:.3g} ms here; "
             f"the full network takes {full:.3g} ms"
         )
 
 
 def within_budget(supernet: LearnsGates, budget: BudgetConfig) -> str | None:
-    """The most probable architecture that takes as long as the budget says; None without one.
+    """Return the most probable architecture within the latency budget; None without a budget.
 
-    The controller brings the most probable operations near the target, and single blocks may still cross it when the
-    search ends. Where those operations lie within 5 % of the target, they are what is found here.
+    The controller brings the most probable operations near the target. If they lie within 5 % of it at the end of the
+    search, they are the result.
     """
     return None if budget.target is None else supernet.most_probable_within(budget.target, TOLERANCE)
 
 
 def describe_latency(supernet: LearnsGates, architecture: str, target: float) -> dict[str, Any]:
-    """What run.json tells of a derived network's time, in milliseconds of all its blocks.
+    """Return the field `latency` of run.json, in milliseconds of all blocks.
 
     Args:
-        supernet: With the costs that the search has seen.
-        architecture: The derived one.
-        target: What the user asked for.
+        supernet: Supernet with the operation costs of the search.
+        architecture: Derived architecture.
+        target: Latency target in milliseconds.
 
     Returns:
-        `target`, `derived`, `most_probable` (of the operations that are most probable in every block, and `string`,
-        which those are), and `is_held`: within 5 %. Where it is not, `derived` is the nearest that these blocks allow.
+        `target`; `derived`; `most_probable`, for the most probable operation of every block, which `string` lists; and
+        `is_held`, whether `derived` is within 5 % of the target. Otherwise it is the nearest possible latency.
     """
     derived, string = supernet.config.latency_of(architecture), supernet.architecture()
     return {
@@ -86,23 +86,23 @@ def describe_latency(supernet: LearnsGates, architecture: str, target: float) ->
 
 
 def latency_line(latency: Mapping[str, Any]) -> str:
-    """The same as a line of the console."""
+    """Format the result of `describe_latency` as a line."""
     derived, target, probable = (f"{latency[name]:.3g} ms" for name in ("derived", "target", "most_probable"))
-    found = f"latency: the blocks take {derived} for a target of {target}"
+    line = f"latency: the blocks take {derived} for a target of {target}"
     if not latency["is_held"]:
-        found += f", more than {TOLERANCE:.0%} away: no architecture of as many blocks is nearer"
-    return f"{found}; the most probable operations take {probable}, {latency['string']}"
+        line += f", more than {TOLERANCE:.0%} away: no architecture of as many blocks is nearer"
+    return f"{line}; the most probable operations take {probable}, {latency['string']}"
 
 
 SUPERNET, DERIVED, RETRAINED = "supernet", "derived", "retrained"
 _QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
-_TRAINED = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
-_FOUND = "search_metrics"  # in the record of a run whose supernet is trained
+_INITIALISATION = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
+_SEARCH_METRICS = "search_metrics"  # in the record of a run whose supernet is trained
 
 
 @dataclass(frozen=True)
 class SearchRun:
-    """What all stages share: the experiment, how it trains, its folder."""
+    """Experiment, arguments of the trainer and run directory that all stages share."""
 
     config: ExperimentConfig
     args: TrainingArguments
@@ -110,39 +110,39 @@ class SearchRun:
 
     @cached_property
     def data(self) -> LanguageData:
-        """All training text, for networks whose architecture is fixed."""
+        """Data with all training text, for networks of a fixed architecture."""
         return load_data(self.config, self.args, training_tokenizer(self.config, self.args), searches=False)
 
     @property
     def family(self) -> Family:
-        """The family whose architectures are searched."""
+        """Family of the supernet."""
         return family(self.config.model.name)
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Return whether this is the main process, which writes files."""
         return self.args.process_index == 0
 
 
-def _shapes(config: ExperimentConfig) -> list[list[int]]:
-    """[length, memory, batch] of every shape at which costs are told; the first decides what equal costs are."""
-    memory, rows = getattr(config.model, _space(config).memory), config.trainer.per_device_train_batch_size
+def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
+    """Return [length, memory, batch] of every shape with costs; the first one defines equal costs."""
+    memory, rows = getattr(config.model, _get_search_space(config).memory), config.trainer.per_device_train_batch_size
     return config.search.shapes or [[config.dataset.sequence_length, memory, rows]]
 
 
-def _space(config: ExperimentConfig) -> Searching:
-    """How the architectures of a family are searched."""
+def _get_search_space(config: ExperimentConfig) -> Searching:
+    """Return the search functions of the experiment's family."""
     space = family(config.model.name).search
     assert space is not None, "validated"
     return space
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
+    """Run the unfinished stages; return the metrics of derived network and search, and the run directory."""
     args = training_arguments(config)
     data = load_data(config, args, training_tokenizer(config, args))
     config = taken_up(settled(config, args, data), args)
-    supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
+    supernet = fresh_model(config, data)  # fails before there is a run directory
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)
     search = SearchRun(config, args, decide(args, lambda: run_directory(config)))
@@ -150,7 +150,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
         data = check_resumed_data(config, data, supernet, supernet_folder)
     if Stage.search in config.search.stages and not _is_searched(search):
         _search(search, data, supernet)
-    wait_for_all(args)  # until the main process has written what the search found
+    wait_for_all(args)  # until the main process has written the result of the search
     if not _is_searched(search):
         raise CheckpointError(
             f"search.stages={list(map(str, config.search.stages))}: {search.directory} holds no finished search; "
@@ -159,10 +159,10 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     earlier = read_record(search.directory)
     wait_for_all(args)
     with open_run(config, search.directory, search.is_main) as run:
-        run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # in the other processes, too
-        metrics = _later_stages(search, run)
+        run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # also in the other processes
+        metrics = _run_later_stages(search, run)
         run.update(final_metrics=metrics)
-        if search.is_main:  # of the networks that were compared, of which the search itself knew nothing
+        if search.is_main:  # the verdict includes the compared networks
             run.update(verdict=as_json(judge(search.directory)))
     if search.is_main:
         report = write_run_report(search.directory)
@@ -171,12 +171,12 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def _is_searched(search: SearchRun) -> bool:
-    """Whether a supernet was trained, by the main process's word."""
-    return decide(search.args, lambda: _FOUND in read_record(search.directory))
+    """Return whether the supernet is trained, as the main process reads it."""
+    return decide(search.args, lambda: _SEARCH_METRICS in read_record(search.directory))
 
 
-def _later_stages(search: SearchRun, run: Run) -> dict[str, float]:
-    stages, metrics = search.config.search.stages, dict(run.record[_FOUND])
+def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
+    stages, metrics = search.config.search.stages, dict(run.record[_SEARCH_METRICS])
     if Stage.derive in stages:
         _derive(search, run)
     architectures: Mapping[str, str] | None = run.record.get("architectures")
@@ -187,23 +187,23 @@ def _later_stages(search: SearchRun, run: Run) -> dict[str, float]:
             for name, architecture in architectures.items():
                 _retrain(search, name, architecture)
             if search.is_main:  # the retrained network is the run's model
-                shutil.copytree(_trained(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
-                written = read_record(_trained(search, "derived").parent).get("saved", {})
+                shutil.copytree(_get_model_folder(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
+                written = read_record(_get_model_folder(search, "derived").parent).get("saved", {})
                 run.update(saved={**run.record.get("saved", {}), **written})
         wait_for_all(search.args)
-        found = {name: _final_metrics(search, name) for name in architectures}
-        metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | found["derived"]
+        scores = {name: _read_final_metrics(search, name) for name in architectures}
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | scores["derived"]
         metrics |= {
-            f"search/compare/{name}/{key}": of_one[f"eval/{key}"]
-            for name, of_one in found.items()
+            f"search/compare/{name}/{key}": network_scores[f"eval/{key}"]
+            for name, network_scores in scores.items()
             for key in _QUALITY
-            if f"eval/{key}" in of_one
+            if f"eval/{key}" in network_scores
         }
         if Stage.compare in stages:
-            data = search.data  # which all processes load together
+            data = search.data  # all processes load it together
             quality_set = "held_out" if data.test is None else "test"
             if search.is_main:
-                _track(search, run, _compare(search, architectures, found, quality_set))
+                _track(search, run, _compare(search, architectures, scores, quality_set))
     return metrics
 
 
@@ -211,69 +211,69 @@ def _later_stages(search: SearchRun, run: Run) -> dict[str, float]:
 
 
 def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
-    """Train the supernet; its gates hold the architecture."""
+    """Train the supernet, whose gates learn the architecture."""
     config, directory = search.config, search.directory
     _announce(search, "search: training the supernet")
-    if config.resume is not None:  # it goes on with the costs that it has seen
+    if config.resume is not None:  # with the costs of the interrupted search
         _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, search.args)
     session = language_session(config, search.args, data, model).with_extensions()
     with session.open(directory, checkpoint):
         session.run.update(operation_costs=model.config.operation_costs)
         metrics = session.fit(checkpoint, folder=SUPERNET)
-        found = metrics | _supernet_metrics(metrics)
-        kept = {name: value for name, value in found.items() if name.startswith(("search/", "eval/"))}
+        metrics = metrics | _rename_supernet_metrics(metrics)
+        results = {name: value for name, value in metrics.items() if name.startswith(("search/", "eval/"))}
         steps, size = session.trainer.state.global_step, log_size(directory)
-        session.run.update(status="searched", search_steps=steps, search_log=size, **{_FOUND: kept})
+        session.run.update(status="searched", search_steps=steps, search_log=size, **{_SEARCH_METRICS: results})
 
 
-def _supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The supernet's own quality as `search/<evaluation>/<metric>`, since `eval/` will be the derived network's."""
-    found = {}
+def _rename_supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the quality of the supernet as `search/<evaluation>/<metric>`; `eval/` is for the derived network."""
+    renamed = {}
     for name, value in metrics.items():
         kind, _, rest = name.partition("/")
         if kind == "eval":
             evaluation, _, metric = rest.rpartition("/")
-            found[f"search/{evaluation or 'soft'}/{metric}"] = value
-    return found
+            renamed[f"search/{evaluation or 'soft'}/{metric}"] = value
+    return renamed
 
 
 def _set_costs(
     config: ExperimentConfig, args: TrainingArguments, supernet: Any, costs: list[float] | None = None
 ) -> None:
-    """Tell a supernet what its operations cost, where it matters: those given, or else as the main process finds them.
+    """Set the operation costs of a supernet if the search uses them; without `costs` the main process measures them.
 
     Raises:
-        ConfigError: If no architecture takes as long as the budget says.
+        ConfigError: If no architecture reaches the latency target.
     """
     if config.search.latency_weight > 0 or config.budget.target is not None:
-        costs = costs or decide(args, lambda: _operation_costs(config, args, supernet))
+        costs = costs or decide(args, lambda: _measure_operation_costs(config, args, supernet))
         supernet.config.update({"latency_weight": config.search.latency_weight, "operation_costs": costs})
         check_latency(config.budget, supernet)
 
 
-def _operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet: Any) -> list[float]:
-    """Cost of each operation at the first shape; under a budget, which is in milliseconds, always as a time."""
+def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet: Any) -> list[float]:
+    """Measure the cost of each operation at the first shape; a budget, in milliseconds, needs seconds."""
     by_macs, in_seconds = config.search.latency_costs is Costs.macs, config.budget.target is not None
-    repeats, costs = config.search.timing_repeats, load(_space(config).costs)
-    return costs(supernet.config, _shapes(config)[0], args.device, repeats, by_macs=by_macs, in_seconds=in_seconds)
+    repeats, costs = config.search.timing_repeats, load(_get_search_space(config).costs)
+    return costs(supernet.config, _list_shapes(config)[0], args.device, repeats, by_macs=by_macs, in_seconds=in_seconds)
 
 
 # ---- derive
 
 
 def _derive(search: SearchRun, run: Run) -> None:
-    """Cut the network out of the supernet, evaluate it as it is, and choose the baselines of equal work."""
+    """Derive the network from the supernet, evaluate it, and choose baselines of equal compute."""
     if "architectures" in run.record:
         return
     if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
         raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
     _announce(search, "derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
-    derived = load(_space(search.config).derive)(supernet, within_budget(supernet, budget))
-    architecture = getattr(derived.config, _space(search.config).setting)
-    baselines = _baselines(search, architecture, derived.config)
-    _evaluate_as_it_is(search, derived, architecture)
+    derived = load(_get_search_space(search.config).derive)(supernet, within_budget(supernet, budget))
+    architecture = getattr(derived.config, _get_search_space(search.config).setting)
+    baselines = _choose_baselines(search, architecture, derived.config)
+    _evaluate_derived(search, derived, architecture)
     run.update(architectures={"derived": architecture, **baselines})
     if budget.target is not None:
         latency = describe_latency(supernet, architecture, budget.target)
@@ -281,18 +281,18 @@ def _derive(search: SearchRun, run: Run) -> None:
         _announce(search, latency_line(latency))
 
 
-def _baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
-    """Those asked for, of as much work at the first shape; none for a network without any."""
-    space, (length, memory, batch) = _space(search.config), _shapes(search.config)[0]
+def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
+    """Return the configured baselines of equal compute at the first shape; none for a network without operations."""
+    space, (length, memory, batch) = _get_search_space(search.config), _list_shapes(search.config)[0]
     macs = partial(load(space.macs), widths, length=length, memory=memory, batch=batch)
     if macs(architecture) == 0:
         return {}
-    known = load(space.baselines)(architecture, macs, search.config.search.paper_ratio, search.config.seed)
-    return {str(name): known[str(name)] for name in search.config.search.baselines}
+    baselines = load(space.baselines)(architecture, macs, search.config.search.paper_ratio, search.config.seed)
+    return {str(name): baselines[str(name)] for name in search.config.search.baselines}
 
 
-def _evaluate_as_it_is(search: SearchRun, derived: PreTrainedModel, architecture: str) -> None:
-    config, folder = _fixed(search, architecture), search.directory / DERIVED
+def _evaluate_derived(search: SearchRun, derived: PreTrainedModel, architecture: str) -> None:
+    config, folder = _build_fixed_config(search, architecture), search.directory / DERIVED
     folder.mkdir(exist_ok=True)
     session = language_session(config, search.args, search.data, derived).with_extensions()
     with session.open(folder):
@@ -305,12 +305,12 @@ def _evaluate_as_it_is(search: SearchRun, derived: PreTrainedModel, architecture
 
 
 def _retrain(search: SearchRun, name: str, architecture: str) -> None:
-    """Train one network whose architecture is fixed, or go on with it."""
-    folder = _trained(search, name).parent
+    """Train or resume one network of a fixed architecture."""
+    folder = _get_model_folder(search, name).parent
     if read_record(folder).get("status") == "finished":
         return
     _announce(search, f"retrain: {name} {architecture}")
-    config = _fixed(search, architecture)
+    config = _build_fixed_config(search, architecture)
     args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = resumable_checkpoint(folder, args)
@@ -322,14 +322,14 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
         session.fit(checkpoint, owner=search.directory)
 
 
-def _fixed(search: SearchRun, architecture: str) -> ExperimentConfig:
-    """The settings of one network's own training, which could be run by themselves."""
-    config, fixed = search.config, {_space(search.config).setting: architecture}
+def _build_fixed_config(search: SearchRun, architecture: str) -> ExperimentConfig:
+    """Return the configuration for the training of one network, which is valid by itself."""
+    config, setting = search.config, {_get_search_space(search.config).setting: architecture}
     steps = config.search.retrain_steps or config.trainer.max_steps
     return dataclasses.replace(
         config,
         task=Task.language_model,
-        model=dataclasses.replace(config.model, **fixed),
+        model=dataclasses.replace(config.model, **setting),
         trainer=dataclasses.replace(config.trainer, max_steps=steps),
         search=SearchConfig(),
         budget=BudgetConfig(),
@@ -340,8 +340,8 @@ def _fixed(search: SearchRun, architecture: str) -> ExperimentConfig:
 # ---- compare
 
 
-def _final_metrics(search: SearchRun, name: str) -> dict[str, float]:
-    folder = _trained(search, name).parent
+def _read_final_metrics(search: SearchRun, name: str) -> dict[str, float]:
+    folder = _get_model_folder(search, name).parent
     record = read_record(folder)
     if record.get("status") != "finished":
         raise CheckpointError(f"{folder}: this network is not trained yet; add the stage retrain")
@@ -349,19 +349,21 @@ def _final_metrics(search: SearchRun, name: str) -> dict[str, float]:
 
 
 def _compare(
-    search: SearchRun, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]], quality_set: str
+    search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
-    """Quality, multiply-accumulates and measured time of every network: written, printed, and its rows returned."""
+    """Write and print quality, multiply-accumulates and measured time of every network; return the rows."""
     _announce(search, "compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
-    networks: dict[str, Any] = {name: model_class.from_pretrained(_trained(search, name)) for name in architectures}
+    networks: dict[str, Any] = {
+        name: model_class.from_pretrained(_get_model_folder(search, name)) for name in architectures
+    }
     networks = {name: network.to(device) for name, network in networks.items()}
     untrained = read_record(search.directory / DERIVED)["final_metrics"]
     shapes = [
         {"name": f"T={length}, M={memory}, batch={batch}", "length": length, "memory": memory, "batch": batch}
-        for length, memory, batch in _shapes(search.config)
+        for length, memory, batch in _list_shapes(search.config)
     ]
-    repeats, space = search.config.search.timing_repeats, _space(search.config)
+    repeats, space = search.config.search.timing_repeats, _get_search_space(search.config)
     time, macs = load(space.time), load(space.macs)
     timed = {
         shape["name"]: time(networks, shape["length"], shape["memory"], shape["batch"], repeats) for shape in shapes
@@ -375,7 +377,7 @@ def _compare(
             "trained": how,
             "architecture": architectures[name],
             "parameters": sum(weight.numel() for weight in network.parameters()),
-            "quality": _quality(metrics, "eval/test/" if quality_set == "test" else "eval/"),
+            "quality": _select_quality(metrics, "eval/test/" if quality_set == "test" else "eval/"),
             "quality_set": quality_set,
             "macs": {
                 shape["name"]: macs(
@@ -388,8 +390,8 @@ def _compare(
 
     rows = [
         row("derived", "searched", "not retrained", untrained),
-        row("derived", "searched", _TRAINED[search.config.search.retrain_from], found["derived"]),
-        *(row(name, "baseline", "from scratch", found[name]) for name in architectures if name != "derived"),
+        row("derived", "searched", _INITIALISATION[search.config.search.retrain_from], scores["derived"]),
+        *(row(name, "baseline", "from scratch", scores[name]) for name in architectures if name != "derived"),
     ]
     comparison = {
         "reference": "alternating" if "alternating" in architectures else "derived",
@@ -409,19 +411,19 @@ def _compare(
     return rows
 
 
-def _quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
-    """The compared metrics; None of a network whose perplexity is beyond all numbers."""
-    found = {key: float(metrics[prefix + key]) for key in _QUALITY}
-    return found if all(map(math.isfinite, found.values())) else None
+def _select_quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
+    """Return the compared metrics; None if one is not finite."""
+    scores = {key: float(metrics[prefix + key]) for key in _QUALITY}
+    return scores if all(map(math.isfinite, scores.values())) else None
 
 
-def _trained(search: SearchRun, name: str) -> Path:
-    """The folder of a network's trained weights."""
+def _get_model_folder(search: SearchRun, name: str) -> Path:
+    """Return the folder of a network's trained weights."""
     return search.directory / RETRAINED / name / MODEL
 
 
 def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
-    """The table and the figures, after the last step of the search."""
+    """Track table and figures of the comparison, at the last step of the search."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
     with closing_tracker(tracker):

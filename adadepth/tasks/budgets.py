@@ -1,7 +1,6 @@
-"""One checkpoint, many budgets: what decides its depth is fitted to each target, and quality and work are measured.
+"""Depth budgets of a trained model: fit its depth to targets, and measure quality and compute there.
 
-The fit is on a half of the first evaluation set, the figures are of the other: nothing that is told was chosen on what
-tells it.
+The fit reads one half of the first evaluation set, and the reported figures are of the other half.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from adadepth.system.processes import add_over_processes
 from adadepth.tasks.session import Session
 from adadepth.training.held_depth import BUDGET_PREFIX, MEASURES
 
-_FITTED_ON = 256  # examples
-_REACH = 2.0  # of a shift, over the logit of the fit's level: from -26 to 18
+_CORRECTION_EXAMPLES = 256  # examples
+_SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shifts from -26 to 18
 
 
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
-    """Fit the model to every target, evaluate it there, and write, print and track the table; returns it.
+    """Fit a model to every target, evaluate it there, and write, print, track and return the table.
 
-    The model is left at the last target.
+    The model stays at the last target.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
     assert isinstance(model, DepthKnob), "validated"
     name, dataset = next(iter(trainer.evaluation_sets.items()))
     fitting, reporting = halves(dataset)
-    rows = [_row(session, name, reporting, None, None)]
+    rows = [_evaluate_row(session, name, reporting, None, None)]
     for target in settings.targets:
-        fit = model.fit_depth(target, lambda: _depth(trainer, model, fitting, settings))
-        rows.append(_row(session, name, reporting, target, fit))
-    found = {
+        fit = model.fit_depth(target, lambda: _measure_depth(trainer, model, fitting, settings))
+        rows.append(_evaluate_row(session, name, reporting, target, fit))
+    comparison = {
         "unit": settings.unit.value,
         "set": name,
         "knob": model.depth_knob,
@@ -56,18 +55,18 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
         "rows": rows,
     }
     if trainer.is_world_process_zero():
-        write_budgets(session.run.directory, found)
-        say(budgets_text(found))
+        write_budgets(session.run.directory, comparison)
+        say(budgets_text(comparison))
         tracker, step = session.tracking.tracker, trainer.state.global_step
-        tracker.table("budget/targets", *as_records(budget_table(found)), step)
-    return found
+        tracker.table("budget/targets", *as_records(budget_table(comparison)), step)
+    return comparison
 
 
 def settle(settings: BudgetConfig, session: Session) -> None:
-    """Fit a trained model to its target, leave it so, and say what it spends on other examples than the fit's."""
+    """Fit a trained model to its target, and log its depth or compute on examples outside of the fit."""
     assert settings.target is not None
-    found = compare_budgets(replace(settings, targets=[settings.target]), session)
-    row = found["rows"][-1]
+    comparison = compare_budgets(replace(settings, targets=[settings.target]), session)
+    row = comparison["rows"][-1]
     spent = row["adaptive_over_full"] if settings.unit is BudgetUnit.macs else row["mean"]
     figures = {f"{BUDGET_PREFIX}target": settings.target, f"{BUDGET_PREFIX}measured": spent}
     session.tracking.last_metrics |= figures
@@ -75,35 +74,35 @@ def settle(settings: BudgetConfig, session: Session) -> None:
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
         remark = "" if is_held(spent, settings.target, settings.unit.value) else f", further away than {TOLERANCE:.0%}"
         say(
-            f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
-            f"{found['measured_on']:,} other examples{remark}"
+            f"budget.target={settings.target:g}: {comparison['knob']} fitted, {spent:.3g} {settings.unit} on "
+            f"{comparison['measured_on']:,} other examples{remark}"
         )
 
 
 def correct_depth(settings: BudgetConfig, session: Session) -> bool:
-    """Shift the halting bias of a trained model that missed its target to where it holds it.
+    """Shift the halting bias of a trained model that missed its target until it holds the target.
 
-    A controller has little time in a short run: what is left of its error is taken out on held-out examples, whose
-    depths are read and not their labels. Which unit is deeper than which stays as it was learned.
+    In a short run the controller leaves an error. The fit removes it on held-out examples from their depths, without
+    their labels. The order of units by depth stays as learned.
 
     Returns:
-        Whether the model was changed. It is not where it holds its target to within half of the tolerance, where it has
-        no such bias, and in a run of seconds.
+        Whether the model was changed. It is not if it holds its target to within half of the tolerance, has no such
+        bias, or is that of a small run.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
     target, bias = settings.target, model.halting_bias
     if target is None or bias is None or session.config.small:
         return False
-    examples = _first_few(next(iter(trainer.evaluation_sets.values())))
-    measure = partial(_depth, trainer, model, examples, settings)
+    examples = _sample_examples(next(iter(trainer.evaluation_sets.values())))
+    measure = partial(_measure_depth, trainer, model, examples, settings)
     before, learned = measure(), bias.detach().clone()
     if abs(before - target) <= TOLERANCE / 2 * target:
         return False
 
     def depth_at(level: float) -> float:
         with torch.no_grad():
-            bias.copy_(learned - _REACH * math.log(level / (1.0 - level)))
+            bias.copy_(learned - _SHIFT_SCALE * math.log(level / (1.0 - level)))
         return measure()
 
     fit = fit_level(depth_at, target)
@@ -114,38 +113,38 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     return True
 
 
-def _first_few(dataset: Any) -> Subset[Any]:
-    """Examples enough to measure a mean depth, evenly spread."""
-    return Subset(dataset, spread_rows(len(dataset), _FITTED_ON).tolist())
+def _sample_examples(dataset: Any) -> Subset[Any]:
+    """Return evenly spread examples, enough to measure a mean depth."""
+    return Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
 
 
 def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
-    """Half of the examples, drawn alike for every seed and model, and the others; what belongs together stays together.
+    """Split examples at random into halves, equal for every seed and model; examples of one owner stay together.
 
-    They are drawn because data sets have an order: every second example may be of one class.
+    The split is random because data sets are ordered: every second example may be of one class.
     """
     owners = np.asarray(getattr(dataset, "owners", range(len(dataset))))
-    each = np.unique(owners)
-    if len(each) < 2:
+    unique_owners = np.unique(owners)
+    if len(unique_owners) < 2:
         raise ConfigError("dataset.max_evaluation_examples: a fit needs two examples, one to be measured on")
-    drawn = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(each)[: len(each) // 2]
-    is_first = np.isin(owners, drawn)
+    shuffled = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(unique_owners)
+    is_first = np.isin(owners, shuffled[: len(shuffled) // 2])
     first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))
     return first, second
 
 
-def _row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
-    """Quality, depth and work of the model as it is set now."""
+def _evaluate_row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
+    """Evaluate quality, depth and compute of the model at its current setting."""
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget is read off the statistics"
     return budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
 
 
-def _depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
-    """The mean depth of some examples as the model is set now, over all processes."""
+def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
+    """Measure the mean depth of examples at the current setting of the model, over all processes."""
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
-    options = trainer.model_inputs({"logits_to_keep": 1})  # of a model of text, whose predictions nobody reads here
+    options = trainer.model_inputs({"logits_to_keep": 1})  # predictions of language models are not needed
     for _, outputs in trainer.forward_passes(examples, lambda batch: options):
         measured = MEASURES[settings.unit.value].read(model, outputs.trace)
         sums += torch.stack([measured.total, measured.units]).to(sums)

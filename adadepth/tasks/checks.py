@@ -1,4 +1,4 @@
-"""What is checked before a run is opened: a full batch, memory, positions and depth."""
+"""Checks before a run is opened: batch size, memory, positions and depth."""
 
 from __future__ import annotations
 
@@ -21,64 +21,64 @@ from adadepth.training.held_depth import full_depth
 
 
 def check_batches(train: Any, args: TrainingArguments) -> None:
-    """Whether there is a full batch, where only full ones are read: nothing would be learned otherwise.
+    """Refuse training data smaller than one batch where only full batches are read.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: With both numbers.
     """
     rows = args.train_batch_size * args.world_size
     counts_examples = isinstance(train, Sized) and not isinstance(train, StreamBatches)
     if args.dataloader_drop_last and counts_examples and len(train) < rows:
-        of_all = f" in each of {args.world_size} processes" if args.world_size > 1 else ""
+        suffix = f" in each of {args.world_size} processes" if args.world_size > 1 else ""
         raise ConfigError(
             f"trainer.per_device_train_batch_size={args.train_batch_size}: there are {len(train):,} training examples, "
-            f"and trainer.dataloader_drop_last=true leaves out a batch that they do not fill{of_all}"
+            f"and trainer.dataloader_drop_last=true leaves out a batch that they do not fill{suffix}"
         )
 
 
 def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, train: Any) -> None:
-    """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
+    """Refuse a training whose micro-batch of the shortest examples exceeds the memory.
 
     Raises:
-        ConfigError: With what it needs, by parts, and a batch that fits where an installed mode names one; or the model
-            has nothing that it could compute again to need less.
+        ConfigError: With the needed memory by parts, and a batch size that fits if an installed mode estimates one; or
+            if gradient checkpointing is not supported by the model.
     """
     if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
         name = model.config.model_type
         raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
-    if (batch := _shortest_batch(train, args)) is not None:
+    if (batch := _find_shortest_batch(train, args)) is not None:
         lengths, options = batch
         try:
             check_batch(model, lengths, **options)
         except ConfigError as error:
-            raise ConfigError(f"{error}{_smaller(config)}") from error
+            raise ConfigError(f"{error}{_advise_batch_size(config)}") from error
 
 
-def _smaller(config: ExperimentConfig) -> str:
-    """Say which batch of the longest examples fits into all memory there is, where an installed mode estimates it."""
-    places = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
+def _advise_batch_size(config: ExperimentConfig) -> str:
+    """Return the batch size of the longest examples that fits the memory, if an installed mode estimates it."""
+    advisers = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
     try:
-        known = (config, total_memory(), choose_precision(config.trainer))
-        return "".join(f"; {load(place)(*known)}" for place in places)
-    except Exception:  # the refusal stands without it, also of a model whose step cannot be rehearsed
+        arguments = (config, total_memory(), choose_precision(config.trainer))
+        return "".join(f"; {load(adviser)(*arguments)}" for adviser in advisers)
+    except Exception:  # the error stands without advice, also for a model whose step cannot be rehearsed
         return ""
 
 
 def least_memory(model: Any, train: Any, args: TrainingArguments) -> int | None:
-    """Return the bytes that an update takes at the least; None where the lengths of the examples are not known."""
-    if (batch := _shortest_batch(train, args)) is None:
+    """Return the least memory of an optimiser step in bytes; None if the lengths of examples are unknown."""
+    if (batch := _find_shortest_batch(train, args)) is None:
         return None
     lengths, options = batch
     return least_bytes(model, lengths, **options)[0]
 
 
-def _shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[int], dict[str, Any]] | None:
-    """The lengths of a micro-batch of the shortest examples, and what else `least_bytes` asks for."""
+def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[int], dict[str, Any]] | None:
+    """Return the lengths of a micro-batch of the shortest examples, and the options of `least_bytes`."""
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape
         lengths = [shape[1]] * shape[0]
-    elif (found := known_lengths(train)) is not None:
-        lengths = np.sort(found)[: args.train_batch_size].tolist()
+    elif (all_lengths := known_lengths(train)) is not None:
+        lengths = np.sort(all_lengths)[: args.train_batch_size].tolist()
     else:
         return None
     width = 2 if args.bf16 or args.fp16 else 4
@@ -86,7 +86,11 @@ def _shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[int],
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
-    """Whether a model can read sequences as long as the settings ask for; vectors have no positions."""
+    """Refuse sequences longer than the positions of a model.
+
+    Raises:
+        CheckpointError: With both numbers.
+    """
     positions = model.longest_sequence
     key, needed = positions_read(config.dataset)
     if positions is not None and needed > positions:
@@ -94,17 +98,17 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
 
 
 def check_depth(config: ExperimentConfig, model: Any) -> None:
-    """Whether a model whose size the settings do not tell has as much depth as its budget asks for.
+    """Refuse a budget beyond the full depth of a model, which its configuration alone may not tell.
 
     Raises:
-        ConfigError: If it has less.
+        ConfigError: With the full depth.
     """
     budget = config.budget
     if budget.unit is BudgetUnit.milliseconds:
         return
     full = full_depth(budget.unit, model)
-    held = [] if config.mode is Mode.evaluate else [("budget.target", budget.target)]  # what only training reads
-    targets = [*held, *(("budget.targets", target) for target in budget.targets)]
+    trained = [] if config.mode is Mode.evaluate else [("budget.target", budget.target)]  # only training reads it
+    targets = [*trained, *(("budget.targets", target) for target in budget.targets)]
     for key, target in targets:
         if target is not None and target > full:
             raise ConfigError(f"{key}={target:g}: must be at most {full:g}, in {budget.unit}")

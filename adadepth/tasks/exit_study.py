@@ -1,4 +1,4 @@
-"""The study of exit rules on an evaluated model: replay, runs, timing, files, tables, and adopting the advised one."""
+"""Study of exit rules on an evaluated model: replay, runs, timing, tables, and the recommended rule."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from adadepth.tasks.session import Session
 
 BATCHES = (1, 8, 32)
 TEXT_BATCHES = (1, 8)
-TIMED_EXAMPLES = 64  # the first of the evaluation set
-TIMED_BLOCKS = 16  # of a text
+TIMED_EXAMPLES = 64  # the first ones of the evaluation set
+TIMED_BLOCKS = 16  # blocks of a text
 REPETITIONS = 3
 WARM_UP = 1
 
 
 def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
-    """The rules that `exit_rules` names; `all` stands for every rule the model supports, on a small grid.
+    """Parse `exit_rules`; `all` stands for a small grid of every rule that the model supports.
 
     Raises:
-        ConfigError: For a rule that does not exist or that the model cannot follow.
+        ConfigError: If a rule does not exist or is not supported by the model.
     """
     settings: Any = model.config
     signals = model.exit_signals
@@ -50,64 +50,63 @@ def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
         raise ConfigError(
             f"exit_rules={list(texts)}: {settings.model_type} predicts after its last step only and has no exit rules"
         )
-    named = [
+    names = [
         name
         for text in texts
         for name in (standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else [text])
     ]
-    if not named:
+    if not names:
         return []
-    full = f"fixed:{model.max_updates}"  # what every other rule is compared with
-    rules = [parse_rule(name) for name in dict.fromkeys([*named, full])]
+    full = f"fixed:{model.max_updates}"  # the reference of every comparison
+    rules = [parse_rule(name) for name in dict.fromkeys([*names, full])]
     for rule in rules:
         check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type)
     return rules
 
 
 def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
-    """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print tables and advice.
+    """Study rules on every evaluation set; write exit_rules.json and pareto.csv, and print tables and advice.
 
-    Where the evaluation itself ran no unit through all steps, because tokens halt, exits.json too. With `adopt_rule`
-    the model is saved with the rule that is advised on the first set.
+    Where tokens halt, the evaluation ran no unit through all steps, and this function writes exits.json. With
+    `adopt_rule` the model is saved with the rule that is advised on the first set.
     """
     exits: dict[str, Any] = {}
     trainer = session.trainer
     studies = {}
     for name, dataset in data.evaluation.items():
         records = trainer.records(dataset, run_all_steps=True)
-        studies[name] = _study(rules, data, dataset, records, session)
+        studies[name] = _study_set(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
             exits[name] = step_summary(records, labels=data.labels, truncation="leftover", **scored_metrics(data))
     if exits and trainer.is_world_process_zero():
         write_exits(session.run.directory, exits, trainer.state.global_step)
-    _conclude(studies, session)
+    _report_studies(studies, session)
 
 
 def compare_on_text(rules: Sequence[ExitRule], session: Session) -> None:
-    """Study the rules on a drawn part of the tokens of every text, by the loss of what each predicts.
+    """Study rules on a random part of the tokens of every text, by their loss; see `compare_exit_rules`.
 
-    Without a cache no token's exit changes what others see, so that replaying a rule is running it. Writes, prints and
-    adopts what `compare_exit_rules` does.
+    Without a cache, the exit of a token does not change the states that others attend to, so a replay is exact.
     """
-    studies = {name: _text_study(rules, blocks, session) for name, blocks in session.evaluation_sets.items()}
-    _conclude(studies, session)
+    studies = {name: _study_text(rules, blocks, session) for name, blocks in session.evaluation_sets.items()}
+    _report_studies(studies, session)
 
 
-def _conclude(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
-    """Write and print the studies, and adopt the first one's advice where that is wanted."""
+def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
+    """Write and print studies, and with `adopt_rule` save the model with the first one's advice."""
     has_setting = hasattr(session.config.model, "exit_rule")
-    studies = {name: {**found, "has_setting": has_setting} for name, found in studies.items()}
+    studies = {name: {**result, "has_setting": has_setting} for name, result in studies.items()}
     if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
-        for name, found in studies.items():
-            say(f"exit rules on {name}:\n{study_text(found)}")
+        for name, result in studies.items():
+            say(f"exit rules on {name}:\n{study_text(result)}")
     if session.config.adopt_rule:
-        _adopt(next(iter(studies.values()))["advice"], session)
+        _adopt_rule(next(iter(studies.values()))["advice"], session)
 
 
-def _adopt(advice: Mapping[str, Any], session: Session) -> None:
-    """Save the model with the advised rule, by which it stops wherever it is loaded.
+def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
+    """Save the model with the advised rule as its default.
 
     Raises:
         ConfigError: If there is no advice.
@@ -124,59 +123,59 @@ def _adopt(advice: Mapping[str, Any], session: Session) -> None:
 
 
 def scored_metrics(data: LabelledData) -> dict[str, Any]:
-    """What is measured of units: the task's metrics, or the accuracy of labelled tokens."""
+    """Return problem and metrics of single units: those of the task, or the accuracy of labelled tokens."""
     if data.problem == "tagging":
         return {"problem": "classification", "metrics": ("accuracy",)}
     return {"problem": data.problem, "metrics": data.metrics}
 
 
-def _study(
+def _study_set(
     rules: Sequence[ExitRule], data: LabelledData, dataset: Any, records: StepRecords, session: Session
 ) -> dict[str, Any]:
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     by_token = data.problem == "tagging"
     cost, measured = ExitCost(model, by_token), scored_metrics(data)
-    found = study(records, rules, macs=cost.macs, **measured)
+    result = study(records, rules, macs=cost.macs, **measured)
     sequences = sequences_of(records.index) if by_token else records.index
-    found |= _advised(records, sequences, rules, cost, measured)
-    if by_token:  # what a token does changes what the others see, so that only running a rule tells
-        really = _run_really(rules, dataset, session)
-        found = add_online(found, {label: online_figures(run, **measured) for label, run in really.items()})
-    conditions = _conditions(session, min(len(dataset), TIMED_EXAMPLES))
+    result |= _build_advice(records, sequences, rules, cost, measured)
+    if by_token:  # halted tokens change the states of others, so a replay is not exact
+        runs = _run_rules(rules, dataset, session)
+        result = add_online(result, {label: online_figures(run, **measured) for label, run in runs.items()})
+    conditions = _describe_conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "examples take freed places"
-    return add_timings(found, measure(trainer, dataset, rules), conditions)
+    return add_timings(result, measure(trainer, dataset, rules), conditions)
 
 
-def _text_study(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session) -> dict[str, Any]:
-    """Of places that are drawn: rules, controls, oracles and advice by loss; time is of the first blocks."""
+def _study_text(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session) -> dict[str, Any]:
+    """Study rules, controls, oracles and advice by loss at random positions; time the first blocks."""
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     options = {**seeded_exits(model), "run_all_steps": True, "logits_to_keep": 1}
-    places = drawn_places(blocks, model.max_updates * model.config.vocab_size)
-    records = text_records(trainer.forward_passes(blocks, lambda _: options), places)
+    positions = drawn_places(blocks, model.max_updates * model.config.vocab_size)
+    records = text_records(trainer.forward_passes(blocks, lambda _: options), positions)
     cost = ExitCost(model, by_token=True)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
-    found = study(records, rules, macs=cost.macs, **measured)
-    found["drawn_of"] = blocks.tokens
-    found |= _advised(records, sequences_of(records.index), rules, cost, measured)
+    result = study(records, rules, macs=cost.macs, **measured)
+    result["drawn_of"] = blocks.tokens
+    result |= _build_advice(records, sequences_of(records.index), rules, cost, measured)
     timings = measure(trainer, blocks, rules, TIMED_BLOCKS, TEXT_BATCHES)
-    return add_timings(found, timings, _conditions(session, min(len(blocks), TIMED_BLOCKS)))
+    return add_timings(result, timings, _describe_conditions(session, min(len(blocks), TIMED_BLOCKS)))
 
 
-def _advised(
+def _build_advice(
     records: StepRecords, sequences: Any, rules: Sequence[ExitRule], cost: ExitCost, measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What to take, and everything that could be taken."""
+    """Return the recommended operating point, and all operating points."""
     return {
         "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
         "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
     }
 
 
-def _conditions(session: Session, examples: int) -> dict[str, Any]:
-    """Under which times are measured."""
+def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:
+    """Return the conditions of measured times."""
     return {
         "device": name_device(session.trainer.args.device),
         "torch": torch.__version__,
@@ -187,15 +186,15 @@ def _conditions(session: Session, examples: int) -> dict[str, Any]:
     }
 
 
-def _run_really(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
-    """The records of a set under every rule."""
-    found = {}
+def _run_rules(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
+    """Evaluate a set under every rule, and return the records by rule."""
+    records = {}
     trainer = session.trainer
     with progress(f"running {len(rules)} exit rules", len(rules), shown=trainer.is_world_process_zero()) as advance:
         for rule in rules:
-            found[rule.label] = trainer.records(dataset, exit_rule=rule)
+            records[rule.label] = trainer.records(dataset, exit_rule=rule)
             advance(1)
-    return found
+    return records
 
 
 def measure(
@@ -205,29 +204,29 @@ def measure(
     first: int = TIMED_EXAMPLES,
     sizes: Sequence[int] = BATCHES,
 ) -> dict[str, dict[int, float]]:
-    """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns.
+    """Return median seconds an example by rule and batch size, over repetitions in which the rules take turns.
 
-    The first examples of the set, in batches by length as in an evaluation; of a model that refills all of them at
-    once, with as many places as the batch has rows.
+    The first examples of the set come in batches by length, as in an evaluation. A model that refills freed slots gets
+    all of them at once, with as many slots as a batch has rows.
     """
     examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < first]
     refills = trainer.accelerator.unwrap_model(trainer.model).refills
     timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
-    batches = {size: _batches(trainer, examples, len(examples) if refills else size) for size in sizes}
-    # A call takes a time for every example, and one for every batch.
-    work = {size: len(examples) + len(found) for size, found in batches.items()}
+    batches = {size: _build_batches(trainer, examples, len(examples) if refills else size) for size in sizes}
+    # The time of a call grows with its examples and its batches.
+    work = {size: len(examples) + len(batches[size]) for size in sizes}
     total = sum(work.values()) * len(rules) * (WARM_UP + REPETITIONS)
     with progress(f"timing {len(rules)} exit rules", total, shown=trainer.is_world_process_zero()) as advance:
-        for size, found in batches.items():
+        for size in sizes:
             options = {"places": size} if refills else {}
-            calls = {rule.label: partial(_run, trainer, found, rule, options) for rule in rules}
+            calls = {rule.label: partial(_run, trainer, batches[size], rule, options) for rule in rules}
             after = partial(advance, work[size])
             for label, seconds in time_interleaved(calls, REPETITIONS, WARM_UP, trainer.args.device, after).items():
                 timings[label][size] = seconds["median"] / len(examples)
     return timings
 
 
-def _batches(trainer: Any, examples: Sequence[Any], batch_size: int) -> list[dict[str, Tensor]]:
+def _build_batches(trainer: Any, examples: Sequence[Any], batch_size: int) -> list[dict[str, Tensor]]:
     cut = [list(examples[start : start + batch_size]) for start in range(0, len(examples), batch_size)]
     batches = [trainer.model_inputs(trainer.prepare_batch(trainer.data_collator(part))) for part in cut]
     return [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]

@@ -1,4 +1,4 @@
-"""The extensions of a run's trainer: those of its kind of data, of its family, and of its settings."""
+"""Extensions of a training loop: those of the kind of data, of the family, and of the settings."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from adadepth.training.held_depth import TrainingBudget
 def build_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: Any
 ) -> tuple[Extension, ...]:
-    """Return what the kind of data, the family and the settings add to the loop of training, the budget among it."""
-    places = (*kind_of(config.dataset).extensions, *family(config.model.name).extensions)
-    known = {"config": config, "args": args, "model": model, "data": data, "seed": config.seed}
-    named: list[Extension] = [built for place in places if (built := called(place, **known)) is not None]
-    return (*named, *_settings_extensions(config, args, model, named))
+    """Build the extensions that the kind of data, the family and the settings add to the training loop."""
+    builders = (*kind_of(config.dataset).extensions, *family(config.model.name).extensions)
+    arguments = {"config": config, "args": args, "model": model, "data": data, "seed": config.seed}
+    extensions: list[Extension] = [
+        extension for builder in builders if (extension := called(builder, **arguments)) is not None
+    ]
+    return (*extensions, *_build_settings_extensions(config, args, model, extensions))
 
 
-def _settings_extensions(
-    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, others: Sequence[Extension]
+def _build_settings_extensions(
+    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, extensions: Sequence[Extension]
 ) -> Iterator[Extension]:
-    """What holds the depth of training, and what averages its weights, where the user set that."""
+    """Yield the depth budget and the EMA of weights, if they are configured."""
     if config.mode is Mode.train and met(config) == "held":
-        teaches = partial(_teaches_depth, others)
-        yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches)
+        teaches_depth = partial(_is_depth_batch, extensions)
+        yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)
     if config.trainer.ema_decay is not None:
         yield WeightAverage(model, config.trainer.ema_decay)
 
 
-def _teaches_depth(extensions: Sequence[Extension], batch: Batch) -> bool:
+def _is_depth_batch(extensions: Sequence[Extension], batch: Batch) -> bool:
     return all(extension.teaches_depth(batch) for extension in extensions)

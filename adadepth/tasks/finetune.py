@@ -1,4 +1,4 @@
-"""The second stage of a model that ponders: a trained model stays as it is, its halting head alone goes on learning."""
+"""Fine-tuning: train and evaluate classifiers, taggers and readers on labelled data."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from adadepth.training.arguments import training_arguments
 
 
 def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
-    """Freeze everything but the halting head of a model that was built from `model.pretrained`.
+    """Freeze all weights of a pretrained model except its halting head.
 
     Raises:
-        CheckpointError: If the weights are another family's, whose steps have never predicted.
-        ConfigError: If the model has one step only, after which there is nothing to decide.
+        CheckpointError: If the weights are of another family, whose steps were not trained to predict.
+        ConfigError: If the model has a single step, and nothing to decide.
     """
     path = str(config.model.pretrained)
-    found = read_config("model.pretrained", path).model_type
-    if found != config.model.name:
-        raise CheckpointError(f"model.pretrained={path}: holds {found}; halting.alone=true needs {config.model.name}")
+    name = read_config("model.pretrained", path).model_type
+    if name != config.model.name:
+        raise CheckpointError(f"model.pretrained={path}: holds {name}; halting.alone=true needs {config.model.name}")
     if model.max_updates < 2:
         raise ConfigError(f"halting.alone=true: model.pretrained={path} has one step, so there is nothing to decide")
     model.train_halting_alone(config.halting.slope, config.halting.threshold)
@@ -69,28 +69,27 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": classes}))
     if (reordered := reordered_classes(config, data.labels)) is not None:
         data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": reordered}))
-    model = _fresh_model(config, data)
+    model = _build_model(config, data)
     check_positions(config, model)
     check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
-    session = replace(finetuning_session(config, args, data, model), baselines=_baselines(config, args, data))
-    settle = budgets.settle if met(config) == "fitted" else budgets.correct_depth if met(config) == "held" else None
-    last = None if settle is None else partial(settle, config.budget)
+    session = replace(finetuning_session(config, args, data, model), baselines=_score_baselines(config, args, data))
+    adjust = {"fitted": budgets.settle, "held": budgets.correct_depth}.get(str(met(config)))
 
     def build_session(config: ExperimentConfig, args: TrainingArguments) -> Session:
-        return finetuning_session(config, args, data, _fresh_model(config, data))
+        return finetuning_session(config, args, data, _build_model(config, data))
 
-    def further(session: Session) -> None:
+    def finish(session: Session) -> None:
         _write_tests(config, data, session)
         compare_with_matched_baseline(session, build_session, started)
-        _say_baselines(session)
+        _log_baselines(session)
 
-    return session.train(further, last)
+    return session.train(finish, None if adjust is None else partial(adjust, config.budget))
 
 
-def _fresh_model(config: ExperimentConfig, data: LabelledData) -> Any:
-    """A new classifier for the data, or one that starts from `model.pretrained`."""
+def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
+    """Build a classifier for the data, with the weights of `model.pretrained` if that is set."""
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
@@ -100,8 +99,8 @@ def _fresh_model(config: ExperimentConfig, data: LabelledData) -> Any:
     return model
 
 
-def _baselines(config: ExperimentConfig, args: TrainingArguments, data: LabelledData) -> dict[str, Any]:
-    """Return what a bag of words achieves on the evaluation sets of a table of one's own."""
+def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: LabelledData) -> dict[str, Any]:
+    """Return the scores of a bag of words on the evaluation sets of a local table."""
     if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
         return {}
     if (scored := score_bag_of_words(data)) is None:
@@ -109,8 +108,8 @@ def _baselines(config: ExperimentConfig, args: TrainingArguments, data: Labelled
     return {"bag_of_words": {"model": scored[0], "sets": scored[1]}}
 
 
-def _say_baselines(session: Session) -> None:
-    """Say what a bag of words achieves, and what the trained model does."""
+def _log_baselines(session: Session) -> None:
+    """Log the scores of a bag of words beside those of the trained model."""
     if (scored := session.baselines.get("bag_of_words")) is None:
         return
     metrics = session.tracking.last_metrics
@@ -123,7 +122,7 @@ def _say_baselines(session: Session) -> None:
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
+    """Evaluate a checkpoint, also under `exit_rules` and `budget.targets`; return the metrics of its own rule."""
     args = training_arguments(config)
     path = checked_model_path(config)
     problem = problem_of(config.dataset)
@@ -137,34 +136,35 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         model.take_classes(data.labels)
     if data.tokenizer is not None:
         model.take_padding(data.tokenizer.pad_token_id)
-    _check_fit(config, data, model)
+    _check_checkpoint(config, data, model)
     data = check_evaluated_data(config, data, model)
     check_depth(config, model)
     rules = exit_study.parse(config.exit_rules, model)
 
-    def further(session: Session) -> None:
+    def finish(session: Session) -> None:
         if rules:
             exit_study.compare_exit_rules(rules, data, session)
         if config.budget.targets:
             budgets.compare_budgets(config.budget, session)
         _write_tests(config, data, session)
 
-    return finetuning_session(config, args, data, model).evaluate(path, further)
+    return finetuning_session(config, args, data, model).evaluate(path, finish)
 
 
 def finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Session:
-    """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
-    predicted, own = PREDICTED[data.problem], kind_of(config.dataset).scorer
+    """Build a session that evaluates every evaluation set by the task's metrics and the depths of its examples."""
+    problem = PREDICTED[data.problem]
+    scorer_of_data = kind_of(config.dataset).scorer or problem.scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
     classes = {
         name: sequence_classes(dataset, data) if has_classes else SequenceClasses(())
         for name, dataset in data.evaluation.items()
-        if predicted.has_classes
+        if problem.has_classes
     }
 
     def scorer(name: str) -> Any:
         return called(
-            own or predicted.scorer, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
+            scorer_of_data, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
             dataset=config.dataset, wants_rows=config.predictions,
         )  # fmt: skip
 
@@ -174,7 +174,7 @@ def finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: 
             scorer(name),
             args.device,
             wants_statistics=config.trainer.halting_statistics,
-            wants_states=config.mode is Mode.evaluate,  # all states of a batch at once are too much in training
+            wants_states=config.mode is Mode.evaluate,  # all states of a batch exceed the memory of training
             wants_rows=config.predictions,
         )
 
@@ -191,14 +191,18 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
 
 
 def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
-    """Let the model's loss weigh classes as the data set says, and not as the run did that it was trained in before."""
+    """Set the class weights of the loss from the data set or the configuration, not from an earlier run."""
     weights = data.class_weights or getattr(config.model, "classes_weights", None)
     if weights or getattr(model.config, "classes_weights", None):
         model.config.classes_weights = list(weights) if weights else None
 
 
-def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
-    """Whether a checkpoint can read and answer what the data ask."""
+def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
+    """Refuse a checkpoint whose vocabulary, positions, fields or classes do not fit the data.
+
+    Raises:
+        CheckpointError: Naming what does not fit.
+    """
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     settings: Any = model.config
@@ -215,29 +219,29 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
                 f"dataset={config.dataset.name} needs {least} at least"
             )
     if not PREDICTED[data.problem].has_classes:
-        return  # any number of choices, any length of an answer
-    wanted = 1 if data.problem == "regression" else len(data.labels)
-    if settings.num_labels != wanted:
+        return  # choices and spans have no fixed number of classes
+    classes = 1 if data.problem == "regression" else len(data.labels)
+    if settings.num_labels != classes:
         raise CheckpointError(
             f"checkpoint={config.checkpoint}: it predicts {settings.num_labels} classes, "
-            f"dataset={config.dataset.name} has {wanted}"
+            f"dataset={config.dataset.name} has {classes}"
         )
 
 
 def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
-    """Predict the test sets and write one file each: for GLUE's server as it wants them, else a line an example."""
+    """Predict every test set, and write a submission for the GLUE server or a file with a line an example."""
     dataset: Any = config.dataset
     names = dict(zip(dataset.test_splits, dataset.submission, strict=True)) if data.test and dataset.submission else {}
     for split, examples in data.test.items():
         if split not in names and split in data.evaluation:
-            continue  # `predictions=true` writes these, with their labels
+            continue  # written with labels by `predictions=true`
         records = session.trainer.records(examples)
         if not session.trainer.is_world_process_zero():
             continue
         directory = Path(session.run.directory)
         if split in names:
             predicted = predictions(records.logits, data.problem).numpy()
-            if data.labels and dataset.labels:  # the server numbers classes as the data do, whatever the model's order
+            if data.labels and dataset.labels:  # the server numbers classes as the data set does
                 predicted = np.array(number_classes(data.labels, dataset.labels, "dataset.labels"))[predicted]
             labels = dataset.labels or data.labels
             say(f"submission: {write_submission(directory / 'submission', names[split], predicted, labels)}")

@@ -1,7 +1,7 @@
-"""A grid of settings by seeds: which of its runs there are, what they reached, and what was chosen.
+"""Grid search over settings and seeds: missing and finished runs, their scores, and the best cell.
 
-A run belongs to a cell and a seed if the hash of its settings is that of the cell with this seed. So repeating a
-command finds what is done, and runs with other settings in the same folder do not mix with them.
+A run belongs to a cell and a seed if its settings have the same hash. A repeated command therefore finds its finished
+runs, and ignores runs with other settings in the same folder.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _EPOCH = "train/epoch"
 
 
 class Job(NamedTuple):
-    """A job of the grid, and the seeds of its runs."""
+    """Overrides of a job, and the seeds of its runs."""
 
     overrides: list[str]
     seeds: range
 
     def only(self, seed: int) -> list[str]:
-        """The overrides of one of its runs."""
+        """Return the overrides of the run with a seed."""
         return [*self.overrides, f"seed={seed}", "seeds=1"]
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One combination of the swept values.
+    """Cell of the grid: one combination of the swept values.
 
     Attributes:
-        settings: The swept keys, and its values of them; seeds are no cells of their own.
-        jobs: Those that train it.
-        hashes: The hash of the run with each seed.
+        settings: Values of the swept keys, without the seed.
+        jobs: Jobs that train the cell.
+        hashes: Hash of the run with each seed.
     """
 
     settings: Mapping[str, str]
@@ -53,21 +53,21 @@ class Combination:
     hashes: dict[int, str] = field(default_factory=dict)
 
     def of_seed(self, seed: int) -> list[str]:
-        """The overrides of one of its runs."""
+        """Return the overrides of the run with a seed."""
         return next(job for job in self.jobs if seed in job.seeds).only(seed)
 
 
 def cells_of(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: Iterable[str]) -> list[Combination]:
-    """The cells of a grid.
+    """Group jobs into the cells of a grid.
 
     Args:
-        jobs: The overrides and the configuration of every job.
+        jobs: Overrides and configuration of every job.
         swept: Keys with several values.
     """
     keys, cells = [key for key in swept if key != "seed"], dict[tuple[str, ...], Combination]()
     for overrides, config in jobs:
-        given = dict(override.split("=", 1) for override in overrides)
-        settings = {key: given[key] for key in keys}
+        values = dict(override.split("=", 1) for override in overrides)
+        settings = {key: values[key] for key in keys}
         cell = cells.setdefault(tuple(settings.values()), Combination(settings))
         cell.jobs.append(Job(overrides, range(config.seed, config.seed + config.seeds)))
         for seed in cell.jobs[-1].seeds:
@@ -76,10 +76,10 @@ def cells_of(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: Iterable
 
 
 def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
-    """Whether a run evaluates and keeps every epoch, some of which compete.
+    """Refuse a training that does not evaluate and save every epoch.
 
     Raises:
-        ConfigError: If not, in one line.
+        ConfigError: Naming the setting.
     """
     trainer = config.trainer
     if config.mode is not Mode.train:
@@ -96,33 +96,33 @@ def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
 
 
 def missing_jobs(cells: Sequence[Combination], runs: Mapping[str, Path]) -> list[tuple[int, list[str]]]:
-    """The number of the cell and the overrides of every job that is still to be done.
+    """Return the cell number and the overrides of every missing job.
 
-    A job of which there is nothing is done as it is; of a begun one every missing seed is a job.
+    A job without any run is returned whole; otherwise every missing seed is a job.
     """
-    found = []
+    todo = []
     for number, cell in enumerate(cells):
         for job in cell.jobs:
             missing = [seed for seed in job.seeds if cell.hashes[seed] not in runs]
             is_untouched = len(missing) == len(job.seeds)
-            found += [(number, each) for each in ([job.overrides] if is_untouched else map(job.only, missing))]
-    return found
+            todo += [(number, run) for run in ([job.overrides] if is_untouched else map(job.only, missing))]
+    return todo
 
 
 def finished_runs(folder: Path) -> dict[str, Path]:
-    """The finished runs in the folder of a sweep by their hash; of several the newest.
+    """Return the newest finished run in the folder of a sweep for every hash.
 
-    A damaged run is named in a warning and counts as missing.
+    A damaged run counts as missing, with a warning.
     """
-    found = {}
+    runs = {}
     for path in sorted(folder.glob(f"{RUNS}/*/*/{RECORD}")):
         if (record := sound_record(path.parent)).get("status") == "finished" and "result_hash" in record:
-            found[record["result_hash"]] = path.parent
-    return found
+            runs[record["result_hash"]] = path.parent
+    return runs
 
 
 def sound_record(run: Path) -> dict[str, Any]:
-    """Read the record of a run; empty where it is damaged, which a warning says once."""
+    """Read the record of a run; if it is damaged, warn once and return an empty one."""
     try:
         return read_record(run)
     except CheckpointError as error:
@@ -132,13 +132,13 @@ def sound_record(run: Path) -> dict[str, Any]:
 
 @cache
 def say_warning_once(text: str) -> None:
-    """Say a warning the first time."""
+    """Log a warning the first time."""
     say(f"warning: {text}")
 
 
 def epochs_of(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
-    """The score of every whole epoch of a run, and its checkpoint, whether or not that is still there."""
-    from adadepth.report.run_files import read_run  # torch, which `--help` has no use for
+    """Return score and checkpoint path of every whole epoch of a run; the checkpoint may be deleted."""
+    from adadepth.report.run_files import read_run  # imports torch, which `--help` does not need
 
     lines = [line for line in read_run(run).metrics if is_number(line.get(_EPOCH)) and is_number(line.get(metric))]
     return {
@@ -151,9 +151,9 @@ def epochs_of(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
 def choose(
     cells: Sequence[Combination], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
 ) -> dict[str, Any]:
-    """The summary of a grid; see `summarise_grid`, which gets the `options`.
+    """Summarise a grid with `summarise_grid`, which gets the `options`.
 
-    Of what was chosen there are `run` and `checkpoint` as well.
+    The field `chosen` also has `run` and `checkpoint`.
     """
     reached = [
         {seed: epochs_of(runs[name], metric) for seed, name in cell.hashes.items() if name in runs} for cell in cells
@@ -162,21 +162,21 @@ def choose(
         {seed: {epoch: score for epoch, (score, _) in epochs.items()} for seed, epochs in seeds.items()}
         for seeds in reached
     ]
-    found = summarise_grid(
+    summary = summarise_grid(
         [
             CellScores(cell.settings, sorted(cell.hashes), scores[number], failures.get(number))
             for number, cell in enumerate(cells)
         ],
         **options,
     )
-    if chosen := found["chosen"]:
-        checkpoint = reached[chosen["cell"]][chosen["seed"]][chosen["epoch"]][1]
-        chosen |= {"run": checkpoint.parents[1], "checkpoint": checkpoint}
-    return found
+    if best := summary["chosen"]:
+        checkpoint = reached[best["cell"]][best["seed"]][best["epoch"]][1]
+        best |= {"run": checkpoint.parents[1], "checkpoint": checkpoint}
+    return summary
 
 
 def newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
-    """The newest finished evaluation of a checkpoint below a folder."""
+    """Return the newest finished evaluation of a checkpoint below a folder."""
     records = {path.parent: sound_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
     done = [
         run
@@ -186,22 +186,22 @@ def newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
     return done[-1] if done else None
 
 
-def write_grid_report(folder: Path, found: Mapping[str, Any], runs: Iterable[Path]) -> Path:
-    """Write the page of a grid: what was found in it, and its runs side by side; returns its path."""
+def write_grid_report(folder: Path, summary: Mapping[str, Any], runs: Iterable[Path]) -> Path:
+    """Write the page of a grid with its summary and the comparison of its runs; return its path."""
     from adadepth.report.comparison import comparison_sections
-    from adadepth.report.groups import compare  # as above
+    from adadepth.report.groups import compare  # imports torch
     from adadepth.report.pages import draw
     from adadepth.report.run_files import read_run
     from adadepth.report.sweep import write_grid
 
-    beside = comparison_sections(compare(map(read_run, runs)), folder)
-    page = write_grid(folder, found, beside)
-    draw(beside, folder)
+    sections = comparison_sections(compare(map(read_run, runs)), folder)
+    page = write_grid(folder, summary, sections)
+    draw(sections, folder)
     return page
 
 
 def take_submissions(evaluation: Path, folder: Path) -> list[str]:
-    """Copy the predictions of test sets from an evaluation to the folder of the sweep; returns the files' names."""
+    """Copy the submission files of an evaluation to the folder of the sweep; return their names."""
     shutil.rmtree(folder / SUBMISSION, ignore_errors=True)
     files = sorted((evaluation / SUBMISSION).glob("*.tsv"))
     if files:
@@ -209,9 +209,9 @@ def take_submissions(evaluation: Path, folder: Path) -> list[str]:
     return [file.name for file in files]
 
 
-def delete_checkpoints(runs: Iterable[Path], kept: Path) -> None:
-    """Delete the checkpoints of finished runs, but for the one that was chosen."""
+def delete_checkpoints(runs: Iterable[Path], excluded: Path) -> None:
+    """Delete the checkpoints of finished runs, except one."""
     for run in runs:
         for checkpoint in (run / "checkpoints").glob("checkpoint-*"):
-            if checkpoint != kept:
+            if checkpoint != excluded:
                 shutil.rmtree(checkpoint)

@@ -1,7 +1,7 @@
-"""Comparison of the data and tokenizer a model meets with those it was trained on; see `runs.data_identity`.
+"""Comparison of data and tokenizer with those that a model was trained on; see `runs.data_identity`.
 
-What changes what a model's numbers mean is refused, unless `allow_changed_data` is set; what may differ is said. The
-record of the run has both, under `data.changed`.
+A difference that invalidates a model's predictions is refused unless `allow_changed_data` is set; other differences are
+logged. The record of the run lists both under `data.changed`.
 """
 
 from __future__ import annotations
@@ -28,63 +28,63 @@ from adadepth.tasks.stored import resumable_checkpoint
 
 
 def class_names_of(config: Any) -> list[str] | None:
-    """Return the names of a model's classes in its order; None: they have none, or it has no classes."""
+    """Return the names of a model's classes in order; None for classes without names, or without classes."""
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[number]) for number in range(len(names))] if set(names) == set(range(len(names))) else []
     return None if not ordered or are_numbered(ordered) else ordered
 
 
 def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any:
-    """Compare what a checkpoint is evaluated on with what it was trained on.
+    """Compare the data of an evaluation with those of training.
 
     Args:
-        config: Has the checkpoint.
-        data: What was read; has `summary` and `tokenizer`.
-        model: The loaded model.
+        config: Experiment with the checkpoint.
+        data: Loaded data with `summary` and `tokenizer`.
+        model: Loaded model.
 
     Returns:
-        The data, whose summary says what differs.
+        The data with the differences in their summary.
 
     Raises:
-        CheckpointError: The tokenizer is not the one of the training.
+        CheckpointError: If tokenizer or problem differ from those of training.
     """
     path = model_path(config)
     now = DataIdentity.from_data(config.dataset, data)
-    refused = _changed_tokenizer("checkpoint", path, model.config, now)
+    refused = _compare_tokenizer("checkpoint", path, model.config, now)
     before = DataIdentity.from_config("checkpoint", path, model.config)
     problems = None if before is None else before.problem, now.problem
     if config.mode is Mode.evaluate and None not in problems and problems[0] != problems[1]:
         refused.append(f"it was trained for {problems[0]}, the data are for {problems[1]}")
-    differing = [] if before is None else _differing(before, now)
-    return _decided(config, data, f"checkpoint={path}", refused, differing)
+    differing = [] if before is None else _list_differences(before, now)
+    return _apply_differences(config, data, f"checkpoint={path}", refused, differing)
 
 
 def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path) -> Any:
-    """Compare what a resumed run reads with what its checkpoint was trained on; see `check_evaluated_data`.
+    """Compare the data of a resumed run with those of its checkpoint; see `check_evaluated_data`.
 
     Raises:
-        CheckpointError: Sources, tokenizer or classes are others.
+        CheckpointError: If sources, tokenizer or classes differ.
     """
     if not (checkpoint / CONFIG_NAME).is_file():  # shards of an older version
-        _say_nothing_is_known(config)
+        _log_unknown_data(config)
         return data
     stored = read_config("resume", str(checkpoint))
     before = DataIdentity.from_config("resume", str(checkpoint), stored)
     now = DataIdentity.from_data(config.dataset, data)
-    refused = _changed_tokenizer("resume", str(checkpoint), stored, now)
+    refused = _compare_tokenizer("resume", str(checkpoint), stored, now)
     if before is None:
-        _say_nothing_is_known(config)
+        _log_unknown_data(config)
     else:
-        refused += _changed_sources(before, now)
-    refused += _changed_classes(class_names_of(stored), class_names_of(model.config))
-    return _decided(config, data, f"resume={config.resume or checkpoint}", refused, [])
+        refused += _compare_sources(before, now)
+    refused += _compare_classes(class_names_of(stored), class_names_of(model.config))
+    return _apply_differences(config, data, f"resume={config.resume or checkpoint}", refused, [])
 
 
 def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path | None) -> Any:
-    """Let a model carry what it is trained on; a checkpoint that it goes on with was trained on the same.
+    """Store the identity of the training data in a model, after a comparison with the checkpoint to resume.
 
     Returns:
-        The data, whose summary says what differs.
+        The data with the differences in their summary.
 
     Raises:
         CheckpointError: See `check_resumed_data`.
@@ -95,32 +95,34 @@ def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: 
     return data
 
 
-def _say_nothing_is_known(config: ExperimentConfig) -> None:
-    _say(f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared")
+def _log_unknown_data(config: ExperimentConfig) -> None:
+    _log_on_main(
+        f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared"
+    )
 
 
 def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
-    """Refuse to compare networks that were trained on different data.
+    """Refuse a rival that is trained on other data than the run that `rival_of` names.
 
     Raises:
-        CheckpointError: Sources, tokenizer or classes are not those of the run that `rival_of` names.
+        CheckpointError: If sources, tokenizer or classes differ.
     """
     if config.rival_of is None:
         return
     path = str(Path(config.rival_of, MODEL))
     stored = read_config("rival_of", path)
     before, now = DataIdentity.from_config("rival_of", path, stored), DataIdentity.from_data(config.dataset, data)
-    refused = _changed_tokenizer("rival_of", path, stored, now)
-    refused += [] if before is None else _changed_sources(before, now)
-    refused += _changed_classes(class_names_of(stored), class_names_of(model.config))
-    _decided(config, data, f"rival_of={config.rival_of}", refused, [])
+    refused = _compare_tokenizer("rival_of", path, stored, now)
+    refused += [] if before is None else _compare_sources(before, now)
+    refused += _compare_classes(class_names_of(stored), class_names_of(model.config))
+    _apply_differences(config, data, f"rival_of={config.rival_of}", refused, [])
 
 
 def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
-    """Compare the tokenizer with that of the pretrained weights or base that a training starts from.
+    """Compare the tokenizer with that of the pretrained weights or base model.
 
     Raises:
-        CheckpointError: It is another one.
+        CheckpointError: If they differ.
     """
     refused: list[str] = []
     source = "model.pretrained"
@@ -128,67 +130,66 @@ def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
         path = getattr(config.model, name, None)
         if path is not None and data.tokenizer is not None and config.tokenizer.path != path:
             source = f"model.{name}={path}"
-            now, place = DataIdentity.from_data(config.dataset, data), resolve_place(f"model.{name}", path)
-            refused += _changed_tokenizer(f"model.{name}", place, read_config(f"model.{name}", place), now)
-    return _decided(config, data, source, refused, [])
+            now, folder = DataIdentity.from_data(config.dataset, data), resolve_place(f"model.{name}", path)
+            refused += _compare_tokenizer(f"model.{name}", folder, read_config(f"model.{name}", folder), now)
+    return _apply_differences(config, data, source, refused, [])
 
 
 def training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
-    """Return the tokenizer that a training uses: that of the checkpoint where a run goes on with changed data."""
-    checkpoint = _changed_checkpoint(config, args)
+    """Return the tokenizer of a training: that of the checkpoint if a run resumes with changed data."""
+    checkpoint = _find_changed_checkpoint(config, args)
     return config.tokenizer if checkpoint is None else TokenizerConfig(path=str(checkpoint))
 
 
 def training_classes(config: ExperimentConfig, args: TrainingArguments) -> list[str] | None:
-    """Return the classes by whose numbers a training reads labels; None: the data's own order.
+    """Return the order of classes in which a training numbers labels; None: the order of the data.
 
-    These are fixed where a run goes on with changed data, and where all but the halting head stays as it is.
+    The order is fixed if a run resumes with changed data, or if only the halting head is trained.
     """
-    checkpoint = _changed_checkpoint(config, args)
+    checkpoint = _find_changed_checkpoint(config, args)
     if checkpoint is not None:
         return class_names_of(read_config("resume", str(checkpoint)))
-    return _pretrained_classes(config) if config.halting.alone else None
+    return _read_pretrained_classes(config) if config.halting.alone else None
 
 
 def reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> list[str] | None:
-    """Return the classes of the pretrained head where they are the data's in another order; None: they are not.
+    """Return the classes of the pretrained head if they are those of the data in another order, else None.
 
-    A head with other classes is said to be one, because it goes on learning under the names of the data.
+    A head with other classes of the same number is logged, since it goes on learning under the names of the data.
     """
-    classes = _pretrained_classes(config)
+    classes = _read_pretrained_classes(config)
     if classes is None or not labels or family(config.model.name).build is not None or classes == list(labels):
         return None
     if sorted(classes) == sorted(labels):
         return classes
     if len(classes) == len(labels):
-        _say(f"model.pretrained={config.model.pretrained}: its head was trained to predict {shorten(classes)}")
+        _log_on_main(f"model.pretrained={config.model.pretrained}: its head was trained to predict {shorten(classes)}")
     return None
 
 
-def _pretrained_classes(config: ExperimentConfig) -> list[str] | None:
-    """Return the names of the classes of the weights that a training starts from; None: they have none."""
+def _read_pretrained_classes(config: ExperimentConfig) -> list[str] | None:
+    """Return the names of the classes of `model.pretrained`; None: it has none."""
     path = config.model.pretrained
     if path is None:
         return None
-    place = resolve_place("model.pretrained", path)
-    return class_names_of(read_config("model.pretrained", place))
+    return class_names_of(read_config("model.pretrained", resolve_place("model.pretrained", path)))
 
 
-def _changed_checkpoint(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
-    """Return the checkpoint with which a run goes on whose data may have changed; None: no run does."""
+def _find_changed_checkpoint(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
+    """Return the checkpoint of a run that resumes with `allow_changed_data`; None: no run does."""
     if config.resume is None or not config.allow_changed_data:
         return None
     return resumable_checkpoint(resolve_run(config.resume, config, needs=CHECKPOINTS), args)
 
 
-def _changed_tokenizer(key: str, path: str, config: Any, now: DataIdentity) -> list[str]:
+def _compare_tokenizer(key: str, path: str, config: Any, now: DataIdentity) -> list[str]:
     expected = expected_tokenizer(key, path, config) if now.tokenizer is not None else None
     if expected is None or expected == now.tokenizer:
         return []
     return ["the tokenizer is not the one that it was trained with"]
 
 
-def _changed_sources(before: DataIdentity, now: DataIdentity) -> list[str]:
+def _compare_sources(before: DataIdentity, now: DataIdentity) -> list[str]:
     changed = [
         split for split in (*before.sources, *now.sources) if before.sources.get(split) != now.sources.get(split)
     ]
@@ -196,19 +197,19 @@ def _changed_sources(before: DataIdentity, now: DataIdentity) -> list[str]:
     return [f"the data have changed ({listed})"] if changed else []
 
 
-def _changed_classes(before: Sequence[str] | None, now: Sequence[str] | None) -> list[str]:
+def _compare_classes(before: Sequence[str] | None, now: Sequence[str] | None) -> list[str]:
     if before is None or now is None or list(before) == list(now):
         return []
     return [f"the classes were {shorten(before)}, are {shorten(now)}"]
 
 
-def _differing(before: DataIdentity, now: DataIdentity) -> list[str]:
-    """Return what may differ in an evaluation, a line each."""
+def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
+    """Return the allowed differences of an evaluation from training, a line each."""
     lines = []
     if before.dataset != now.dataset:
         lines.append(f"trained on {before.dataset}, evaluated on {now.dataset}")
     else:
-        lines += _changed_sources(before, now)
+        lines += _compare_sources(before, now)
     if list(before.columns) != list(now.columns):
         lines.append(f"it read the columns {', '.join(before.columns)}, now reads {', '.join(now.columns)}")
     lengths = before.sequence_length, now.sequence_length
@@ -217,17 +218,19 @@ def _differing(before: DataIdentity, now: DataIdentity) -> list[str]:
     return lines
 
 
-def _decided(config: ExperimentConfig, data: Any, source: str, refused: list[str], differing: list[str]) -> Any:
-    """Refuse or say what differs; return the data with a summary that records it."""
+def _apply_differences(
+    config: ExperimentConfig, data: Any, source: str, refused: list[str], differing: list[str]
+) -> Any:
+    """Refuse or log differences, and return the data with a summary that lists them."""
     if refused and not config.allow_changed_data:
         raise CheckpointError(f"{source}: {'; '.join(refused)}; if that is meant, add {OVERRIDE}")
     changed = [*refused, *differing]
     if not changed:
         return data
-    _say(f"{source}: {'; '.join(changed)}")
+    _log_on_main(f"{source}: {'; '.join(changed)}")
     return dataclasses.replace(data, summary={**data.summary, "changed": changed})
 
 
-def _say(line: str) -> None:
+def _log_on_main(line: str) -> None:
     if is_first_process():
         say(line)

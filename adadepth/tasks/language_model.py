@@ -1,4 +1,4 @@
-"""Language modelling: of streams a fixed network, or a supernet whose gates learn; of blocks any causal model."""
+"""Language modelling: networks and supernets on streams of text, and causal models on blocks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, save the model, write the report; returns final metrics and run."""
+    """Train, evaluate the best checkpoint, save model and report; return final metrics and run directory."""
     args = training_arguments(config)
     data = load_data(config, args, training_tokenizer(config, args))
     config = settled(config, args, data)
     model = fresh_model(config, data)
-    settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
-    return language_session(config, args, data, model).train(compare_with_matched_baseline, settle)
+    adjust = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
+    return language_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
+    """Evaluate a checkpoint with the configured memory, write a report, and return the metrics."""
     args = training_arguments(config)
     path = checked_model_path(config)
     model = load_language_model(path, config.model, overridden_model_settings())
@@ -52,25 +52,25 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     session = language_session(config, args, data, model)
     rules = exit_study.parse(config.exit_rules, model)
 
-    def further(session: Session) -> None:
+    def finish(session: Session) -> None:
         if rules:
             exit_study.compare_on_text(rules, session)
         if config.budget.targets:
             budgets.compare_budgets(config.budget, session)
 
-    return session.evaluate(path, further)
+    return session.evaluate(path, finish)
 
 
 def load_data(
     config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig, *, searches: bool | None = None
 ) -> LanguageData:
-    """The streams of a run; a search in two phases sets a part of the training text aside for the gates.
+    """Load the text of a run; a search in two phases sets a part of the training text aside for the gates.
 
     Args:
-        config: The experiment.
-        args: Rows of a batch, micro-batches of an update, and processes.
-        tokenizer: See `load_language_data`.
-        searches: Whether gates are trained; None: if the settings fix no architecture.
+        config: Experiment.
+        args: Arguments of the trainer, with batch sizes and world size.
+        tokenizer: Tokenizer, see `load_language_data`.
+        searches: Whether gates are trained; None: as the configuration of the model says.
     """
     model = config.model
     searches = family(model.name).searches(model) if searches is None else searches
@@ -100,44 +100,47 @@ def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
 
 
 def settled(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
-    """With what the training text decides of the model's settings, which is printed."""
+    """Return the configuration with the model settings that depend on the training text, and print them."""
     settle = family(config.model.name).settle
     if settle is None:
         return config
     model = load(settle)(config.model, data.word_counts)
-    found = [f"model.{name}={value}" for name, value in telling(model).items() if getattr(config.model, name) != value]
-    if found and args.process_index == 0:
-        say(f"from the training text: {', '.join(found)}")
+    changes = [
+        f"model.{name}={value}" for name, value in telling(model).items() if getattr(config.model, name) != value
+    ]
+    if changes and args.process_index == 0:
+        say(f"from the training text: {', '.join(changes)}")
     return dataclasses.replace(config, model=model)
 
 
 def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
-    """A new network as the settings describe it, with a word for every one of the tokenizer."""
-    search, model = config.search, config.model
+    """Build the configured network with the vocabulary of the tokenizer."""
+    search = config.search
     set_seed(config.seed)
     gates: dict[str, Any] = {field.name: getattr(search, field.name) for field in dataclasses.fields(GateConfig)}
     gates |= {"gate_path": search.path, "gate_seed": config.seed}
-    made = build_language_model(model, len(data.tokenizer), gates if family(model.name).searches(model) else None)
-    take_text_ends(made, data.tokenizer.eos_token_id)
-    return made
+    searches = family(config.model.name).searches(config.model)
+    model = build_language_model(config.model, len(data.tokenizer), gates if searches else None)
+    take_text_ends(model, data.tokenizer.eos_token_id)
+    return model
 
 
 def take_text_ends(model: PreTrainedModel, end: int) -> None:
-    """Let a new model end what it writes with the tokenizer's end of text, with which all texts begin, and only there.
+    """Set the tokenizer's end of text as the only start and end token of a new model.
 
-    The trainer would keep the family's own number beside it, which in another vocabulary is a word.
+    Otherwise the trainer would keep the default id of the family, which is a word of another vocabulary.
     """
     for config in filter(None, (model.config, getattr(model, "generation_config", None))):
         config.eos_token_id = config.bos_token_id = end
 
 
 def language_session(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Session:
-    """The held-out text, evaluated once for a fixed network, in three ways and more for a supernet; then the test text.
+    """Build a session with the held-out text, several times for a supernet, and the test text.
 
-    The soft mean of a supernet comes first, and selects.
+    The soft mean of a supernet comes first, and selects checkpoints.
     """
     if kind_of(config.dataset).scorer is not None:
-        return _block_session(config, args, data, model)
+        return _build_block_session(config, args, data, model)
     search, has_gates = config.search, isinstance(model, LearnsGates)
     sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
     if has_gates:
@@ -147,14 +150,14 @@ def language_session(config: ExperimentConfig, args: TrainingArguments, data: La
     if data.test is not None:
         sets["test"] = data.test
     quality: dict[str, dict[str, float]] = {}
-    first, wanted = next(iter(sets)), config.context
+    first, context = next(iter(sets)), config.context
 
     def start(name: str) -> Evaluation:
         gates = "soft" if name == "test" else name
         scorer = LanguageScorer(
             model,
             data.test if name == "test" and data.test is not None else data.evaluation,
-            model.context(wanted.memory_length, wanted.clamp_length, wanted.same_length),
+            model.context(context.memory_length, context.clamp_length, context.same_length),
             args.device,
             name=name,
             qualities=quality,
@@ -166,20 +169,20 @@ def language_session(config: ExperimentConfig, args: TrainingArguments, data: La
     return Session(config, args, data, model, sets, start)
 
 
-def _block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
-    """The held-out text, which selects, and the test text, each evaluated by the scorer of the data."""
+def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
+    """Build a session with the held-out text, which selects checkpoints, and the test text, in blocks."""
     sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
-    place = kind_of(config.dataset).scorer
-    assert place is not None
+    scorer_of_data = kind_of(config.dataset).scorer
+    assert scorer_of_data is not None
 
     def start(name: str) -> Evaluation:
-        scorer = called(place, model=model, examples=sets[name], data=data, device=args.device)
+        scorer = called(scorer_of_data, model=model, examples=sets[name], data=data, device=args.device)
         return Evaluation(
             model,
             scorer,
             args.device,
             wants_statistics=config.trainer.halting_statistics,
-            wants_states=config.mode is Mode.evaluate,  # all states of a batch at once are too much in training
+            wants_states=config.mode is Mode.evaluate,  # all states of a batch exceed the memory of training
         )
 
     return Session(config, args, data, model, sets, start)

@@ -1,4 +1,4 @@
-"""What a run says of itself at its start and at its end."""
+"""Log messages at the start and at the end of a run."""
 
 from __future__ import annotations
 
@@ -18,63 +18,67 @@ _GIB = 2**30
 
 
 def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: Any) -> str:
-    """Return what is run, on what, up to when, and where it is written."""
+    """Describe model, data, device, length and directory of a run at its start."""
     record, summary, is_training = run.record, data.summary, config.mode is Mode.train
     counts = summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
     unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
     size = f"{counts[unit]:,} {unit}" if unit else "streamed"
-    memory = _memory(args.device, least_memory(model, data.train, args) if is_training else None)
-    on = [f"{record['precision']} on {_device(args)}", memory, _length(config, args) if is_training else None]
+    memory = _format_memory(args.device, least_memory(model, data.train, args) if is_training else None)
+    on = [
+        f"{record['precision']} on {_format_device(args)}",
+        memory,
+        _format_length(config, args) if is_training else None,
+    ]
     return (
         f"{record['config_name']}: {record['parameters']:,} parameters, data {summary['name']} ({size}), "
         f"seed {record['seed']}\n{'; '.join(filter(None, on))}\nwriting to {run.directory}"
     )
 
 
-def _length(config: ExperimentConfig, args: TrainingArguments) -> str:
-    """Return the steps, epochs or minutes at which a training ends, in words."""
+def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
+    """Format the steps, epochs or minutes after which a training ends."""
     epochs = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     minutes = config.trainer.time_budget_minutes
     return length if minutes is None else f"{length}, at most {minutes:g} minutes"
 
 
-def _device(args: TrainingArguments) -> str:
+def _format_device(args: TrainingArguments) -> str:
     threads = torch.get_num_threads()
     name = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else str(args.device).upper()
     processes = f"{args.world_size} processes, each on " if args.world_size > 1 else ""
     return f"{processes}{name}, {threads} thread{'s' * (threads != 1)}"
 
 
-def _memory(device: torch.device, needed: int | None) -> str | None:
-    if (found := free_memory(device)) is None:
+def _format_memory(device: torch.device, needed: int | None) -> str | None:
+    if (sizes := free_memory(device)) is None:
         return None
     least = "" if needed is None else f", an update takes at least {math.ceil(needed / 2**20):,} MiB"
-    return "memory {:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in found)) + least
+    return "memory {:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in sizes)) + least
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:
-    """Return why a training that was not interrupted is over, and its best step if one was chosen."""
-    return "; ".join(filter(None, (_reason(config, stop, state), _best_step(args, state))))
+    """Describe why a training without interruption ended, and its best step if one was selected."""
+    return "; ".join(filter(None, (_format_reason(config, stop, state), _format_best_step(args, state))))
 
 
-def _reason(config: ExperimentConfig, stop: StopCallback, state: TrainerState) -> str:
+def _format_reason(config: ExperimentConfig, stop: StopCallback, state: TrainerState) -> str:
     if stop.reason is not None:
-        return f"{stop.reason}: {config.trainer.time_budget_minutes:g} minutes, at {_place(state)}"
+        return f"{stop.reason}: {config.trainer.time_budget_minutes:g} minutes, at {_format_step(state)}"
     if state.global_step >= state.max_steps:
         return f"all {state.max_steps:,} steps are done"
     patience = config.trainer.early_stopping_patience
     if patience is not None:
-        return f"early stopping at {_place(state)}, {patience} evaluations without improvement"
-    return f"stopped early at {_place(state)}"
+        return f"early stopping at {_format_step(state)}, {patience} evaluations without improvement"
+    return f"stopped early at {_format_step(state)}"
 
 
-def _place(state: TrainerState) -> str:
+def _format_step(state: TrainerState) -> str:
     return f"step {state.global_step:,} of {state.max_steps:,}"
 
 
-def _best_step(args: TrainingArguments, state: TrainerState) -> str | None:
-    """Return the best step and its metric by name; None: none was chosen."""
+def _format_best_step(args: TrainingArguments, state: TrainerState) -> str | None:
+    """Format the best step and its metric; None: none was selected."""
     if not state.best_global_step or state.best_metric is None or args.metric_for_best_model is None:
         return None
     (name,) = rename_metrics({f"eval_{args.metric_for_best_model.removeprefix('eval_')}": state.best_metric})

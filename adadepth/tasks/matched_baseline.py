@@ -1,13 +1,13 @@
-"""The matched baseline at the end of a training: what the depths of the trained model are worth.
+"""The matched baseline at the end of a training, which shows whether adaptive depth helped.
 
-A model whose units halt is read again, as it is: at one depth for all units, which is its mean, and with its own depths
-dealt to the units at random. A model with one distribution for a whole task is compared with a network of one layer,
-which is trained on the states that the run has kept. A network of one depth that is trained with as much work is a run
-of its own, see `adadepth.tasks.rivals`.
+A model whose units halt is evaluated again without retraining: at its mean depth for all units, and with its own depths
+permuted at random among the units. A model with one distribution over layers for a task is compared with a network of
+one layer, which is trained on the cached states of the run. `adadepth.tasks.rivals` trains fixed-depth networks of as much
+compute in separate runs.
 
-All of it takes at most a third of the run's time. Training on an example takes about three times as long as a pass over
-it, so that half as many passes as sequences that were trained on are a sixth of the training, and with all statistics
-less than a third of it; a training of its own is stopped at its share.
+All of it takes at most a third of the run's time. Training on an example takes about three times as long as a forward
+pass. Half as many passes as trained sequences are a sixth of the training, and with all statistics less than a third.
+The training of a baseline stops at its share.
 """
 
 from __future__ import annotations
@@ -62,60 +62,62 @@ from adadepth.training.trainer import DepthTrainer
 
 _MOST_EXAMPLES = 512
 _FEWEST_EXAMPLES = 8
-_FOLDER = "matched_baseline"  # of the checkpoints of a trained one, while it is trained
+_FOLDER = "matched_baseline"  # of the checkpoints while a baseline is trained
 
 BuildSession = Callable[[ExperimentConfig, Any], Session]  # from a configuration and the arguments of its training
 
 
 class LeftOut(Exception):
-    """A matched baseline cannot be had in this run; the message says why."""
+    """Reason why a run has no matched baseline."""
 
 
 def compare_with_matched_baseline(
     session: Session, build_session: BuildSession | None = None, started: float = 0.0
 ) -> None:
-    """Compare the trained model with its matched baseline, where it has one; write and print what was compared.
+    """Compare a trained model with its matched baseline, if it has one; write and print the comparison.
 
     Args:
-        session: Of a training that has ended.
-        build_session: Makes the model, data and evaluation sets of a baseline that is trained.
-        started: When its run began, of the monotonic clock in seconds; read where a baseline is trained.
+        session: Session of a finished training.
+        build_session: Function that builds the session of a trained baseline.
+        started: Start of the run on the monotonic clock in seconds; only trained baselines need it.
     """
     if not session.config.matched_baseline:
         return
     model: Any = session.trainer.unwrapped_model
-    begun = time.monotonic()
+    begin = time.monotonic()
     try:
-        found = _compare(session, model, build_session, started)
+        comparison = _compare(session, model, build_session, started)
     except LeftOut as reason:
-        found = {"left_out": str(reason)}
-    if found is None or not session.trainer.is_world_process_zero():
+        comparison = {"left_out": str(reason)}
+    if comparison is None or not session.trainer.is_world_process_zero():
         return
-    found["seconds"] = time.monotonic() - begun
-    write_json(session.run.directory / MATCHED_BASELINE, found)
-    say(_line(found))
+    comparison["seconds"] = time.monotonic() - begin
+    write_json(session.run.directory / MATCHED_BASELINE, comparison)
+    say(_format_comparison(comparison))
 
 
-def _line(found: Mapping[str, Any]) -> str:
-    """What was compared, for the console."""
-    if "left_out" in found:
-        return f"matched baseline: left out, {found['left_out']}"
+def _format_comparison(comparison: Mapping[str, Any]) -> str:
+    """Format a comparison as a line."""
+    if "left_out" in comparison:
+        return f"matched baseline: left out, {comparison['left_out']}"
     parts = [
-        f"the same network at one depth, and with its depths dealt at random ({one['examples']:,} of "
-        f"{one['of_examples']:,} examples of {name})"
-        for name, one in found.get("sets", {}).items()
+        f"the same network at one depth, and with its depths dealt at random ({counts['examples']:,} of "
+        f"{counts['of_examples']:,} examples of {name})"
+        for name, counts in comparison.get("sets", {}).items()
     ]
-    parts += [f"{network['about']}, trained for {network['steps']:,} updates" for network in found.get("networks", [])]
-    return f"matched baseline: {'; '.join(parts)}, {found['seconds']:.0f} s"
+    parts += [
+        f"{network['about']}, trained for {network['steps']:,} updates" for network in comparison.get("networks", [])
+    ]
+    return f"matched baseline: {'; '.join(parts)}, {comparison['seconds']:.0f} s"
 
 
 def _compare(session: Session, model: Any, build_session: BuildSession | None, started: float) -> dict[str, Any] | None:
-    """What the file holds; None for a model whose depth was set, or that has no depth to read it at."""
+    """Return the content of the file; None for a model of fixed depth, or without depths to replay."""
     if isinstance(model, MixesLayers):
-        about = family(session.config.model.name).matched_baseline
-        if about is None or build_session is None or not model.learns_distribution:
+        baseline = family(session.config.model.name).matched_baseline
+        if baseline is None or build_session is None or not model.learns_distribution:
             return None
-        return {"networks": [_train_network(session, *about, build_session, started)]}
+        return {"networks": [_train_baseline(session, *baseline, build_session, started)]}
     if model.one_depth is not None or _is_fixed(model):
         return None
     trainer = session.trainer
@@ -137,21 +139,21 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
 
 
 def _is_fixed(model: DepthModel) -> bool:
-    """Whether the configuration lets every unit exit at the same step."""
+    """Return whether the configured exit rule is fixed."""
     rule = getattr(model.config, "exit_rule", None)
     return rule is not None and isinstance(parse_rule(rule), Fixed)
 
 
 def _choose_examples(session: Session, dataset: Any, passes: int) -> Subset[Any]:
-    """Evenly spread examples of a set, as many as may be read `passes` times."""
+    """Return evenly spread examples of a set, as many as `passes` passes may read."""
     return Subset(dataset, spread_rows(len(dataset), _count_examples(session, dataset, passes)).tolist())
 
 
 def _count_examples(session: Session, dataset: Any, passes: int) -> int:
-    """How many examples may be read `passes` times.
+    """Return how many examples `passes` passes may read within the share of time.
 
     Raises:
-        LeftOut: If they are too few to say anything.
+        LeftOut: If they are too few for a comparison.
     """
     args, steps = session.trainer.args, session.trainer.state.global_step
     trained = steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -165,7 +167,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
 
 
 def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[str, Any]:
-    """Compare the exits of labelled examples, whose predictions of all steps are recorded once."""
+    """Record the predictions of labelled examples after every step, and compare their exits."""
     data: LabelledData = trainer.data  # type: ignore[assignment]
     if not PREDICTED[data.problem].studies_exits:
         raise LeftOut(f"what {PREDICTED[data.problem].what} cannot be read after every step")
@@ -175,16 +177,16 @@ def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[s
 
 
 def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: int) -> StepRecords:
-    """Record drawn places of the first blocks of a text after every step."""
+    """Record random positions of the first blocks of a text after every step."""
     options = {**seeded_exits(model), "run_all_steps": True, "logits_to_keep": 1}
-    places = drawn_places(blocks, model.max_updates * model.config.vocab_size)
-    places = places[places < count * POSITIONS]
+    positions = drawn_places(blocks, model.max_updates * model.config.vocab_size)
+    positions = positions[positions < count * POSITIONS]
     first = Subset(blocks, range(count))
-    return text_records(trainer.forward_passes(first, lambda _: options), places)
+    return text_records(trainer.forward_passes(first, lambda _: options), positions)
 
 
 def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Sequence[str]) -> dict[str, Any]:
-    """Compare recorded exits; a model without an exit rule is read by its family's, at half of its depth."""
+    """Compare recorded exits; a model without an exit rule uses that of its family, at half of its depth."""
     exits, rule = records.exit_steps, None
     if getattr(model.config, "exit_rule", "") is None and isinstance(model, ExitRuleKnob):
         exits, rule = _exit_at_half(model, records)
@@ -196,7 +198,7 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
 
 
 def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, str]:
-    """Exits by the family's rule, whose threshold is fitted to half of the steps in the mean; and the rule's label."""
+    """Return exits by the family's rule, fitted to half of the steps on average, and the label of the rule."""
 
     def rule_at(level: float) -> ExitRule:
         rule = parse_rule(model.level_rule).at_level(level)
@@ -204,8 +206,8 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
         return rule
 
     def exits_at(level: float) -> Tensor:
-        said = (records.step_logits, records.halting_logits, None, records.state_moves)
-        return apply_rule(rule_at(level), *said)
+        signals = (records.step_logits, records.halting_logits, None, records.state_moves)
+        return apply_rule(rule_at(level), *signals)
 
     fit = fit_level(lambda level: float(exits_at(level).double().mean()), records.max_updates / 2)
     return exits_at(fit.level), rule_at(fit.level).label
@@ -215,8 +217,8 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
 
 
 @dataclasses.dataclass
-class _Pass:
-    """One pass over the examples: its metrics, and by batch the masses by which tokens halted, (B, T, N)."""
+class _EvaluationPass:
+    """Pass over the examples: its metrics, and for every batch the halting masses of tokens, (B, T, N)."""
 
     metrics: dict[str, float]
     masses: list[Tensor]
@@ -226,39 +228,39 @@ class _Pass:
 
 
 def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any) -> dict[str, Any]:
-    """Compare the halting masses of the model with the mean ones at one depth, and with its own dealt at random."""
-    own = _pass_over(trainer, model, name, examples, None)
-    tokens = torch.cat([masses[valid] for masses, valid in zip(own.masses, own.valid, strict=True)])
-    depths = torch.cat([updates[valid] for updates, valid in zip(own.updates, own.valid, strict=True)])
+    """Compare the halting masses of the model with their mean at one depth, and with random permutations."""
+    adaptive = _run_pass(trainer, model, name, examples, None)
+    tokens = torch.cat([masses[valid] for masses, valid in zip(adaptive.masses, adaptive.valid, strict=True)])
+    depths = torch.cat([updates[valid] for updates, valid in zip(adaptive.updates, adaptive.valid, strict=True)])
     fixed = {}
     for depth in neighbouring_depths(float(depths.double().mean())):
         profile = masses_of_depth(tokens, depths, depth)
-        same = [profile.expand(masses.shape) for masses in own.masses]
-        fixed[depth] = _pass_over(trainer, model, name, examples, same).metrics
+        same = [profile.expand(masses.shape) for masses in adaptive.masses]
+        fixed[depth] = _run_pass(trainer, model, name, examples, same).metrics
     generator, dealt = torch.Generator().manual_seed(0), []
     for _ in range(DRAWS):
-        masses = _deal(model, own, generator)
-        dealt.append(_pass_over(trainer, model, name, examples, masses).metrics)
-    compared = describe_comparison(depths.cpu(), own.predictions, own.metrics, fixed, dealt)
+        masses = _permute_masses(model, adaptive, generator)
+        dealt.append(_run_pass(trainer, model, name, examples, masses).metrics)
+    compared = describe_comparison(depths.cpu(), adaptive.predictions, adaptive.metrics, fixed, dealt)
     return {"rule": None, "max_depth": model.max_updates, **compared}
 
 
-def _deal(model: ReplaysHalting, own: _Pass, generator: torch.Generator) -> list[Tensor]:
-    """The masses of the tokens dealt to each other, or where sequences halt those of the sequences."""
+def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator: torch.Generator) -> list[Tensor]:
+    """Permute the halting masses among tokens, or among sequences where these halt as a whole."""
     if not model.halts_by_sequence:
-        return deal_masses(own.masses, own.valid, generator)
-    rows = [masses.amax(dim=1, keepdim=True) for masses in own.masses]
-    dealt = deal_masses(rows, [valid.any(dim=1, keepdim=True) for valid in own.valid], generator)
-    return [new.expand(masses.shape) for new, masses in zip(dealt, own.masses, strict=True)]
+        return deal_masses(adaptive.masses, adaptive.valid, generator)
+    rows = [masses.amax(dim=1, keepdim=True) for masses in adaptive.masses]
+    dealt = deal_masses(rows, [valid.any(dim=1, keepdim=True) for valid in adaptive.valid], generator)
+    return [new.expand(masses.shape) for new, masses in zip(dealt, adaptive.masses, strict=True)]
 
 
-def _pass_over(
+def _run_pass(
     trainer: DepthTrainer, model: ReplaysHalting, name: str, examples: Any, masses: Sequence[Tensor] | None
-) -> _Pass:
-    """Evaluate the examples, with given halting masses of every batch (B, T, N), or as the model halts."""
+) -> _EvaluationPass:
+    """Evaluate the examples with halting masses for every batch, (B, T, N); None: as the model halts."""
     evaluation = trainer.start_evaluation(name)
     following: Iterator[Tensor] = iter(masses or ())
-    done = _Pass({}, [], [], [], 0)
+    done = _EvaluationPass({}, [], [], [], 0)
 
     def options(batch: Mapping[str, Any]) -> Mapping[str, Any]:
         model.replay_halting(next(following, None))
@@ -280,7 +282,7 @@ def _pass_over(
 
 
 def _count_predictions(batch: Mapping[str, Tensor]) -> int:
-    """Labels of a batch; its rows where labels are values or spans."""
+    """Count the labels of a batch, or its rows where labels are values or spans."""
     labels = batch.get("labels")
     if labels is None or labels.is_floating_point():
         return len(next(iter(batch.values())))
@@ -290,18 +292,18 @@ def _count_predictions(batch: Mapping[str, Tensor]) -> int:
 # ---- a network that is trained
 
 
-def _train_network(
-    session: Session, settings: Mapping[str, Any], about: str, build_session: BuildSession, started: float
+def _train_baseline(
+    session: Session, settings: Mapping[str, Any], description: str, build_session: BuildSession, started: float
 ) -> dict[str, Any]:
-    """Train the baseline on what the run has kept, within half of the time that the run has taken so far.
+    """Train the baseline on the cached states of the run, within half of the time of the run so far.
 
     Raises:
-        LeftOut: If that is not enough, or nothing was kept.
+        LeftOut: If that time is too short, or no states are cached.
     """
-    begun = time.monotonic()
-    limit = (begun - started) / 2
+    begin = time.monotonic()
+    limit = (begin - started) / 2
     if not session.config.features.cache:
-        raise LeftOut(f"{about} would take as long as the run, which keeps no states")
+        raise LeftOut(f"{description} would take as long as the run, which keeps no states")
     config = dataclasses.replace(
         session.config,
         model=dataclasses.replace(session.config.model, **settings),
@@ -313,7 +315,7 @@ def _train_network(
     folder = Path(session.run.directory) / _FOLDER
     args.output_dir = str(folder)
     other = build_session(config, args).with_extensions()
-    epochs, stop = EpochCallback(), StopCallback(max(limit - (time.monotonic() - begun), 0.0) / 60)
+    epochs, stop = EpochCallback(), StopCallback(max(limit - (time.monotonic() - begin), 0.0) / 60)
     callbacks = [epochs, stop, StepCallback()]
     if config.trainer.early_stopping_patience is not None:
         patience, threshold = config.trainer.early_stopping_patience, config.trainer.early_stopping_threshold
@@ -323,11 +325,11 @@ def _train_network(
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     epochs.trainer = trainer
-    say(f"matched baseline: training {about}, in at most {limit:.0f} s")
+    say(f"matched baseline: training {description}, in at most {limit:.0f} s")
     try:
         trainer.train()
         if stop.reason is not None:
-            raise LeftOut(f"{about} takes more than a third of the run's time")
+            raise LeftOut(f"{description} takes more than a third of the run's time")
         metrics = rename_metrics(trainer.evaluate())
     finally:
         wait_for_all(args)
@@ -336,4 +338,4 @@ def _train_network(
     evaluated = {name: value for name, value in metrics.items() if name.startswith("eval")}
     batches = trainer.get_eval_dataloader(next(iter(other.evaluation_sets.values())))
     predictions = sum(map(_count_predictions, batches))
-    return {"about": about, "steps": trainer.state.global_step, "predictions": predictions, "metrics": evaluated}
+    return {"about": description, "steps": trainer.state.global_step, "predictions": predictions, "metrics": evaluated}

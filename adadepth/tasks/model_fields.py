@@ -1,4 +1,4 @@
-"""What data and a family's descriptor decide about each other: fields of a head, and options of a loader."""
+"""Fields of a model's configuration that data decide, and options of a data loader that a family decides."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label"
 
 
 def cls_options(name: str, model: Any) -> dict[str, Any]:
-    """How many [CLS] a family's texts begin with, from settings or configuration; 0 leaves them to the tokenizer."""
-    place = family(name).first_tokens
-    return {} if place is None else load(place)(model)
+    """Return the loader option for the number of leading [CLS] of a family; 0 leaves it to the tokenizer.
+
+    Args:
+        name: Name of the family.
+        model: Settings or configuration of the model.
+    """
+    first_tokens = family(name).first_tokens
+    return {} if first_tokens is None else load(first_tokens)(model)
 
 
 def head_fields(data: LabelledData) -> dict[str, Any]:
-    """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
-    fields = {**data.model_fields, **data.least_fields}
-    return fields | class_fields(data.problem, data.labels)
+    """Return the fields of the model that the data decide, such as classes and the size of input vectors."""
+    return {**data.model_fields, **data.least_fields, **class_fields(data.problem, data.labels)}
 
 
 def class_fields(problem: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return what the names of classes decide about the model of a kind of prediction."""
+    """Return the fields of the model for a kind of prediction and its class names."""
     if not PREDICTED[problem].has_classes:
         return {}
     if problem == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
     return {
         "id2label": dict(enumerate(names)),
-        "label2id": {name: place for place, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
         "problem_type": _PROBLEM_TYPES.get(problem),
     }

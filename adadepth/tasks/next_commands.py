@@ -1,4 +1,4 @@
-"""Commands that are worth running after a training, each as a person can copy it."""
+"""Commands to run after a training, ready to copy."""
 
 from __future__ import annotations
 
@@ -16,44 +16,42 @@ from adadepth.runs.program import checkpoint_command, is_given, training_command
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import PREDICTED, columns_of, kind_of, problem_of
 
-_COUNT = 3
+_MAX_COMMANDS = 3
 _TEXT = "Not worth the popcorn, let alone two hours."
 
 Command = list[str]
 
 
 def commands_after(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
-    """Return three commands, as words, that fit a finished training: those that answer an open question first.
-
-    A training that left no model has none.
+    """Return up to three commands, as words, for a finished training; those that answer open questions come first.
 
     Args:
-        config: Of the training.
-        directory: Of its run.
-        model: That was trained; None: no exit rules are studied.
+        config: Experiment of the training.
+        directory: Run directory; without a model in it there are no commands.
+        model: Trained model; None: no study of exit rules is suggested.
     """
     if not (directory / MODEL).is_dir():
         return []
-    files, about = read_run(directory), family(config.model.name)
+    files, descriptor = read_run(directory), family(config.model.name)
     run = _name_run(config, directory)
 
     def candidates() -> Iterator[Command | None]:
-        yield _train_otherwise(config, files)
-        yield _train_fixed_depth(config, about, files, run)
+        yield _follow_advice(config, files)
+        yield _train_fixed_depth(config, descriptor, files, run)
         if _has_exit_rules(config, model):
             yield checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
-        if targets := _other_depths(config, about, files):
+        if targets := _set_depths(config, descriptor, files):
             yield checkpoint_command(config, run, Mode.evaluate, *targets)
         if _reads_one_text(config):
             yield checkpoint_command(config, run, Mode.predict, f'text="{_TEXT}"')
         yield checkpoint_command(config, run, Mode.evaluate)
         yield _train_seeds(config)
 
-    return list(islice((command for command in candidates() if command is not None), _COUNT))
+    return list(islice((command for command in candidates() if command is not None), _MAX_COMMANDS))
 
 
 def _name_run(config: ExperimentConfig, directory: Path) -> str:
-    """Return `latest` where that is the run, and its folder otherwise."""
+    """Return `latest` if that names the run, and its directory otherwise."""
     try:
         is_latest = not is_given("name") and resolve_run("latest", config, needs=MODEL) == directory
     except CheckpointError:
@@ -61,21 +59,21 @@ def _name_run(config: ExperimentConfig, directory: Path) -> str:
     return "latest" if is_latest else str(directory)
 
 
-def _train_otherwise(config: ExperimentConfig, files: RunFiles) -> Command | None:
-    """Return what may help first, where depth does not adapt."""
-    if config.seeds > 1 or config.budget.target is not None:  # what may help a budget is more updates
+def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
+    """Return the command that the verdict advises where depth does not adapt."""
+    if config.seeds > 1 or config.budget.target is not None:  # with a budget the advice is more updates
         return None
     advice = str(files.halting.get("adaptation", {}).get("advice", ""))
     overrides = [word for word in advice.partition("; ")[0].split() if "=" in word]
     return training_command(*overrides) if overrides else None
 
 
-def _train_fixed_depth(config: ExperimentConfig, about: Family, files: RunFiles, run: str) -> Command | None:
-    """Return what trains a fixed depth of as much work beside the run, where that was not done yet."""
+def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunFiles, run: str) -> Command | None:
+    """Return the command that trains a rival of equal compute, if the run has none."""
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
-    if about.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
+    if descriptor.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
         return None
-    if getattr(config.model, about.fixed_depth) is not None:
+    if getattr(config.model, descriptor.fixed_depth) is not None:
         return None
     return training_command(f"rival_of={run}")
 
@@ -87,24 +85,24 @@ def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:
     return is_studied and is_predicted and bool(getattr(model, "exit_signals", None))
 
 
-def _other_depths(config: ExperimentConfig, about: Family, files: RunFiles) -> list[str]:
-    """Return the overrides that set the trained model to two other depths; none where it cannot be set."""
+def _set_depths(config: ExperimentConfig, descriptor: Family, files: RunFiles) -> list[str]:
+    """Return overrides that set the trained model to two other depths; empty if its depth cannot be set."""
     layers = files.halting.get("layers")
     most = len(layers["weights"]) - 1 if layers else files.halting.get("max_depth")
-    if BudgetUnit.updates not in about.budget.fitted or not most:
+    if BudgetUnit.updates not in descriptor.budget.fitted or not most:
         return []
-    depths = sorted({max(about.budget.least, math.ceil(most * share)) for share in (1 / 3, 2 / 3)})
+    depths = sorted({max(descriptor.budget.least, math.ceil(most * share)) for share in (1 / 3, 2 / 3)})
     unit = [] if config.budget.unit is BudgetUnit.updates else [f"budget.unit={BudgetUnit.updates}"]
     return [f"budget.targets=[{','.join(map(str, depths))}]", *unit]
 
 
 def _reads_one_text(config: ExperimentConfig) -> bool:
-    """Return whether an example is a text of natural language, and no pair of them."""
+    """Return whether an example is a single text of natural language."""
     if kind_of(config.dataset).columns == "text_columns":
         return len(columns_of(config.dataset) or ("sentence",)) == 1
     return problem_of(config.dataset) is None  # running text
 
 
 def _train_seeds(config: ExperimentConfig) -> Command | None:
-    """Return what trains with three seeds."""
+    """Return the command that trains with three seeds, unless the run had several."""
     return None if config.seeds > 1 else training_command("seeds=3")

@@ -1,4 +1,4 @@
-"""`mode=predict`: a user's own texts or table, what a checkpoint says about them, and the depth that it gives them."""
+"""`mode=predict`: predictions of a checkpoint for texts or a table, with the depth spent on each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.families.contract import Remembers
 from adadepth.families.folder import read_config
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import predicting_class, what_is_predicted
-from adadepth.prediction.results import describe_texts
+from adadepth.prediction.pipeline import describe_texts
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
@@ -38,59 +38,55 @@ from adadepth.tasks.stored import check_weights, checked_model_path, checkpoint_
 
 _FILE = "@"
 _PAIR = "\t"
-_CUT = ("classes", "tags", "masks")  # what is predicted of texts that are cut where they are longer than in training
+_CUT = ("classes", "tags", "masks")  # kinds of prediction for which texts are cut at the length of training
 _BLANKS = " \t"
-_MOST_BYTES = 2**25  # of a file of texts, which are read at once and shown on a page
+_MAX_BYTES = 2**25  # of a file of texts, which are read at once and appear on a page
 
 
 def predict(config: ExperimentConfig) -> None:
-    """Predict texts, print them, and write texts.json and a page into a new folder; or the rows of a table."""
+    """Predict texts, and write texts.json and a page into a new run directory; or predict a table."""
     texts = None if config.text is None else read_texts(config.text)
     source = None if config.input is None else input_file(config.input)
-    chosen = None if config.output is None or source is None else check_output_file(config.output, source)
+    output = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = load_pipeline(config)
-    columns = [] if source is None else _columns(config, pipeline.model, source)
+    columns = [] if source is None else _choose_columns(config, pipeline.model, source)
     if source is not None:
         check_input(pipeline, source, columns)
-    if texts is not None:  # before there is a folder: a text that cannot be read leaves none
-        found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
+    if texts is not None:  # before there is a run directory, in case a text cannot be read
+        content = describe_texts(pipeline, _join_puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:
-            mean, work = _predict_table(pipeline, source, columns, chosen or _place(directory, source))
+            output = output or directory / f"predictions{output_ending(source)}"
+            mean, work = _predict_table(pipeline, source, columns, output)
         else:
             assert texts is not None, "validated"
-            mean, work = found["mean"], found["work"]
-            write_json(directory / TEXTS_FILE, found)
-            print_texts(found)
+            mean, work = content["mean"], content["work"]
+            write_json(directory / TEXTS_FILE, content)
+            print_texts(content)
         run.update(evaluated=path, final_metrics={"halting/all/mean": mean, "cost/share": work})
     if source is None:
         say(f"report: {write_run_report(directory)}")
 
 
-def _place(directory: Path, source: Path) -> Path:
-    """Where the predictions of a table are written if nobody says where."""
-    return directory / f"predictions{output_ending(source)}"
-
-
 def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: Path) -> tuple[float, float]:
-    """Write what is predicted of every row; return the mean updates of a unit and the share of the work."""
-    found = predict_table(pipeline, source, columns, path)
-    mean, work, max_updates = found.depths / found.units, found.needed / found.full, pipeline.model.max_updates
-    rows = f"{found.rows:,} row{'s' * (found.rows != 1)}"
+    """Predict a table; return the mean updates of a unit and the share of full-depth compute."""
+    total = predict_table(pipeline, source, columns, path)
+    mean, work, max_updates = total.depths / total.units, total.needed / total.full, pipeline.model.max_updates
+    rows = f"{total.rows:,} row{'s' * (total.rows != 1)}"
     say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the work of full depth")
     say(f"predictions: {path}")
     return mean, work
 
 
 def trained_columns(model: Any) -> list[str]:
-    """Return the columns of texts that a model was trained on; none where it does not say them."""
+    """Return the columns of texts that a model was trained on; empty: unknown."""
     identity = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
     return [] if identity is None else list(identity.columns)
 
 
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
-    """The model that `checkpoint` names, ready to predict, and where it lies."""
+    """Load the pipeline of the model that `checkpoint` names; also return the path of the model."""
     path = checked_model_path(config)
     stored = read_config("checkpoint", path)
     model_class = predicting_class("checkpoint", path, stored)
@@ -99,85 +95,85 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     pipeline = Pipeline(
         model,
-        _tokenizer(config, path),
+        _load_tokenizer(config, path),
         batch_size=config.trainer.per_device_eval_batch_size,
         device=None if config.trainer.use_cpu else device,
-        max_length=_max_length(config, model, path),
-        segment_length=_segment_length(config, model),
+        max_length=_choose_max_length(config, model, path),
+        segment_length=_read_segment_length(config, model),
         new_tokens=config.new_tokens,
         allow_changed_data=config.allow_changed_data,
     )
     return pipeline, path
 
 
-def _puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str | tuple[str, str]]:
-    """Puzzles of which some are in several lines: lines are put together until they have the cells of one."""
-    found: list[str | tuple[str, str]] = []
-    held = ""
+def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str | tuple[str, str]]:
+    """Join lines until they have the cells of a puzzle, and return the puzzles."""
+    puzzles: list[str | tuple[str, str]] = []
+    cells = ""
     for text in texts:
-        held += pipeline.cells("".join(text))
-        if len(held) >= pipeline.model.config.cells:
-            found.append(held)
-            held = ""
-    return [*found, held] if held else found
+        cells += pipeline.cells("".join(text))
+        if len(cells) >= pipeline.model.config.cells:
+            puzzles.append(cells)
+            cells = ""
+    return [*puzzles, cells] if cells else puzzles
 
 
-def read_texts(given: Any) -> list[str | tuple[str, str]]:
-    """Return the texts that `text` names; in a file one a line, or two with a tab between, and blank lines are none.
+def read_texts(value: Any) -> list[str | tuple[str, str]]:
+    """Return the texts that `text` names.
 
-    Files are read as `input` reads them: without a byte-order mark, and lines end where `text_lines` says.
+    A line of a file holds one text, or a pair with a tab between. Blank lines are skipped.
 
     Raises:
-        DataError: The file cannot be read, holds no text, or more than two texts in a line.
+        DataError: If the file cannot be read, holds no text, or more than two texts in a line.
     """
-    if isinstance(given, str) and given.startswith(_FILE):
-        return _lines(Path(given.removeprefix(_FILE)).expanduser())
-    texts = given if isinstance(given, list) else [given]
+    if isinstance(value, str) and value.startswith(_FILE):
+        return _read_lines(Path(value.removeprefix(_FILE)).expanduser())
+    texts = value if isinstance(value, list) else [value]
     return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
 
 
-def _lines(file: Path) -> list[str | tuple[str, str]]:
+def _read_lines(file: Path) -> list[str | tuple[str, str]]:
     if file.exists() and not file.is_file():
         raise DataError(f"text={_FILE}{file}: must be a file")
-    if file.is_file() and file.stat().st_size > _MOST_BYTES:
-        raise DataError(f"text={_FILE}{file}: has more than {_MOST_BYTES >> 20} MiB; give it in parts")
-    found: list[str | tuple[str, str]] = []
+    if file.is_file() and file.stat().st_size > _MAX_BYTES:
+        raise DataError(f"text={_FILE}{file}: has more than {_MAX_BYTES >> 20} MiB; give it in parts")
+    texts: list[str | tuple[str, str]] = []
     for number, line in enumerate(text_lines("text", file), start=1):
         if not line.strip(_BLANKS):
             continue
         parts = line.split(_PAIR)
         if len(parts) > 2:
             raise DataError(f"text={_FILE}{file}: line {number} has {len(parts)} texts with tabs between them, not 2")
-        found.append((parts[0], parts[1]) if len(parts) == 2 else line)
-    if not found:
+        texts.append((parts[0], parts[1]) if len(parts) == 2 else line)
+    if not texts:
         raise DataError(f"text={_FILE}{file}: holds no text")
-    return found
+    return texts
 
 
-def _tokenizer(config: ExperimentConfig, path: str) -> Any:
-    """That of the checkpoint, unless another is asked for."""
-    chosen = checkpoint_tokenizer(config, path).path
-    assert chosen is not None
-    return load_tokenizer(chosen, ())
+def _load_tokenizer(config: ExperimentConfig, path: str) -> Any:
+    """Load the tokenizer of the checkpoint, unless the configuration names another."""
+    tokenizer_path = checkpoint_tokenizer(config, path).path
+    assert tokenizer_path is not None
+    return load_tokenizer(tokenizer_path, ())
 
 
-def _max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
-    """The most tokens of a text; None: as many as the model says that its training read.
+def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
+    """Return the maximum number of tokens of a text; None: the length of training, as the model records it.
 
-    Models of older versions do not say it; the settings of their runs do.
+    Models of older versions do not record it; the configurations of their runs do.
     """
-    length, is_set = text_length(config.dataset), "dataset.sequence_length" in overridden_keys()
-    says_it = DataIdentity.from_config("checkpoint", path, model.config) is not None
+    length, is_overridden = text_length(config.dataset), "dataset.sequence_length" in overridden_keys()
+    is_recorded = DataIdentity.from_config("checkpoint", path, model.config) is not None
     if length is None or what_is_predicted(model) not in _CUT:
         return None
-    if not is_set and (says_it or run_of_checkpoint(config) is None):
+    if not is_overridden and (is_recorded or run_of_checkpoint(config) is None):
         return None
     check_positions(config, model)
     return length
 
 
-def _columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
-    """Return the columns of a table that are read: as settings or the run say, else as the model was trained."""
+def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
+    """Return the columns to read of a table: those of settings or run, or else those of training."""
     trained = trained_columns(model)
     is_set = any(key.partition(".")[0] == "dataset" for key in overridden_keys())
     is_of_run = run_of_checkpoint(config) is not None
@@ -185,7 +181,7 @@ def _columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
     return input_columns(source, configured, trained)
 
 
-def _segment_length(config: ExperimentConfig, model: Any) -> int | None:
-    """That of the run's evaluations; None: the model knows no segments, or is from no run."""
+def _read_segment_length(config: ExperimentConfig, model: Any) -> int | None:
+    """Return the segment length of the run's evaluations; None: no memory, or no run."""
     run = run_of_checkpoint(config) if isinstance(model, Remembers) else None
     return None if run is None else int(read_settings(run).dataset.sequence_length)

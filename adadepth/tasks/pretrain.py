@@ -26,18 +26,18 @@ from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, save the model, write the report; returns final metrics and run."""
+    """Train, evaluate the best checkpoint, save model and report; return final metrics and run directory."""
     args = training_arguments(config)
     data = _load_data(config, args, training_tokenizer(config, args))
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
-    correct = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
-    return pretraining_session(config, args, data, model).train(compare_with_matched_baseline, correct)
+    adjust = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
+    return pretraining_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint on a run's data and write a report; returns the metrics."""
+    """Evaluate a checkpoint, write a report, and return the metrics."""
     args = training_arguments(config)
     path = checked_model_path(config)
     model = load_model(path, pretraining_class(config.model), config.model, overridden_model_settings())
@@ -53,19 +53,19 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def pretraining_session(
     config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
 ) -> Session:
-    """One held-out set, evaluated with statistics of every token's depth."""
-    wanted = config.trainer.halting_statistics
+    """Build a session with one held-out set, evaluated with statistics of every token's depth."""
 
     def start(name: str) -> Evaluation:
         scorer = PretrainingScorer(data.tokenizer, args.device)
-        return Evaluation(model, scorer, args.device, wants_statistics=wanted, wants_states=True)
+        wants_statistics = config.trainer.halting_statistics
+        return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics, wants_states=True)
 
     sets = {"held_out": data.evaluation}
-    return Session(config, args, data, model, sets, start, baselines=_baselines(args, data))
+    return Session(config, args, data, model, sets, start, baselines=_score_baselines(args, data))
 
 
-def _baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
-    """What the frequencies of words achieve; streamed training data have none that are known."""
+def _score_baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
+    """Score a unigram baseline; streamed training data have no known word frequencies."""
     is_known = args.process_index == 0 and "streamed" not in data.summary["train"]
     return {"unigram": unigram_baseline(data)} if is_known else {}
 

@@ -1,4 +1,4 @@
-"""`mode=probe`: what is known of a sentence after each update of a frozen model, by linear probes."""
+"""`mode=probe`: linear probes of the states after each update of a frozen model."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from adadepth.tasks.stored import (
 )
 from adadepth.training.arguments import training_arguments
 
-_ASIDE = 0.1  # of the training examples, where a data set has one evaluation split only
-_Place = tuple[int, int]  # number of the readout, and of the state
+_HELD_OUT_SHARE = 0.1  # of the training examples, if a data set has a single evaluation split
+_Site = tuple[int, int]  # indices of readout and state
 
 
 def probe(config: ExperimentConfig) -> None:
-    """Probe the states of a checkpoint in a new folder, and write a report."""
+    """Probe the states of a checkpoint in a new run directory, and write a report."""
     args = training_arguments(config)
     config = with_validation_set(config)
     path = checked_model_path(config)
@@ -49,101 +49,104 @@ def probe(config: ExperimentConfig) -> None:
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
-    session = Session(config, args, data, model, data.evaluation, _never)
+    session = Session(config, args, data, model, data.evaluation, _refuse_evaluation)
     with session.open(directory):
-        found = describe_probes(data, _encoded(data, session))
-        accuracies = flat_accuracies(found)
+        probes = describe_probes(data, _encode(data, session))
+        accuracies = flat_accuracies(probes)
         if session.trainer.is_world_process_zero():
-            write_probes(directory, found)
-            say(probes_text(found))
+            write_probes(directory, probes)
+            say(probes_text(probes))
             tracker, step = session.tracking.tracker, session.trainer.state.global_step
             tracker.log(accuracies, step)
-            for name, of_set in found["sets"].items():
-                tracker.table(f"probe/{name}", *as_records(probe_table(name, of_set)), step)
+            for name, results in probes["sets"].items():
+                tracker.table(f"probe/{name}", *as_records(probe_table(name, results)), step)
         session.run.update(final_metrics=accuracies, evaluated=path)
 
 
 def with_validation_set(config: ExperimentConfig) -> ExperimentConfig:
-    """The same with a tenth of the training examples set aside where there is one evaluation split, which is told."""
+    """Return the configuration with a tenth of the training examples held out if there is one evaluation split."""
     dataset: Any = config.dataset
     if len(dataset.evaluation_splits) > 1:
         return config
     splits = [HELD_OUT, *dataset.evaluation_splits]
-    return replace(config, dataset=replace(dataset, held_out=_ASIDE, evaluation_splits=splits))
+    return replace(config, dataset=replace(dataset, held_out=_HELD_OUT_SHARE, evaluation_splits=splits))
 
 
-def _never(name: str) -> NoReturn:
+def _refuse_evaluation(name: str) -> NoReturn:
     raise AssertionError("an encoder has no task to evaluate")
 
 
-def _encoded(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
-    """Every set by name, the training examples first, then those that choose the penalty."""
+def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
+    """Encode every set: the training set first, then the set that selects the penalty."""
     trainer = session.trainer
     sets = {"train": data.train, **data.evaluation}
-    return {name: encode_set(trainer.forward_passes, trainer.unwrapped_model, each) for name, each in sets.items()}
+    return {
+        name: encode_set(trainer.forward_passes, trainer.unwrapped_model, examples) for name, examples in sets.items()
+    }
 
 
 def describe_probes(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
-    """What probes.json holds of all sets."""
-    (_, train), (chooses, validation), *told = encoded.items()
-    places = _places(train)
+    """Fit probes, and return the content of probes.json."""
+    (_, train), (validation_name, validation), *reported = encoded.items()
 
     def score(predicted: np.ndarray, classes: np.ndarray) -> float:
         return quality(data.metrics, predicted, classes)["score"]
 
-    fitted = {place: fit_probe(_at(train, place), _at(validation, place), score) for place in places}
+    probes = {site: fit_probe(_select(train, site), _select(validation, site), score) for site in _list_sites(train)}
     updates = len(train.changed)
     return {
         "max_updates": updates,
         "classes": len(data.labels),
-        "validation_set": chooses,
+        "validation_set": validation_name,
         "examples": {"train": len(train.labels), "validation": len(validation.labels)},
-        "unconverged": sum(not each.converged for each in fitted.values()),
+        "unconverged": sum(not fit.converged for fit in probes.values()),
         "sets": {
             name: {
-                "n": len(each.labels),
-                "majority": majority(train.labels.numpy(), each.labels.numpy(), data.labels),
-                "rows": _rows(data, fitted, train, each),
+                "n": len(examples.labels),
+                "majority": majority(train.labels.numpy(), examples.labels.numpy(), data.labels),
+                "rows": _build_rows(data, probes, train, examples),
             }
-            for name, each in told
+            for name, examples in reported
         },
     }
 
 
-def _places(train: EncodedSet) -> list[_Place]:
-    """What is probed: every readout of every state; of the final one only where it is not that of the last update."""
+def _list_sites(train: EncodedSet) -> list[_Site]:
+    """List every readout of every state, without the final state if it is that of the last update."""
     states = train.states.shape[1]
     is_last = bool((train.states[:, -1] == train.states[:, -2]).all())
     return [(readout, state) for readout in range(len(READOUTS)) for state in range(states - is_last)]
 
 
-def _at(encoded: EncodedSet, place: _Place) -> Labelled:
-    readout, state = place
+def _select(encoded: EncodedSet, site: _Site) -> Labelled:
+    readout, state = site
     return Labelled(encoded.states[:, state, readout].numpy(), encoded.labels.numpy())
 
 
-def _rows(data: LabelledData, fitted: dict[_Place, Probe], train: EncodedSet, told: EncodedSet) -> list[dict[str, Any]]:
+def _build_rows(
+    data: LabelledData, probes: dict[_Site, Probe], train: EncodedSet, examples: EncodedSet
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     before: np.ndarray | None = None
-    for place, each in fitted.items():
-        (readout, state), (states, classes) = place, _at(told, place)
-        predicted = each.model.predict(states)
+    for site, fit in probes.items():
+        (readout, state), (states, classes) = site, _select(examples, site)
+        predicted = fit.model.predict(states)
         right = predicted == classes
-        is_final, is_first = state > len(told.changed), state == 0
+        is_final, is_first = state > len(examples.changed), state == 0
         row: dict[str, Any] = {
             "readout": READOUTS[readout],
             "update": None if is_final else state,
             **accuracy(right),
             **({} if before is None or is_first else gain(before, right)),
-            **({} if is_final or is_first else {"changed": float(told.changed[state - 1, readout])}),
-            "train": float(each.model.score(*_at(train, place))),
-            "validation": each.validation,
-            "strength": each.strength,
-            "converged": each.converged,
+            **({} if is_final or is_first else {"changed": float(examples.changed[state - 1, readout])}),
+            "train": float(fit.model.score(*_select(train, site))),
+            "validation": fit.validation,
+            "strength": fit.strength,
+            "converged": fit.converged,
             "metrics": quality(data.metrics, predicted, classes),
         }
-        if told.difficulty is not None:
-            row["by_difficulty"] = by_difficulty(right, told.difficulty.numpy())
+        if examples.difficulty is not None:
+            row["by_difficulty"] = by_difficulty(right, examples.difficulty.numpy())
         rows.append(row)
         before = right
     return rows

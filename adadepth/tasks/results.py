@@ -1,4 +1,4 @@
-"""What a run leaves beside its log: the model, pictures and times on the console, verdict, figures and report."""
+"""Results of a run: saved model, speed of ragged execution, verdict, figures, report and uploads."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from adadepth.training.speed import compare_executions
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
-_KEPT = {Kept.report: REPORT, Kept.model: MODEL}
-_SECONDS_OF_TIMING = 4.0  # for evaluation, and as many for training; a run of seconds times one batch
+_ARTIFACTS = {Kept.report: REPORT, Kept.model: MODEL}
+_TIMING_S = 4.0  # for evaluation, and again for training; a small run times one batch
 
 
 def show_grid(trainer: DepthTrainer) -> None:
-    """Print an example of what was allocated where, for tasks that have a picture."""
+    """Print the depth allocation of an example, for tasks with a picture."""
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
         draw = puzzle_picture if grids[0][0]["kind"] == PUZZLE else grid_picture
@@ -41,8 +41,8 @@ def show_grid(trainer: DepthTrainer) -> None:
 
 
 def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, tracking: TrackingCallback) -> None:
-    """Measure how much faster evaluation and training of the trained model are for leaving out halted tokens."""
-    seconds = 0.0 if config.small else _SECONDS_OF_TIMING
+    """Measure and log the speed-up of ragged over dense execution for evaluation and training."""
+    seconds = 0.0 if config.small else _TIMING_S
     speeds = {}
     for kind, metric in (("evaluation", "cost/speedup_over_dense"), ("training", "cost/training_speedup_over_dense")):
         speed = compare_executions(trainer, seconds=seconds, training=kind == "training")
@@ -58,14 +58,14 @@ def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, t
 
 
 def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder: str, **facts: Any) -> None:
-    """Save the trained model into a folder of the run, and record it and how the training ended.
+    """Save the trained model in the run directory, and record it with the end of training.
 
     Args:
-        config: The experiment.
-        run: Its open run.
-        trainer: With the model.
-        folder: Name within the run.
-        facts: Further entries of the record.
+        config: Experiment.
+        run: Open run.
+        trainer: Trainer with the model.
+        folder: Folder in the run directory.
+        facts: Additional entries of the record.
     """
     path, is_main = run.directory / folder, trainer.is_world_process_zero()
     with writing(path):
@@ -84,21 +84,21 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
 
 
 def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
-    """Upload the model of a run, and say where it is."""
+    """Upload the model of a run, and print its address."""
     if address := push(run.directory / MODEL, repository, f"{config.name}, run {run.directory.name}"):
         run.update(pushed_to=address)
         say(f"model: {address}")
 
 
 def draw_results(run: Run, tracker: Tracker, step: int) -> None:
-    """Record whether depth adapts, whether that is worth it and what it cost; draw the figures of what there is."""
+    """Record the verdict on the depth of a run, and draw and track its figures."""
     if verdict := judge(run.directory):
         run.update(verdict=as_json(verdict))
     track_figures(run.directory, tracker, step)
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
-    """Draw a run's figures, and show them and the example sentences in the dashboards."""
+    """Draw a run's figures, and send them and the example sentences to the trackers."""
     columns, rows = sentence_table(read_run(directory).sentences)
     if rows:
         tracker.table("halting/sentences", columns, rows, step)
@@ -108,19 +108,19 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 
 
 def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -> None:
-    """Write the report, and show the last screen; of a folder that is no run nothing."""
+    """Write the report and print the last screen; do nothing without a record."""
     if not (directory / RECORD).is_file():
         return
     report = write_run_report(directory)
     is_training = config.mode is Mode.train
     if is_training and (config.rival_of is not None or config.task is Task.architecture_search):
-        say(f"report: {report}")  # the last screen is that of what it is a part of
+        say(f"report: {report}")  # the enclosing run prints the last screen
         return
     show_last_screen(directory, report, commands_after(config, directory, model) if is_training else [])
 
 
 def track_artifacts(config: ExperimentConfig, directory: Path, tracker: Tracker) -> None:
-    """Let the tracker keep the report and the model, as far as the settings ask for them."""
+    """Upload report and model to the tracker, as `logger.artifacts` says."""
     for kind in config.logger.artifacts:
-        if (path := directory / _KEPT[kind]).exists():  # an evaluation has no model of its own
+        if (path := directory / _ARTIFACTS[kind]).exists():  # an evaluation saves no model
             tracker.artifact(str(kind), path)

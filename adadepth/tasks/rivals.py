@@ -1,7 +1,7 @@
-"""The rival of equal work: the same network with one depth for everybody, trained the same way, beside an adaptive run.
+"""Rivals: fixed-depth networks of equal compute, trained like an adaptive run and compared with it.
 
-`rival_of=<run>` is an ordinary run of its own (it resumes, reports and sweeps like one); what it adds is the depth,
-read off the run it is compared with, and at its end a row in that run's rivals.json and report.
+`rival_of=<run>` is an ordinary run that resumes, reports and sweeps. Its depth follows from the compute of the adaptive
+run, and it adds a row to rivals.json and report of that run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SUFFIX = "_rival"
 def train_rival(
     config: ExperimentConfig, train: Callable[[ExperimentConfig], tuple[dict[str, float], Path]]
 ) -> dict[str, float]:
-    """Train the rival of a run, and put the two side by side; returns the rival's metrics."""
+    """Train the rival of a run, compare the two, and return the rival's metrics."""
     rival, directory = as_rival(config)
     metrics, run = train(rival)
     if is_first_process():
@@ -44,18 +44,18 @@ def train_rival(
 
 
 def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
-    """The settings of the rival, and the folder of the run that it is compared with.
+    """Return the configuration of a rival, and the directory of the adaptive run.
 
-    Its depth is the smallest whose work is at least what the run's depths need, so the rival never has less.
+    The rival has the smallest depth whose compute is at least that of the adaptive run.
 
     Raises:
-        CheckpointError: If that run is not finished, has no measured work, or was trained on something else.
+        CheckpointError: If the adaptive run is not finished, has no measured compute, or was trained on other data.
     """
     assert config.rival_of is not None
-    about = family(config.model.name)
-    assert about.fixed_depth is not None, "validated"
-    assert about.depth is not None
-    directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has none
+    descriptor = family(config.model.name)
+    assert descriptor.fixed_depth is not None, "validated"
+    assert descriptor.depth is not None
+    directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has no model
     files = read_run(directory)
     share = (files.halting.get("cost") or {}).get(WORK.removeprefix("cost/"))
     if files.run.get("status") != "finished" or share is None:
@@ -67,8 +67,8 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
     rival = dataclasses.replace(
         config,
-        name=config.name.removesuffix(SUFFIX) + SUFFIX,  # a rival that goes on has it
-        model=dataclasses.replace(config.model, **{about.fixed_depth: depth, about.depth: depth}),
+        name=config.name.removesuffix(SUFFIX) + SUFFIX,  # a resumed rival has the suffix
+        model=dataclasses.replace(config.model, **{descriptor.fixed_depth: depth, descriptor.depth: depth}),
         budget=BudgetConfig(),
         rival_of=str(directory),
     )
@@ -76,44 +76,44 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
 
 
 def compare_rival(directory: Path, rival: Path) -> None:
-    """Put the figures of a finished rival beside those of the run in `directory`, and print them."""
-    own, other = read_run(directory), read_run(rival)
-    earlier = own.of(RIVALS).get("rows", [])
-    kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
-    rows = [describe_network(own, "adaptive"), *kept, describe_network(other, "fixed depth")]
-    found = {"rows": rows}
-    write_json(directory / RIVALS, found)
+    """Add a finished rival to the comparison of the run in `directory`, and print it."""
+    adaptive, fixed = read_run(directory), read_run(rival)
+    earlier = adaptive.of(RIVALS).get("rows", [])
+    others = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
+    rows = [describe_network(adaptive, "adaptive"), *others, describe_network(fixed, "fixed depth")]
+    comparison = {"rows": rows}
+    write_json(directory / RIVALS, comparison)
     write_jsonable(directory / RECORD, {**read_record(directory), "verdict": as_json(judge(directory))})
     draw_run_figures(directory)
-    for text in _shown(own, other):
+    for text in _format_details(adaptive, fixed):
         say(f"\n{text}")
-    say(f"\n{rivals_text(found)}")
+    say(f"\n{rivals_text(comparison)}")
 
 
-def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
-    """What is worth seeing of the adaptive run: an example, depth by difficulty, the time that it saves."""
-    for grids in [grids for grids in own.of(GRIDS).get("sets", {}).values() if grids][:1]:
+def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
+    """Yield an example of the adaptive run, its depth by difficulty, and its measured speed-up."""
+    for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
         yield grid_picture(grids[0])
-    if table := rival_difficulty_text(own.halting, rival.halting):
+    if table := rival_difficulty_text(adaptive.halting, rival.halting):
         yield table
-    if speeds := describe_measured(own):
+    if speeds := describe_measured(adaptive):
         yield speeds
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """A row: what the network is, its depth and work, and how good it is on every evaluated set."""
-    record, found = files.run, files.halting
-    everyone, cost = found["classes"]["all"], found["cost"]
+    """Return a row of rivals.json: kind, depth, compute, and metrics on every evaluation set."""
+    record, halting = files.run, files.halting
+    updates, cost = halting["classes"]["all"], halting["cost"]
     metrics: Mapping[str, Any] = record.get("final_metrics") or {}
     return {
         "kind": kind,
         "run": str(files.directory),
         "seed": record.get("seed"),
-        "mean": everyone["mean"],
-        "std": everyone["std"],
-        "max_depth": found["max_depth"],
+        "mean": updates["mean"],
+        "std": updates["std"],
+        "max_depth": halting["max_depth"],
         **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
-        "difficulty": {name: told["rows"] for name, told in difficulty_sets(found).items()},
+        "difficulty": {name: table["rows"] for name, table in difficulty_sets(halting).items()},
         "seconds": record.get("wall_time_s"),
         "metrics": {name: value for name, value in metrics.items() if name.startswith("eval")},
     }

@@ -1,55 +1,65 @@
-"""A run from its data and model to its report: what all tasks that train or evaluate share."""
+"""Session of a run: open it, train or evaluate a model, and write its report; shared by all tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Self
 
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
+from adadepth.runs.program import continuation_command
 from adadepth.runs.upload import open_repository
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.system.console import say
 from adadepth.system.files import writing
 from adadepth.system.processes import decide
+from adadepth.system.signals import pass_on
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
 from adadepth.tasks.log_messages import describe_end, describe_start
 from adadepth.tasks.stored import check_weights, finished_before, other_depth, resumed_checkpoint, taken_up
-from adadepth.tasks.training_loop import build_trainer, run_training
 from adadepth.training.arguments import choose_precision
-from adadepth.training.callbacks import StopCallback, TrackingCallback
+from adadepth.training.callbacks import (
+    EarlyStoppingCallback,
+    EpochCallback,
+    StepCallback,
+    StopCallback,
+    TrackingCallback,
+)
 from adadepth.training.extension import Extension
-from adadepth.training.tracking import closing_tracker, logged_before, open_tracker
+from adadepth.training.remaining import ConsoleCallback, ProgressBarCallback
+from adadepth.training.speed import profiled
+from adadepth.training.trackers.base import Tracker
+from adadepth.training.tracking import LogPosition, closing_tracker, logged_before, open_tracker, scalars
 from adadepth.training.trainer import DepthTrainer
 
 
 @dataclass
 class Session:
-    """A training or an evaluation: what a task brings to it and, once it is open, its run and trainer.
+    """Training or evaluation of a model; `run` and the fields after it exist once the session is open.
 
     Attributes:
-        config: The experiment.
-        args: For the trainer.
-        data: With `train`, `collate`, `tokenizer` and a `summary`.
-        model: What is trained or evaluated.
-        evaluation_sets: Examples by the name of their set; the first selects.
-        start_evaluation: Begins the evaluation of a set.
-        extensions: What its training needs beside the loop.
-        baselines: What is achieved on the sets without a model.
-        run: Open run: its folder and record.
-        trainer: Of the run.
-        tracking: Holds the metrics.
-        stop: Holds why a training stopped.
+        config: Experiment.
+        args: Arguments of the trainer.
+        data: Data with `train`, `collate`, `tokenizer` and a `summary`.
+        model: Model to train or evaluate.
+        evaluation_sets: Examples by the name of their set; the first set selects checkpoints.
+        start_evaluation: Function that starts the evaluation of a set, given its name.
+        extensions: Extensions of the training loop.
+        baselines: Scores on the sets without the model.
+        run: Open run with its directory and record.
+        trainer: Trainer of the run.
+        tracking: Callback with the metrics.
+        stop: Callback with the reason why a training stopped.
     """
 
     config: ExperimentConfig
@@ -66,16 +76,17 @@ class Session:
     stop: StopCallback = field(init=False)
 
     def train(
-        self, further: Callable[[Self], Any] | None = None, settle: Callable[[Self], Any] | None = None
+        self, finish: Callable[[Self], Any] | None = None, adjust: Callable[[Self], Any] | None = None
     ) -> tuple[dict[str, float], Path]:
-        """Train in a new folder, or go on in the one to resume.
+        """Train in a new run directory, or resume in an earlier one.
 
         Args:
-            further: Done with the trained model at the end.
-            settle: Changes the trained model before it is evaluated and saved; False: it has not.
+            finish: Function called with the session after the model is saved.
+            adjust: Function that may change the trained model before it is evaluated and saved; it returns False if it
+                changed nothing.
 
         Returns:
-            The final metrics, and the folder of the run.
+            The final metrics, and the run directory.
         """
         session, args = self.with_extensions(), self.args
         session.data = check_initial_tokenizer(self.config, session.data)
@@ -91,36 +102,33 @@ class Session:
         directory = decide(args, lambda: run_directory(config))
         checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
         with session.open(directory, checkpoint):
-            metrics = session.fit(checkpoint, settle=settle)
-            if further is not None:
-                further(session)
+            metrics = session.fit(checkpoint, adjust=adjust)
+            if finish is not None:
+                finish(session)
             if repository is not None and session.is_main:
                 results.push_model(config, session.run, repository)
             return metrics, directory
 
-    def evaluate(self, path: str, further: Callable[[Self], Any] | None = None) -> dict[str, float]:
-        """Evaluate the model in a new folder, and write a report.
+    def evaluate(self, path: str, finish: Callable[[Self], Any] | None = None) -> dict[str, float]:
+        """Evaluate the model in a new run directory, write a report, and return the metrics.
 
         Args:
-            path: Of the checkpoint that the model came from.
-            further: Done with the evaluated model before its metrics are stored.
-
-        Returns:
-            The metrics.
+            path: Checkpoint of the model.
+            finish: Function called with the session before the metrics are stored.
         """
         check_weights(self.model, path)
         session = self.with_extensions()
         directory = decide(self.args, lambda: run_directory(self.config))
         with session.open(directory):
             session.trainer.evaluate()
-            if further is not None:
-                further(session)
+            if finish is not None:
+                finish(session)
             metrics = session.tracking.last_metrics
             session.run.update(final_metrics=metrics, evaluated=path, **other_depth(self.model, path))
             return metrics
 
     def with_extensions(self) -> Self:
-        """Return a session with the extensions that data, family and settings ask for, and examples that fit them."""
+        """Return a copy with the extensions of data, family and settings, and with examples completed by them."""
         extensions = (*self.extensions, *build_extensions(self.config, self.args, self.model, self.data))
 
         def complete(examples: Any) -> Any:
@@ -133,14 +141,14 @@ class Session:
 
     @contextmanager
     def open(self, directory: Path, checkpoint: Path | None = None) -> Iterator[None]:
-        """Open run, tracker and trainer; when they close, however that comes, draw the report of what there is.
+        """Open run, tracker and trainer; write the report at the end of the block, also after an error.
 
         Args:
-            directory: Folder of the run.
-            checkpoint: What a training goes on with.
+            directory: Run directory.
+            checkpoint: Checkpoint to resume from.
 
         Raises:
-            CheckpointError: The checkpoint was trained on something else.
+            CheckpointError: If the checkpoint was trained on other data.
         """
         config, args = self.config, self.args
         args.output_dir = str(directory / CHECKPOINTS)
@@ -148,9 +156,9 @@ class Session:
             self.data = store_identity(config, self.data, self.model, checkpoint)
         resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
         logged = 0 if checkpoint is None else logged_before(checkpoint)
-        with writing(directory), ExitStack() as last:  # trackers close when the report is written, which some keep
+        with writing(directory), ExitStack() as last:  # trackers close last, since some store the report
             with (
-                self._at_the_end(partial(results.report_run, config, directory, self.model)),
+                self._run_finally(partial(results.report_run, config, directory, self.model)),
                 open_run(config, directory, self.is_main) as self.run,
             ):
                 if self.is_main:
@@ -163,20 +171,10 @@ class Session:
                 )
                 tracker = open_tracker(config, self.run, resume_step, logged)
                 last.enter_context(closing_tracker(tracker))
-                self.trainer, self.tracking, self.stop = build_trainer(
-                    config,
-                    args,
-                    self.run,
-                    tracker,
-                    self.model,
-                    self.data,
-                    self.evaluation_sets,
-                    self.start_evaluation,
-                    self.extensions,
-                )
+                self.trainer, self.tracking, self.stop = _build_trainer(self, tracker)
                 if self.is_main:
                     say(describe_start(config, args, self.run, self.model, self.data))
-                with self._at_the_end(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)):
+                with self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)):
                     yield
             if self.is_main:
                 results.track_artifacts(config, directory, tracker)
@@ -187,28 +185,28 @@ class Session:
         *,
         folder: str = MODEL,
         owner: Path | None = None,
-        settle: Callable[[Self], Any] | None = None,
+        adjust: Callable[[Self], Any] | None = None,
     ) -> dict[str, float]:
         """Train, evaluate the best checkpoint, and save the model.
 
         Args:
-            checkpoint: What the training goes on with.
-            folder: Where in the run the model is saved.
-            owner: Folder of the run that this one is a part of, which is what goes on after an interruption.
-            settle: See `train`.
+            checkpoint: Checkpoint to resume from.
+            folder: Folder of the saved model in the run directory.
+            owner: Directory of the run that this one is a part of, which is resumed after an interruption.
+            adjust: See `train`.
 
         Returns:
             The final metrics.
 
         Raises:
-            SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
+            SystemExit: After Ctrl-C or SIGTERM, when a checkpoint is written.
             DivergedError: If the weights or losses are not finite.
         """
-        trainer, tracking, stop, directory = self.trainer, self.tracking, self.stop, self.run.directory
-        run_training(self.config, trainer, stop, directory, checkpoint, owner or directory)
+        trainer, tracking, stop = self.trainer, self.tracking, self.stop
+        _run_training(self, checkpoint, owner or self.run.directory)
         if self.is_main:
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
-        is_changed = settle is not None and settle(self) is not False
+        is_changed = adjust is not None and adjust(self) is not False
         if is_changed or tracking.needs_final_evaluation(trainer.state):
             with tracking.muted():
                 trainer.evaluate()
@@ -222,18 +220,79 @@ class Session:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Return whether this is the main process, which writes files."""
         return self.args.process_index == 0
 
     @contextmanager
-    def _at_the_end(self, do: Callable[[], None]) -> Iterator[None]:
-        """Let the main process do something however the block ends; no full disk takes the place of its error."""
+    def _run_finally(self, action: Callable[[], None]) -> Iterator[None]:
+        """Run an action on the main process when the block ends; after an error, ignore OSError of the action."""
         try:
             yield
         except BaseException:
             with suppress(OSError):
                 if self.is_main:
-                    do()
+                    action()
             raise
         if self.is_main:
-            do()
+            action()
+
+
+def _build_trainer(session: Session, tracker: Tracker) -> tuple[DepthTrainer, TrackingCallback, StopCallback]:
+    """Build the trainer of an open session; also return its callbacks for metrics and for stopping.
+
+    Args:
+        session: Session whose run is open.
+        tracker: Tracker of the metrics.
+    """
+    config, directory = session.config, session.run.directory
+    time_budget = config.trainer.time_budget_minutes
+    stop, epochs = StopCallback(time_budget), EpochCallback()
+    tracking = TrackingCallback(tracker, directory, has_target=config.budget.target is not None)
+    tracking.last_metrics = scalars(directory)
+    console = ConsoleCallback(time_budget, is_averaged=config.trainer.ema_decay is not None)
+    callbacks = [epochs, stop, tracking, console, StepCallback()]
+    if config.trainer.early_stopping_patience is not None:
+        threshold = config.trainer.early_stopping_threshold
+        callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience, threshold))
+    trainer = DepthTrainer(
+        session.model,
+        session.args,
+        session.data,
+        session.evaluation_sets,
+        session.start_evaluation,
+        config.trainer,
+        callbacks,
+        (*session.extensions, LogPosition(directory)),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ProgressBarCallback)
+    tracking.trainer = epochs.trainer = console.trainer = trainer
+    return trainer, tracking, stop
+
+
+def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> None:
+    """Run the training loop of an open session.
+
+    Args:
+        session: Open session.
+        checkpoint: Checkpoint to resume from.
+        owner: Directory of the run to resume after an interruption: that of the session, or one that it is a part of.
+
+    Raises:
+        SystemExit: After Ctrl-C or SIGTERM, when a checkpoint is written.
+        DivergedError: If the weights or losses are not finite.
+    """
+    trainer, stop, is_main = session.trainer, session.stop, session.is_main
+    if checkpoint is not None:
+        trainer.args.eval_on_start = False
+    has_profiler = session.config.trainer.profiler and is_main
+    with stop.listening(), profiled(trainer, session.run.directory) if has_profiler else nullcontext():
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if stop.signal is not None:
+        if is_main:
+            say(f"{stop.why()} at step {trainer.state.global_step}")
+            say(f"continue: {continuation_command(owner)}")
+        pass_on(stop.signal)
+        raise SystemExit(128 + stop.signal)
+    trainer.refuse_weights()

@@ -1,4 +1,4 @@
-"""What is checked and read of stored models and runs: vocabulary, checkpoints, weights, and the depth of training."""
+"""Stored models and runs: checkpoints to resume or evaluate, restarts by a launcher, and checks of a model."""
 
 from __future__ import annotations
 
@@ -27,34 +27,33 @@ from adadepth.training.tracking import METRICS_FILE, read_metrics
 
 
 def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer with more pieces than a model has embeddings; vectors have no tokenizer.
+    """Refuse a tokenizer with more pieces than a model has embeddings.
 
     Args:
-        config: Names the tokenizer in the message.
+        config: Experiment, which names the tokenizer.
         model: Any `DepthModel`, also one without a head.
-        tokenizer: That of the data; None: there is none.
+        tokenizer: Tokenizer of the data; None: data of vectors.
 
     Raises:
         CheckpointError: With both numbers.
     """
-    known = model.vocabulary_size
-    if tokenizer is None or known is None or len(tokenizer) <= known:
+    size = model.vocabulary_size
+    if tokenizer is None or size is None or len(tokenizer) <= size:
         return
-    place = config.tokenizer.path or config.checkpoint
-    raise CheckpointError(f"tokenizer.path={place}: it has {len(tokenizer)} pieces, the model {known}; give its own")
+    path = config.tokenizer.path or config.checkpoint
+    raise CheckpointError(f"tokenizer.path={path}: it has {len(tokenizer)} pieces, the model {size}; give its own")
 
 
 def taken_up(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
-    """The settings with `resume` set, where the launcher of this training has started it before.
+    """Return the configuration with `resume` set if torchrun or Slurm has restarted an unfinished training.
 
-    torchrun starts all processes anew when one has died, Slurm a job that it has requeued. A run that is not finished
-    goes on; one that has no checkpoint yet begins anew.
+    A run without a checkpoint starts again from the beginning.
     """
-    found = decide(args, lambda: _begun_before(config))
-    return config if found is None else dataclasses.replace(config, resume=str(found))
+    run = decide(args, lambda: _find_unfinished_run(config))
+    return config if run is None else dataclasses.replace(config, resume=str(run))
 
 
-def _begun_before(config: ExperimentConfig) -> Path | None:
+def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
     run = begun_before(config)
     if run is None or is_finished(run):
         return None
@@ -67,52 +66,52 @@ def _begun_before(config: ExperimentConfig) -> Path | None:
 
 
 def finished_before(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
-    """The run of these settings that an earlier start of this launch has brought to its end; None: there is none."""
+    """Return the run that an earlier start of this launch has finished; None: there is none."""
 
-    def finished() -> Path | None:
+    def find_finished_run() -> Path | None:
         run = begun_before(config)
         return run if run is not None and is_finished(run) else None
 
-    return decide(args, finished)
+    return decide(args, find_finished_run)
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run has come to its end."""
+    """Return whether a run is finished."""
     return read_record(run).get("status") == "finished"
 
 
 def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
-    """The newest whole checkpoint of a run; that another number of processes wrote it is said.
+    """Return the newest complete checkpoint of a run; warn if another world size wrote it.
 
     Raises:
-        CheckpointError: If there is none, or the log cannot be gone on with.
+        CheckpointError: If there is none, or the log is damaged.
     """
-    found = resumable_checkpoint(directory, args)
-    if found is None:
+    checkpoint = resumable_checkpoint(directory, args)
+    if checkpoint is None:
         raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
-    processes = written_world_size(found)
+    processes = written_world_size(checkpoint)
     if processes != args.world_size and args.process_index == 0:
         say(
-            f"{found.name} was written by another number of processes, {processes} then, {args.world_size} now: "
+            f"{checkpoint.name} was written by another number of processes, {processes} then, {args.world_size} now: "
             "a step has the same examples, and losses are the same to rounding, but not what is drawn, as dropout is"
         )
-    return found
+    return checkpoint
 
 
 def resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | None:
-    """The newest whole checkpoint of a run, if there is one; those that are newer and damaged are named.
+    """Return the newest complete checkpoint of a run, or None; name newer ones that are damaged.
 
     Raises:
-        CheckpointError: If all there are are damaged, or the log is.
+        CheckpointError: If all checkpoints are damaged, or the log is.
     """
-    return decide(args, lambda: _newest_whole(directory, needs_best=args.load_best_model_at_end))
+    return decide(args, lambda: _find_newest_complete(directory, needs_best=args.load_best_model_at_end))
 
 
-def _newest_whole(directory: Path, needs_best: bool) -> Path | None:
+def _find_newest_complete(directory: Path, needs_best: bool) -> Path | None:
     read_metrics(directory / METRICS_FILE)
     damaged: list[str] = []
     for checkpoint in reversed(checkpoints(directory / CHECKPOINTS)):
-        problem = flaw(checkpoint) or (_flaw_of_best(checkpoint) if needs_best else None)
+        problem = flaw(checkpoint) or (_find_flaw_of_best(checkpoint) if needs_best else None)
         if problem is None:
             for line in damaged:
                 say(f"passed over {line}; going on from {checkpoint.name}")
@@ -123,24 +122,24 @@ def _newest_whole(directory: Path, needs_best: bool) -> Path | None:
     return None
 
 
-def _flaw_of_best(checkpoint: Path) -> str | None:
-    """What is wrong with the best checkpoint at that time, which the end of training loads."""
+def _find_flaw_of_best(checkpoint: Path) -> str | None:
+    """Return the damage of the best checkpoint so far, which is loaded at the end of training; None: it is whole."""
     best = read_trainer_state(checkpoint)["best_model_checkpoint"]
-    if best is None or (place := checkpoint.with_name(Path(best).name)) == checkpoint:
+    if best is None or (path := checkpoint.with_name(Path(best).name)) == checkpoint:
         return None
-    if not place.is_dir() and not (checkpoint / MANIFEST).is_file():
-        return None  # an older version wrote it, which went on without
-    problem = flaw(place) if place.is_dir() else "it is missing"
-    return None if problem is None else f"of its best one, {place.name}, {problem}"
+    if not path.is_dir() and not (checkpoint / MANIFEST).is_file():
+        return None  # of an older version, which resumes without it
+    problem = flaw(path) if path.is_dir() else "it is missing"
+    return None if problem is None else f"of its best one, {path.name}, {problem}"
 
 
 def checked_model_path(config: ExperimentConfig) -> str:
-    """What `checkpoint` names, as its files were written: a run's model, or one of its checkpoints.
+    """Return the path that `checkpoint` names, after a check of the files in a run's model or checkpoint.
 
-    Any other folder says nothing about that: a model that was copied out of its run is its owner's.
+    Other folders have no record of their files.
 
     Raises:
-        CheckpointError: Naming the file that is missing or was changed.
+        CheckpointError: Naming the file that is missing or changed.
     """
     path = model_path(config)
     folder = Path(path)
@@ -152,17 +151,17 @@ def checked_model_path(config: ExperimentConfig) -> str:
     if (folder / MANIFEST).is_file():
         problem = flaw(folder)
     elif (run := run_of_checkpoint(config)) is not None and folder.parent.samefile(run):
-        problem = damage(folder, _needed(folder, read_record(run).get("saved", {}).get(folder.name, {})))
+        problem = damage(folder, _select_checked_files(folder, read_record(run).get("saved", {}).get(folder.name, {})))
     if problem is not None:
         raise CheckpointError(f"checkpoint={path}: {problem}")
     return path
 
 
-def _needed(folder: Path, written: Record) -> Record:
-    """The files that have to be as they were written.
+def _select_checked_files(folder: Path, written: Record) -> Record:
+    """Return the files that must match their record.
 
-    Not the card, which is for people to edit, and which older runs noted before a longer training wrote it anew. A
-    tokenizer may be named instead, and whoever reads it tells that it is gone.
+    People may edit the model card, and a resumed training of older versions rewrote it. A missing tokenizer may be
+    replaced by another; loading it reports the error otherwise.
     """
     return {
         name: file
@@ -172,24 +171,28 @@ def _needed(folder: Path, written: Record) -> Record:
 
 
 def check_weights(model: Any, path: str) -> None:
-    """Whether the weights of a model that came from `path` are all finite."""
+    """Refuse a model from `path` whose weights are not all finite.
+
+    Raises:
+        CheckpointError: Naming the weight.
+    """
     if (name := first_not_finite(model)) is not None:
         raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")
 
 
 def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
-    """Return the tokenizer of the checkpoint at a path, unless another one is asked for."""
+    """Return the tokenizer of the checkpoint at a path, unless the configuration names another."""
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
 
 
 def overridden_model_settings() -> list[str]:
-    """Return the `model.*` settings given on the command line, which are laid over a checkpoint's own."""
+    """Return the `model.*` settings given on the command line, which override those of a checkpoint."""
     return [key.removeprefix("model.") for key in overridden_keys() if key.startswith("model.")]
 
 
 def other_depth(model: Any, path: str) -> dict[str, int]:
-    """`trained_steps`, the most steps of the model as it lies at `path`, where it is evaluated with another number."""
-    about = families().get(model.config.model_type)
-    trained = getattr(read_config("checkpoint", path), about.depth, None) if about and about.depth else None
+    """Return `trained_steps`, the depth stored at `path`, if the model is evaluated with another; else nothing."""
+    family = families().get(model.config.model_type)
+    trained = getattr(read_config("checkpoint", path), family.depth, None) if family and family.depth else None
     return {} if trained is None or trained == model.max_updates else {"trained_steps": int(trained)}

@@ -27,7 +27,7 @@ from adadepth.contrib.serve.served import (
 from adadepth.contrib.serve.turns import call_within
 from adadepth.data.text.passages import Text
 from adadepth.errors import DataError
-from adadepth.prediction.results import describe_predictions, describe_texts
+from adadepth.prediction.pipeline import describe_predictions, describe_texts
 
 _QUICK = 1.0  # seconds: what takes less is timed again, and the median told
 _TIMES = 3

@@ -19,7 +19,7 @@ from adadepth.contrib.serve.served import MOST_NEW_TOKENS, Served
 from adadepth.contrib.serve.turns import GRACE, Turn
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
-from adadepth.prediction.results import describe_texts
+from adadepth.prediction.pipeline import describe_texts
 
 _SEED = 0
 
