@@ -1,13 +1,13 @@
-"""The model families, one folder each. Names are imported when they are first used.
+"""Model families, one folder each, whose public names are imported at their first use.
 
-Using any of them registers the families with the Auto classes of transformers. `adadepth.families.registry` finds the
+The first use registers all families with the Auto classes of transformers. `adadepth.families.registry` finds the
 families without importing torch.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# What belongs to no single family.
+# Public names that belong to no single family.
 _SHARED = {
     "StepwiseOutput": "adadepth.families.shared.steps:StepwiseOutput",
     "convert_reference_config": "adadepth.families.shared.convert:convert_reference_config",
@@ -16,28 +16,28 @@ _SHARED = {
 
 
 def public_names() -> Mapping[str, str]:
-    """Every name that the families offer -> `"module:name"`: configurations, models, conversions."""
+    """Return `"module:name"` of every public name of the families: configurations, models, conversions."""
     from adadepth.families.registry import families
 
-    found = dict(_SHARED)
+    names = dict(_SHARED)
     for family in families().values():
-        own = f"{family.settings.__module__.partition('.')[0]}."
-        places = (family.config, *family.heads.values(), *family.auto.values())
-        found |= {place.partition(":")[2]: place for place in places if place.startswith(own)}
-        found |= family.public
-    return found
+        package = f"{family.settings.__module__.partition('.')[0]}."
+        classes = (family.config, *family.heads.values(), *family.auto.values())
+        names |= {path.partition(":")[2]: path for path in classes if path.startswith(package)}
+        names |= family.public
+    return names
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(public_names())
-    if name.startswith("_") or name not in (places := public_names()):
+    if name.startswith("_") or name not in (paths := public_names()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from adadepth.families.auto import register_auto_classes
     from adadepth.families.registry import load
 
     register_auto_classes()
-    return load(places[name])
+    return load(paths[name])
 
 
 def __dir__() -> list[str]:
