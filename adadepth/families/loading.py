@@ -1,9 +1,9 @@
 """Strict `from_pretrained` of every model: missing, unread and mismatched weights are errors.
 
 `DepthModel` extends `StrictLoading`, so that Python and the command line refuse the same checkpoints with the same
-messages. Exceptions are explicit. The head of another task may be new, with a warning. The report of transformers leaves
-out tied weights, derived buffers, and weights that a class ignores. Checkpoints of types of transformers may hold more
-than their class. `ignore_mismatched_sizes=True` initialises weights of another shape.
+messages. Exceptions are explicit. The head of another task may be new, with a warning. The report of transformers
+omits tied weights, derived buffers, and weights that a class ignores. Checkpoints of types of transformers may hold
+more than their class. `ignore_mismatched_sizes=True` initialises weights of another shape.
 """
 
 from __future__ import annotations
