@@ -1,13 +1,13 @@
-"""The model families, one folder each. Names are imported when they are first used.
+"""Model families, one folder each, whose public names are imported at their first use.
 
-Using any of them registers the families with the Auto classes of transformers. `adadepth.families.registry` finds the
+The first use registers all families with the Auto classes of transformers. `adadepth.families.registry` finds the
 families without importing torch.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# What belongs to no single family.
+# Public names that belong to no single family.
 _SHARED = {
     "StepwiseOutput": "adadepth.families.shared.steps:StepwiseOutput",
     "convert_reference_config": "adadepth.families.shared.convert:convert_reference_config",
@@ -35,13 +35,13 @@ def public_names() -> Mapping[str, str]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(public_names())
-    if name.startswith("_") or name not in (places := public_names()):
+    if name.startswith("_") or name not in (paths := public_names()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from adadepth.families.auto import register_auto_classes
     from adadepth.families.registry import load
 
     register_auto_classes()
-    return load(places[name])
+    return load(paths[name])
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The Auto classes of transformers learn of every family from its descriptor."""
+"""Registration of the families with the Auto classes of transformers, from their descriptors."""
 
 from functools import cache
 from typing import Any
@@ -7,14 +7,12 @@ import transformers
 
 from adadepth.families.registry import Family, families, load
 
-_OWN = "transformers"
-
 
 @cache
 def register_auto_classes() -> None:
-    """Register configurations, models and tokenizers of all families, once; those of transformers itself are there."""
+    """Register configurations, models and tokenizers of all families once, but for those of transformers itself."""
     for family in families().values():
-        if family.config.partition(":")[0].partition(".")[0] != _OWN:
+        if not family.config.startswith("transformers:"):
             _register(family)
 
 
@@ -27,11 +25,11 @@ def _register(family: Family) -> None:
         getattr(transformers, auto).register(config, load(model))
     for published in family.published:
         if published not in transformers.CONFIG_MAPPING:
-            transformers.AutoConfig.register(published, _reader(published, config))
+            transformers.AutoConfig.register(published, _make_reader(published, config))
 
 
-def _reader(published: str, config: Any) -> Any:
-    """Make a class of the name of a published type of model, which reads its configurations as a family's own."""
+def _make_reader(published: str, config: Any) -> Any:
+    """Make a configuration class of a published model type, which reads configurations as those of a family."""
 
     def from_dict(cls: type, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         return config.from_dict(config_dict, **kwargs)

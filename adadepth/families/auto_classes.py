@@ -1,7 +1,7 @@
-"""`import adadepth` is enough for the Auto classes of transformers to know the families, and costs nothing.
+"""Lazy registration of the families with the Auto classes of transformers, so that `import adadepth` is cheap.
 
-Registering the families means importing them, and torch. So it waits for the first question after a configuration or a
-tokenizer, with which every `from_pretrained` of an Auto class and every pipeline begins.
+Registration imports the families and torch. So it waits for the first request of a configuration or a tokenizer, with
+which every `from_pretrained` of an Auto class and every pipeline begins.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-# Module of transformers -> its class, and the methods that ask.
-_ASKED = {
+# Module of transformers -> its class, and the methods before which the families are registered.
+_HOOKED = {
     "transformers.models.auto.configuration_auto": ("AutoConfig", ("from_pretrained", "for_model")),
     "transformers.models.auto.tokenization_auto": ("AutoTokenizer", ("from_pretrained",)),
 }
 
 
 def register_when_asked() -> None:
-    """Register the families when an Auto class is asked for a model, whichever of the packages is imported first."""
-    for name in _ASKED:
+    """Register the families before an Auto class loads a model, whichever of the packages is imported first."""
+    for name in _HOOKED:
         if name in sys.modules:
-            _prepare(sys.modules[name])
-    if missing := {name for name in _ASKED if name not in sys.modules}:
-        sys.meta_path.insert(0, _WhenImported(missing))
+            _hook_methods(sys.modules[name])
+    if missing := {name for name in _HOOKED if name not in sys.modules}:
+        sys.meta_path.insert(0, _ImportHook(missing))
 
 
-class _WhenImported(MetaPathFinder):
-    """Prepares modules when they are imported; finding them it leaves to the others."""
+class _ImportHook(MetaPathFinder):
+    """Finder that hooks the methods of modules when they are imported; other finders find these."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -45,29 +45,29 @@ class _WhenImported(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_prepare(module: ModuleType) -> None:
+            def execute_and_hook(module: ModuleType) -> None:
                 execute(module)
-                _prepare(module)
+                _hook_methods(module)
 
-            spec.loader.exec_module = execute_and_prepare  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
         return spec
 
 
-def _prepare(module: ModuleType) -> None:
-    name, methods = _ASKED[module.__name__]
-    asked = getattr(module, name)
+def _hook_methods(module: ModuleType) -> None:
+    name, methods = _HOOKED[module.__name__]
+    auto_class = getattr(module, name)
     for method in methods:
-        setattr(asked, method, staticmethod(_registering(getattr(asked, method))))
+        setattr(auto_class, method, staticmethod(_register_before(getattr(auto_class, method))))
 
 
-def _registering(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method, before which the families are registered."""
+def _register_before(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method to register the families first."""
 
     @wraps(method)
-    def registering(*args: Any, **options: Any) -> Any:
+    def register_and_call(*args: Any, **options: Any) -> Any:
         from adadepth.families.auto import register_auto_classes
 
         register_auto_classes()
         return method(*args, **options)
 
-    return registering
+    return register_and_call

@@ -1,4 +1,4 @@
-"""From settings to a model: fresh, from pretrained weights, or from a run's checkpoint."""
+"""Models from settings: fresh, from pretrained weights, or from the checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ register_auto_classes()
 
 
 def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
-    """The pretraining model that the settings describe, with fresh or pretrained weights.
+    """Build the pretraining model of the settings, with fresh or pretrained weights.
 
     Args:
-        settings: The `model` group. With `pretrained` the weights come from there and everything that does not change
+        settings: Group `model`. With `pretrained` the weights come from there, and everything that does not change
             their shapes (depth, penalty, dropout, halting switches) from the settings.
-        vocab_size: Size of the tokenizer, when the settings leave it open.
+        vocab_size: Size of the tokenizer, used where the settings leave it open.
 
     Raises:
         ConfigError: If the settings contradict the tokenizer or the pretrained weights.
@@ -42,38 +42,38 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
 
 
 def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
-    """The family's head that is pretrained."""
+    """Return the pretraining head of a family."""
     return family(settings.name).head("pretraining")
 
 
 def classifier_class(settings: ModelConfig, problem: Problem) -> type[PreTrainedModel]:
-    """The family's head for a kind of task: `LabelledData.problem`."""
+    """Return the head of a family for a kind of task, a `LabelledData.problem`."""
     return family(settings.name).head(PREDICTED[problem].head)
 
 
 def build_classifier(
     settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: Problem = "classification"
 ) -> PreTrainedModel:
-    """The classifier, regressor, tagger, reader or chooser that the settings describe; see `build_pretraining_model`.
+    """Build the classifier, regressor, tagger, reader or chooser of the settings; see `build_pretraining_model`.
 
     Args:
-        settings: The `model` group.
+        settings: Group `model`.
         vocab_size: Size of the tokenizer; None for a model that reads vectors.
-        fields: What the data decide: `id2label`, `problem_type`, or `input_size`.
-        problem: What is predicted.
+        fields: Fields of the configuration from the data: `id2label`, `problem_type`, or `input_size`.
+        problem: Kind of prediction.
     """
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:
-        with _about_unknown(settings):
+        with _name_unknown_setting(settings):
             built: PreTrainedModel = load(build)(model_class, settings, vocab_size, fields)
         check_model(built, settings.name)
         return built
     rule = getattr(settings, "exit_rule", None)
-    with _about("model.exit_rule"):
+    with _prefix_setting("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
     model: Any = _build(model_class, settings, vocab_size, fields)
     if parsed is not None:
-        with _about("model.exit_rule"):
+        with _prefix_setting("model.exit_rule"):
             rule_of(model, parsed)
     return model
 
@@ -81,12 +81,12 @@ def build_classifier(
 def build_language_model(
     settings: ModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
 ) -> PreTrainedModel:
-    """A supernet, or the network of one architecture; see `build_pretraining_model`.
+    """Build a supernet, or the network of one architecture; see `build_pretraining_model`.
 
     Args:
-        settings: The `model` group.
+        settings: Group `model`.
         vocab_size: Size of the tokenizer.
-        gates: What a supernet's configuration says about its gates.
+        gates: Fields of the configuration about supernet gates.
     """
     try:
         return _build(language_model_class(settings, settings), settings, vocab_size, gates or {})
@@ -96,31 +96,31 @@ def build_language_model(
 
 
 def load_language_model(path: str, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedModel:
-    """A supernet or a fixed network, whichever a checkpoint holds; see `load_model`."""
+    """Load a supernet or a fixed network, as the checkpoint holds it; see `load_model`."""
     config = read_config("checkpoint", path)
     return load_model(path, language_model_class(settings, config), settings, overrides, config=config)
 
 
 def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class of a language model, or of what searches for one.
+    """Return the class of a language model, or of the supernet that searches for one.
 
     Args:
-        settings: Of its family.
-        described: What says whether there is an architecture: the settings, or a checkpoint's configuration.
+        settings: Settings of its family.
+        described: Settings or configuration with the architecture; without one it is a supernet.
     """
-    about = family(settings.name)
-    return about.head("search" if about.searches(described) else "language_model")
+    spec = family(settings.name)
+    return spec.head("search" if spec.searches(described) else "language_model")
 
 
 def rehearse(settings: ModelConfig, head: str) -> None:
-    """Check a family's model as `check_model` does, made without memory and before data are prepared.
+    """Check the model of a family as `check_model` does, on the meta device and before data are prepared.
 
-    What data decide, pieces and classes, are the configuration's defaults. A model that cannot be made of those, or is
-    made around another model (`Family.build`), is checked when it is made.
+    Vocabulary and classes are the defaults of the configuration. A model that cannot be made of those, or is built
+    around another model (`Family.build`), is checked when it is built.
 
     Args:
-        settings: The `model` group.
-        head: Of `Family.heads`.
+        settings: Group `model`.
+        head: Key of `Family.heads`.
 
     Raises:
         ConfigError: See `check_model`.
@@ -129,17 +129,17 @@ def rehearse(settings: ModelConfig, head: str) -> None:
         return
     model_class: Any = family(settings.name).head(head)
     try:
-        config = _configuration(model_class.config_class, settings, None, None, {})
+        config = _build_config(model_class.config_class, settings, None, None, {})
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = model_class(config)
-    except Exception:  # whatever it is, it is told when the model is made
+    except Exception:  # reported when the model is built
         return
     check_model(model, settings.name)
 
 
 @contextmanager
-def _about(key: str) -> Iterator[None]:
-    """Name the setting that a mistake inside is about."""
+def _prefix_setting(key: str) -> Iterator[None]:
+    """Name the setting in errors within the context."""
     try:
         yield
     except ConfigError as error:
@@ -152,12 +152,12 @@ def _build(
     source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
     adopt = family(settings.name).adopts
     if source is not None and adopt is not None and source.model_type not in families():
-        with _about_unknown(settings), told("model.pretrained", str(settings.pretrained)):
+        with _name_unknown_setting(settings), told("model.pretrained", str(settings.pretrained)):
             return load(adopt)(model_class, settings, source, vocab_size, fields)
-    config = _configuration(model_class.config_class, settings, source, vocab_size, fields)
-    wanted = getattr(settings, "attn_implementation", None)
-    attention = {"attn_implementation": str(wanted)} if wanted else {}
-    with _about_unknown(settings):
+    config = _build_config(model_class.config_class, settings, source, vocab_size, fields)
+    implementation = getattr(settings, "attn_implementation", None)
+    attention = {"attn_implementation": str(implementation)} if implementation else {}
+    with _name_unknown_setting(settings):
         if source is None or is_weightless():
             if not is_weightless():
                 check_size(model_class, config)
@@ -169,8 +169,8 @@ def _build(
 
 
 @contextmanager
-def _about_unknown(settings: ModelConfig) -> Iterator[None]:
-    """Name the setting whose value is a name that a model cannot find, or a package that is missing."""
+def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
+    """Name the setting of an unknown name or a missing package in errors within the context."""
     try:
         yield
     except (ImportError, KeyError) as error:
@@ -182,27 +182,27 @@ def _about_unknown(settings: ModelConfig) -> Iterator[None]:
         raise ConfigError(f"model.{name}={values.get(name)}: {first_line(error)}") from error
 
 
-def _configuration(
+def _build_config(
     config_class: Any,
     settings: ModelConfig,
     source: PreTrainedConfig | None,
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> PreTrainedConfig:
-    """The model's configuration: the settings, where those are open the source's, and what the data decide."""
-    given = {name: getattr(settings, name) for name in _setting_names(settings)}
-    values = {name: value for name, value in given.items() if value is not None}
+    """Build the configuration from the settings, the source where settings are None, and fields from the data."""
+    from_settings = {name: getattr(settings, name) for name in _list_model_settings(settings)}
+    values = {name: value for name, value in from_settings.items() if value is not None}
     if source is not None:
         _check_source(config_class, settings, source, values, fields)
-        values |= {
-            name: getattr(source, name) for name, value in given.items() if value is None and hasattr(source, name)
-        }
+        open_names = [name for name in from_settings if name not in values]
+        values |= {name: getattr(source, name) for name in open_names if hasattr(source, name)}
     if vocab_size is not None:
         values.setdefault("vocab_size", vocab_size)
         if values["vocab_size"] < vocab_size:
-            owner = "model.vocab_size" if given["vocab_size"] else f"model.pretrained={settings.pretrained}: vocab_size"
+            is_set = from_settings["vocab_size"]
+            owner = "model.vocab_size" if is_set else f"model.pretrained={settings.pretrained}: vocab_size"
             raise ConfigError(f"{owner}={values['vocab_size']}: the tokenizer has {vocab_size} pieces")
-        if given["vocab_size"] is None and values["vocab_size"] != vocab_size:
+        if from_settings["vocab_size"] is None and values["vocab_size"] != vocab_size:
             raise ConfigError(
                 f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
                 f"{vocab_size}; give its own with tokenizer.path, or say model.vocab_size={values['vocab_size']}"
@@ -210,8 +210,8 @@ def _configuration(
     return config_class(**{name: getattr(value, "value", value) for name, value in {**values, **fields}.items()})
 
 
-def _setting_names(settings: ModelConfig) -> list[str]:
-    return [name for name, about in declared(type(settings)).items() if about.in_model]
+def _list_model_settings(settings: ModelConfig) -> list[str]:
+    return [name for name, setting in declared(type(settings)).items() if setting.in_model]
 
 
 def _check_source(
@@ -221,25 +221,24 @@ def _check_source(
     values: Mapping[str, Any],
     fields: Mapping[str, Any],
 ) -> None:
-    """Whether the pretrained weights are of a family, and of the sizes, that these settings and data can start from."""
-    path, fixed = settings.pretrained, _shapes(config_class, settings)
-    known = sorted({settings.name, *family(settings.name).starts_from})
-    if source.model_type not in known:
-        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {one_of(known)}")
-    wanted = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
-    wanted |= {f"the data's {name}": (name, fields[name]) for name in fixed if name in fields}
+    """Check that the pretrained weights have a family and sizes that these settings and data can start from."""
+    path, fixed = settings.pretrained, _list_shape_fields(config_class, settings)
+    allowed = sorted({settings.name, *family(settings.name).starts_from})
+    if source.model_type not in allowed:
+        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {one_of(allowed)}")
+    required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
+    required |= {f"the data's {name}": (name, fields[name]) for name in fixed if name in fields}
     differing = [
-        f"{shown}={value} but {getattr(source, name)} there"
-        for shown, (name, value) in wanted.items()
+        f"{label}={value} but {getattr(source, name)} there"
+        for label, (name, value) in required.items()
         if hasattr(source, name) and getattr(source, name) != value
     ]
     if differing:
-        listed = "; ".join(differing)
-        raise ConfigError(f"model.pretrained={path}: {listed}")
+        raise ConfigError(f"model.pretrained={path}: {'; '.join(differing)}")
 
 
-def _shapes(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
-    """What cannot differ from what weights were made with; a configuration of transformers declares nothing itself."""
+def _list_shape_fields(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
+    """Return the fields that decide shapes of weights; a configuration of transformers declares none itself."""
     return list(dict.fromkeys([*shapes(type(settings)), *shapes(config_class)]))
 
 
@@ -264,28 +263,27 @@ def load_model(
     config: PreTrainedConfig | None = None,
     only_encoder: bool = False,
 ) -> PreTrainedModel:
-    """The model of a checkpoint, as it was trained but for what the user sets on top.
+    """Load the model of a checkpoint with its stored settings, but for overrides of the user.
 
     Args:
-        path: A folder or hub id.
-        model_class: The class it must hold.
-        settings: The `model` group.
-        overrides: Names of the settings that the user gave explicitly; the others are the checkpoint's own.
-        config: Its configuration, where that was read already.
-        only_encoder: Whether the class has no head, and the checkpoint's is left there.
+        path: Folder or hub id.
+        model_class: Class of the model.
+        settings: Group `model`.
+        overrides: Names of the settings that the user set explicitly.
+        config: Configuration of the checkpoint, if it was read already.
+        only_encoder: Whether the class has no head, so that the head of the checkpoint is not read.
 
     Raises:
         ConfigError: If an override would change the shape of a weight.
         CheckpointError: If there is no whole model of that family at the path.
     """
     config = config or read_config("checkpoint", path)
-    wanted = load(family(settings.name).config).model_type
-    if wanted and config.model_type != wanted:
-        its = [each for each in families().values() if load(each.config).model_type == config.model_type]
-        advice = f"; add model={its[0].option or its[0].name}" if its else ""
-        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {wanted}{advice}")
-    fixed = _shapes(type(config), settings)
-    in_model = _setting_names(settings)
+    expected = load(family(settings.name).config).model_type
+    if expected and config.model_type != expected:
+        specs = [spec for spec in families().values() if load(spec.config).model_type == config.model_type]
+        advice = f"; add model={specs[0].option or specs[0].name}" if specs else ""
+        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {expected}{advice}")
+    fixed, in_model = _list_shape_fields(type(config), settings), _list_model_settings(settings)
     attention: dict[str, str] = {}
     for name in overrides:
         value = getattr(settings, name)
@@ -294,22 +292,22 @@ def load_model(
             raise ConfigError(f"model.{name}={value}: the checkpoint was trained with {getattr(config, name)}")
         if name == "attn_implementation" and value is not None:
             attention = {name: value}
-        elif name in in_model and (value is not None or name == "exit_rule"):  # none: everybody runs all steps
+        elif name in in_model and (value is not None or name == "exit_rule"):  # None: all units run all steps
             setattr(config, name, value)
     has = list_weight_names(config) if only_encoder else None
-    with _about_unknown(settings):
+    with _name_unknown_setting(settings):
         model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
     if only_encoder:
         return model
     if "exit_rule" in overrides and config.exit_rule is not None:
-        with _about("model.exit_rule"):
+        with _prefix_setting("model.exit_rule"):
             rule_of(model, None)
     check_model(model, settings.name)
     return model
 
 
 def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -> Any:
-    """The encoder of a checkpoint, a `DepthModel` without a head, whatever head it was trained with; see `load_model`.
+    """Load the encoder of a checkpoint, a `DepthModel` without a head; see `load_model`.
 
     Raises:
         ConfigError: If the family has none.

@@ -1,8 +1,7 @@
-"""A model that others may have written: what its folder holds is checked before a model is filled with it.
+"""Safe loading of pretrained folders and hub ids, with checks of files, configuration and weights.
 
-Of a folder: which files are read, and what its configuration says. Of a folder and of the hub: what `from_pretrained`
-reports of the weights. Whatever is wrong is one line with the setting, the file or weight, and what is wrong with it.
-Which weights `from_pretrained` itself refuses, also in Python, says `adadepth.families.loading`.
+Every error is one line with the setting, the file or weight, and the problem. `adadepth.families.loading`
+holds the checks of `from_pretrained` itself, also in Python.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from adadepth.families.shared.convert import MODULE
 from adadepth.settings.declaration import declared
 from adadepth.system.places import first_line, load_trusted, quiet
 
-_READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of what is read of a folder
+_READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of the files that are read
 _LARGEST_JSON = 2**25  # bytes of a configuration or an index
 _INDICES = {SAFE_WEIGHTS_INDEX_NAME: ".safetensors", WEIGHTS_INDEX_NAME: ".bin"}
 
@@ -48,7 +47,7 @@ _is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Let models be made of their configurations alone: no file of weights is read, and no weight is drawn."""
+    """Build models from their configurations alone within the context: no weights are read or initialised."""
     token = _is_weightless.set(True)
     try:
         with no_init_weights():
@@ -58,38 +57,38 @@ def without_weights() -> Iterator[None]:
 
 
 def is_weightless() -> bool:
-    """Whether `without_weights` is in force."""
+    """Return whether `without_weights` is active."""
     return _is_weightless.get()
 
 
 def read_config(key: str, path: str) -> PreTrainedConfig:
-    """The configuration of a checkpoint, whose folder is checked; `key` names the setting in the error.
+    """Read the configuration of a checkpoint, and check its folder; `key` names the setting in the error.
 
     Raises:
-        CheckpointError: If there is none, or something in the folder cannot be a model's.
+        CheckpointError: If there is none, or a file of the folder cannot belong to a model.
     """
     check_files(key, path)
     try:
         return load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
-    except Exception as error:  # of a wrong type of a field, the library raises what has no class of its own
+    except Exception as error:  # a wrong type of a field raises errors of many classes
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
-            raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_reason(error)}") from error
+            raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
         what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model that can be fetched"
         raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
 
 
-def _reason(error: Exception) -> str:
-    """What a library says, cut to the line that says it."""
+def _extract_reason(error: Exception) -> str:
+    """Return the line of an error that names the problem."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if isinstance(error, StrictDataclassError) else 0].strip()
 
 
 def check_files(key: str, path: str) -> None:
-    """Refuse a folder whose files cannot be those of a model; what is no folder is left to whoever fetches it.
+    """Refuse a folder whose files cannot belong to a model; hub ids are not checked.
 
     Args:
-        key: The setting that names it, for the message.
-        path: A folder or hub id.
+        key: Setting of the path, for the message.
+        path: Folder or hub id.
 
     Raises:
         CheckpointError: Naming the file.
@@ -100,17 +99,17 @@ def check_files(key: str, path: str) -> None:
     with told(key, path):
         files = sorted(folder.iterdir())
     for file in files:
-        if file.suffix in _READ and (problem := _flaw_of_file(file)):
+        if file.suffix in _READ and (problem := _check_file(file)):
             raise CheckpointError(f"{key}={path}: its {file.name} {problem}")
     if (folder / CONFIG_NAME).is_file():
-        _check_written(f"{key}={path}: its {CONFIG_NAME}", _read_object(key, path, CONFIG_NAME))
+        _check_config(f"{key}={path}: its {CONFIG_NAME}", _read_object(key, path, CONFIG_NAME))
     for name, ending in _INDICES.items():
         if (folder / name).is_file():
             _check_index(key, path, name, ending)
 
 
-def _flaw_of_file(file: Path) -> str | None:
-    """What keeps a file from being read; links to files, as caches and shared folders have them, are followed."""
+def _check_file(file: Path) -> str | None:
+    """Describe why a file cannot be read, following links; None if it can."""
     if not file.exists():
         return "is a link to nothing"
     return None if stat.S_ISREG(file.stat().st_mode) else "is no regular file"
@@ -121,42 +120,43 @@ def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
     if (size := file.stat().st_size) > _LARGEST_JSON:
         raise CheckpointError(f"{key}={path}: its {name} has {size:,} bytes, more than any that describes a model")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{key}={path}: its {name} is no JSON ({first_line(error)})") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(content).__name__}")
+    return content
 
 
-def _check_written(whose: str, described: Mapping[str, Any]) -> None:
-    """Whether a configuration names a type, and, if this package wrote it, has every size that it ever wrote.
+def _check_config(owner: str, config: Mapping[str, Any]) -> None:
+    """Check the type of a stored configuration, and, if this package wrote it, that no size is missing.
 
-    One of somebody else's may mean a default by leaving a size out, and so may any in what came after its models.
+    In other configurations a missing size is a default, and so is a field that is newer than the file.
     """
-    name, classes = described.get("model_type"), described.get("architectures") or []
+    name, classes = config.get("model_type"), config.get("architectures") or []
     if not isinstance(name, str):
-        raise CheckpointError(f"{whose}: model_type={name!r} must be the name of a type of model")
-    if not isinstance(classes, list) or not all(isinstance(each, str) for each in classes):
-        raise CheckpointError(f"{whose}: architectures={classes!r} must be a list of names")
-    if MODULE not in str(described.get("auto_map")):
+        raise CheckpointError(f"{owner}: model_type={name!r} must be the name of a type of model")
+    if not isinstance(classes, list) or not all(isinstance(item, str) for item in classes):
+        raise CheckpointError(f"{owner}: architectures={classes!r} must be a list of names")
+    if MODULE not in str(config.get("auto_map")):
         return
     if name not in families():
         raise CheckpointError(
-            f"{whose}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
+            f"{owner}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
             f"{', '.join(families())}{nearest(name, families())}"
         )
-    about = declared(load(families()[name].config))
-    if missing := [size for size, each in about.items() if each.shape and not each.later and size not in described]:
-        raise CheckpointError(f"{whose}: lacks {', '.join(missing)}")
+    fields = declared(load(families()[name].config)).items()
+    sizes = [size for size, field in fields if field.shape and not field.later]
+    if missing := [size for size in sizes if size not in config]:
+        raise CheckpointError(f"{owner}: lacks {', '.join(missing)}")
 
 
 def _check_index(key: str, path: str, name: str, ending: str) -> None:
-    """Whether the files that an index names are of its kind and in the folder."""
-    found = _read_object(key, path, name).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+    """Check that the files of an index have its ending and are in the folder."""
+    weight_map = _read_object(key, path, name).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{key}={path}: its {name} has no weight_map from weights to files")
-    for file in dict.fromkeys(found.values()):
+    for file in dict.fromkeys(weight_map.values()):
         if Path(file).name != file or not file.endswith(ending):
             raise CheckpointError(
                 f"{key}={path}: its {name} names {file!r}; allowed are files here that end in {ending}"
@@ -167,10 +167,10 @@ def _check_index(key: str, path: str, name: str, ending: str) -> None:
 
 @contextmanager
 def told(key: str, path: str) -> Iterator[None]:
-    """Say what a library cannot load in one line: of a damaged model it raises what has no class of its own.
+    """Convert loading errors of libraries within the context to a one-line error that names the setting.
 
     Raises:
-        CheckpointError: Instead of an error that is nobody's mistake in a setting.
+        CheckpointError: In place of errors of libraries; a `UserError` and missing packages or memory pass.
     """
     try:
         with name_setting(key, path):
@@ -196,34 +196,34 @@ def loaded(
     has: Collection[str] | None = None,
     **options: Any,
 ) -> PreTrainedModel:
-    """A model with the weights of a folder or hub id.
+    """Load a model with the weights of a folder or hub id.
 
     Args:
-        key: The setting that names it.
-        path: The folder or hub id.
-        model_class: What to make.
-        config: Its configuration.
-        has: Of a model with other heads, the names of all its weights: others are new, which is told, and what is of
-            no use is left there. None: all that there is must be the model's, and the other way round.
-        **options: Of `from_pretrained`.
+        key: Setting of the path.
+        path: Folder or hub id.
+        model_class: Class of the model.
+        config: Configuration of the model.
+        has: Names of all stored weights if the stored model has another head: a warning lists new weights, and unused
+            ones are not read. None: the names of stored weights and of the model must be the same.
+        **options: Arguments of `from_pretrained`.
 
     Raises:
         CheckpointError: Naming the weight that is missing, unknown or of another shape.
     """
     if is_weightless():
-        made: PreTrainedModel = model_class._from_config(config, **options)
-        return made
-    # A class of this package refuses other shapes itself; of transformers' report they are told below.
-    draws = not issubclass(model_class, StrictLoading)
+        weightless: PreTrainedModel = model_class._from_config(config, **options)
+        return weightless
+    # A class of this package refuses other shapes itself; for others `refuse_mismatched` reads the report.
+    ignores_shapes = not issubclass(model_class, StrictLoading)
     with quiet(), told(key, path):
         model, report = model_class.from_pretrained(
-            path, config=config, ignore_mismatched_sizes=draws, output_loading_info=True, **options
+            path, config=config, ignore_mismatched_sizes=ignores_shapes, output_loading_info=True, **options
         )
-    place = f"{key}={path}"
-    refuse_mismatched(place, report)
+    source = f"{key}={path}"
+    refuse_mismatched(source, report)
     missing, surplus, new = split_report(model, report, has)
-    refuse_missing(place, missing, surplus)
-    refuse_unread(place, model, surplus)
-    if not isinstance(model, StrictLoading):  # it has told
-        warn_about_new_weights(place, new)
+    refuse_missing(source, missing, surplus)
+    refuse_unread(source, model, surplus)
+    if not isinstance(model, StrictLoading):  # which warns itself
+        warn_about_new_weights(source, new)
     return model

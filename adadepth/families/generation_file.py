@@ -1,4 +1,4 @@
-"""What a folder says of generation, `generation_config.json`, checked before a model takes it over."""
+"""Checks of `generation_config.json` of a folder before a model reads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adadepth.errors import CheckpointError
 
 
 class _Allowed(NamedTuple):
-    """Values of a field in words, and whether a value is one of them."""
+    """Allowed values of a field, as text and as a test."""
 
     words: str
     test: Callable[[Any], bool]
@@ -55,11 +55,11 @@ _FIELDS: dict[str, _Allowed] = {
 
 
 def check_generation_file(place: str, folder: Path) -> None:
-    """Refuse a `generation_config.json` that transformers would read and fail with later, or ignore without a word.
+    """Refuse a `generation_config.json` that transformers would ignore silently, or fail with later.
 
     Args:
-        place: The model's path, with the setting that names it.
-        folder: The model's folder; nothing is checked where it has no such file.
+        place: Path of the model with its setting, for the message.
+        folder: Folder of the model; it may lack the file.
 
     Raises:
         CheckpointError: Naming the field, its value and what it must be.
@@ -67,18 +67,18 @@ def check_generation_file(place: str, folder: Path) -> None:
     file = folder / GENERATION_CONFIG_NAME
     if not file.is_file():
         return
-    whose = f"{place}: its {GENERATION_CONFIG_NAME}"
+    owner = f"{place}: its {GENERATION_CONFIG_NAME}"
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{whose} is no JSON ({str(error).splitlines()[0]})") from error
+        raise CheckpointError(f"{owner} is no JSON ({str(error).splitlines()[0]})") from error
     if not isinstance(fields, dict):
-        raise CheckpointError(f"{whose} must hold an object, not {type(fields).__name__}")
+        raise CheckpointError(f"{owner} must hold an object, not {type(fields).__name__}")
     for name, value in fields.items():
         allowed = _FIELDS.get(name)
         if value is not None and allowed is not None and not allowed.test(value):
-            raise CheckpointError(f"{whose}: {name}={value!r} must be {allowed.words}")
+            raise CheckpointError(f"{owner}: {name}={value!r} must be {allowed.words}")
         if isinstance(value, float) and not math.isfinite(value):
-            raise CheckpointError(f"{whose}: {name}={value!r} must be a finite number")
+            raise CheckpointError(f"{owner}: {name}={value!r} must be a finite number")
     if fields.get("do_sample") and fields.get("temperature") == 0:
-        raise CheckpointError(f"{whose}: temperature=0 with do_sample=true; it must be above 0, or do_sample false")
+        raise CheckpointError(f"{owner}: temperature=0 with do_sample=true; it must be above 0, or do_sample false")

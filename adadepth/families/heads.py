@@ -1,4 +1,4 @@
-"""What the output of every kind of head holds, and the check of a first batch.
+"""Fields of the output of every kind of head, and their check on a first batch.
 
 Shape legend: B rows, T tokens, C classes, P tokens with a label, V words or symbols, L cells.
 """
@@ -16,14 +16,14 @@ from adadepth.halting.trace import DepthTrace
 
 
 class Field(NamedTuple):
-    """A tensor of an output: how many dimensions it has, and what is in it."""
+    """Tensor of an output: number of dimensions, and content in words."""
 
     dimensions: int
     words: str
 
 
 _WORDS = {"token_losses": Field(1, "the cross-entropy of each of the P tokens with a label in nats, detached")}
-# Kind of head, as in `Family.heads`, to what the output of a batch with targets holds, beside what `of_all` says.
+# Kind of head, as in `Family.heads`, to fields of the output of a batch with targets, beside those of every output.
 OUTPUTS: dict[str, dict[str, Field]] = {
     "pretraining": {"prediction_logits": Field(2, "(P, V), row by row of `labels >= 0`"), **_WORDS},
     "classification": {"logits": Field(2, "(B, C), one column for values")},
@@ -34,59 +34,59 @@ OUTPUTS: dict[str, dict[str, Field]] = {
     "search": _WORDS,
     "puzzle": {"logits": Field(3, "(B, L, V)")},
 }
-# Further fields follow from others: `sop_logits` (B, 2) from the loss part `sop`; `memory` from `Remembers`;
-# `carry` from `trains_in_slots`; of a puzzle that is evaluated, `step_logits` (B, N, L, V) and `exit_steps` (B,), as of
+# Other fields depend on the model: `sop_logits` (B, 2) on the loss part `sop`; `memory` on `Remembers`;
+# `carry` on `trains_in_slots`; of a puzzle that is evaluated, `step_logits` (B, N, L, V) and `exit_steps` (B,), as of
 # any model with `exit_signals` under a rule.
 
 
 def check_output(model: DepthModel, outputs: Any) -> None:
-    """Refuse the output of a batch with targets that lacks something, or has it wrongly.
+    """Refuse the output of a batch with targets that has missing or wrong fields.
 
-    Every output holds `loss`, a scalar that is the sum of `loss_parts`, name to scalar, each normalised and weighted as
-    `combine_terms` does; and `trace`, the `DepthTrace` of the depth that the batch was given.
+    Every output has `loss`, a scalar that is the sum of `loss_parts`, name to scalar, each normalised and weighted by
+    `combine_terms`; and `trace`, the `DepthTrace` of the batch.
 
     Args:
-        model: Whose output it is.
-        outputs: Of its first batch with targets.
+        model: Model of the output.
+        outputs: Output of its first batch with targets.
 
     Raises:
-        ConfigError: In one line: the family, the class, every such field, and what it has to be.
+        ConfigError: In one line: the family, the class, every wrong field, and its specification.
     """
-    wrong = [*_of_all(model, outputs)]
+    wrong = _check_common_fields(model, outputs)
     for kind in kinds_of(model):
         for name, field in OUTPUTS.get(kind, {}).items():
-            found = getattr(outputs, name, None)
-            if not isinstance(found, Tensor) or found.dim() != field.dimensions:
-                wrong.append(f"{name} must be {field.words}, not {_told(found)}")
+            value = getattr(outputs, name, None)
+            if not isinstance(value, Tensor) or value.dim() != field.dimensions:
+                wrong.append(f"{name} must be {field.words}, not {_describe(value)}")
     if wrong:
         owner = type(model).__name__
         raise ConfigError(f"model={model.config.model_type}: the output of {owner}: {'; '.join(dict.fromkeys(wrong))}")
 
 
 def kinds_of(model: DepthModel) -> list[str]:
-    """The kinds of tasks that a model's class serves in its family; none of a class that no family names."""
-    heads = [(kind, load(place)) for each in families().values() for kind, place in each.heads.items()]
+    """Return the kinds of heads that the class of a model has in its family; none for a class of no family."""
+    heads = [(kind, load(path)) for spec in families().values() for kind, path in spec.heads.items()]
     return [kind for kind, head in heads if isinstance(model, head)]
 
 
-def _of_all(model: DepthModel, outputs: Any) -> list[str]:
-    """What is wrong with the fields that every output holds."""
+def _check_common_fields(model: DepthModel, outputs: Any) -> list[str]:
+    """Describe what is wrong with the fields of every output."""
     wrong = []
     loss, parts, trace = (getattr(outputs, name, None) for name in ("loss", "loss_parts", "trace"))
     if not isinstance(loss, Tensor) or loss.dim() != 0:
-        wrong.append(f"loss must be a scalar, the sum of loss_parts, not {_told(loss)}")
+        wrong.append(f"loss must be a scalar, the sum of loss_parts, not {_describe(loss)}")
     if not isinstance(parts, dict):
-        wrong.append(f"loss_parts must be a dictionary, name to scalar, not {_told(parts)}")
+        wrong.append(f"loss_parts must be a dictionary, name to scalar, not {_describe(parts)}")
     if not isinstance(trace, DepthTrace):
-        wrong.append(f"trace must be a DepthTrace, not {_told(trace)}")
+        wrong.append(f"trace must be a DepthTrace, not {_describe(trace)}")
     elif trace.unit != model.depth_unit:
         wrong.append(f"trace must be of unit {model.depth_unit}, as the model says, not of {trace.unit}")
-    elif trace.max_updates != model.max_updates and not model.training:  # numbers of updates drawn in training differ
+    elif trace.max_updates != model.max_updates and not model.training:  # training may draw numbers of updates
         most = model.max_updates
         wrong.append(f"trace must have max_updates {most}, as the model says, not {trace.max_updates}")
     return wrong
 
 
-def _told(found: Any) -> str:
-    """What is there instead."""
-    return f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"{type(found).__name__}"
+def _describe(value: Any) -> str:
+    """Describe a value by its shape or type."""
+    return f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Whether the classes of a family are what `adadepth.families.contract` asks for, said before any data are prepared."""
+"""Validation of the classes of a family against `adadepth.families.contract`, before any data are prepared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACE = "adadepth.families.contract"
 
 
 class _Value(NamedTuple):
-    """What a value has to be, in words, and whether one is that."""
+    """Allowed values of a member, as text and as a test."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -57,7 +57,7 @@ _VALUES = {
 }
 _NO_MODEL = f"must extend {_PLACE}.DepthModel, and then transformers.PreTrainedModel"
 _OF_ENCODERS = (_NO_MODEL, "max_updates", "longest_sequence", "vocabulary_size")
-# What the forward pass takes of a model that has a member, or is of a mixin.
+# Arguments of the forward pass that a member or a mixin requires.
 _TAKES: dict[str | type[DepthModel], tuple[str, ...]] = {
     "exit_signals": ("exit_rule", "run_all_steps", "generator"),
     "refills": ("places",),
@@ -67,7 +67,7 @@ _TAKES: dict[str | type[DepthModel], tuple[str, ...]] = {
     Remembers: ("memory", "context"),
     LearnsGates: ("gates",),
 }
-# What a unit of budgets asks of a model that holds it in training.
+# Methods that training with a unit of budgets requires.
 _BUDGETED = {
     BudgetUnit.updates: ("soft_depth",),
     BudgetUnit.macs: ("soft_depth",),
@@ -77,37 +77,37 @@ _BUDGETED = {
 }
 
 
-def check_family(about: Family) -> None:
-    """Refuse a family of which a class is no `DepthModel`, lacks what it asks for, or has it wrongly.
+def check_family(spec: Family) -> None:
+    """Refuse a family with a class that is no `DepthModel`, or has missing or wrong members.
 
     Raises:
-        ConfigError: In one line: the family, the class, every such member, and what it has to be.
+        ConfigError: In one line: the family, the class, every wrong member, and its specification.
     """
-    heads = [load(place) for place in about.heads.values()]
+    heads = [load(path) for path in spec.heads.values()]
     for head in heads:
-        _refuse(about.name, head, list(_mistakes(head, about)))
-    for units, mixin in ((about.budget.trained, HoldsBudget), (about.budget.fitted, DepthKnob)):
+        _refuse(spec.name, head, list(_find_mistakes(head, spec)))
+    for units, mixin in ((spec.budget.trained, HoldsBudget), (spec.budget.fitted, DepthKnob)):
         if units and not any(issubclass(head, mixin) for head in heads):
-            raise ConfigError(f"model={about.name}: its budget needs a model that extends {_PLACE}.{mixin.__name__}")
-    if about.encoder is not None:
-        encoder = load(about.encoder)
-        _refuse(about.name, encoder, [line for line in _members(encoder) if line.startswith(_OF_ENCODERS)])
+            raise ConfigError(f"model={spec.name}: its budget needs a model that extends {_PLACE}.{mixin.__name__}")
+    if spec.encoder is not None:
+        encoder = load(spec.encoder)
+        _refuse(spec.name, encoder, [line for line in _check_members(encoder) if line.startswith(_OF_ENCODERS)])
 
 
 def check_model(model: Any, name: str) -> None:
-    """Refuse a model of the family of that name whose properties have other values than they must.
+    """Refuse a model of a family whose properties have invalid values.
 
     Raises:
         ConfigError: As in `check_family`.
     """
-    found = {member: getattr(model, member) for member in _VALUES if hasattr(type(model), member)}
-    _refuse(name, type(model), [line for member, value in found.items() for line in _wrong_value(member, value)])
-    promised = [member for member in _TAKES if isinstance(member, str) and found[member]]
-    _refuse(name, type(model), list(_untaken(type(model), promised)))
-    for place, part in model.named_modules():
+    values = {member: getattr(model, member) for member in _VALUES if hasattr(type(model), member)}
+    _refuse(name, type(model), [line for member, value in values.items() for line in _check_value(member, value)])
+    promised = [member for member in _TAKES if isinstance(member, str) and values[member]]
+    _refuse(name, type(model), list(_check_forward(type(model), promised)))
+    for path, part in model.named_modules():
         if part is not model and getattr(part, "draws_alone", False):
             raise ConfigError(
-                f"model={name}: {type(model).__name__}: {place} must be a part, not the model {type(part).__name__}, "
+                f"model={name}: {type(model).__name__}: {path} must be a part, not the model {type(part).__name__}, "
                 "which draws its weights before the heads are made"
             )
 
@@ -117,66 +117,66 @@ def _refuse(name: str, head: type, mistakes: Sequence[str]) -> None:
         raise ConfigError(f"model={name}: {head.__name__}: {'; '.join(mistakes)}")
 
 
-def _mistakes(head: type, about: Family) -> Iterator[str]:
-    """What is wrong with a class, before there is a model of it."""
-    yield from _members(head)
+def _find_mistakes(head: type, spec: Family) -> Iterator[str]:
+    """Yield what is wrong with a class, without a model of it."""
+    yield from _check_members(head)
     if not issubclass(head, DepthModel):
         return
     mixins = [promise for promise in _TAKES if isinstance(promise, type) and issubclass(head, promise)]
-    yield from _untaken(head, mixins)
+    yield from _check_forward(head, mixins)
     if issubclass(head, DepthKnob) and head.fit_depth is DepthKnob.fit_depth:
-        yield from _inherited(head, ("set_depth_level",), DepthKnob)
+        yield from _check_overrides(head, ("set_depth_level",), DepthKnob)
     if issubclass(head, HoldsBudget):
-        wanted = dict.fromkeys(name for unit in about.budget.trained for name in _BUDGETED[unit])
-        yield from _inherited(head, (*wanted, *(("force_depth",) if about.budget.grows else ())), HoldsBudget)
+        names = dict.fromkeys(name for unit in spec.budget.trained for name in _BUDGETED[unit])
+        yield from _check_overrides(head, (*names, *(("force_depth",) if spec.budget.grows else ())), HoldsBudget)
 
 
-def _members(head: type) -> Iterator[str]:
-    """Members of the contract that a class lacks, or has as something else."""
+def _check_members(head: type) -> Iterator[str]:
+    """Yield members of the contract that are missing or of another kind."""
     if not issubclass(head, DepthModel):
         yield _NO_MODEL
         return
     bases = [base for base in head.__mro__ if base.__module__ == DepthModel.__module__]
     for name in dict.fromkeys(name for base in reversed(bases) for name in vars(base) if not name.startswith("_")):
         member = inspect.getattr_static(head, name)
-        asked = next(vars(base)[name] for base in bases if name in vars(base))
+        required = next(vars(base)[name] for base in bases if name in vars(base))
         if getattr(getattr(member, "fget", member), "is_required", False):
-            yield f"{name} is missing; {_described(name, asked)}"
+            yield f"{name} is missing; {_describe_member(name, required)}"
         elif name in _VALUES:
             if not isinstance(member, property):
-                yield from _wrong_value(name, member)
-        elif not callable(getattr(head, name)) and not isinstance(asked, property):
-            yield f"{name} is no method; {_described(name, asked)}"
+                yield from _check_value(name, member)
+        elif not callable(getattr(head, name)) and not isinstance(required, property):
+            yield f"{name} is no method; {_describe_member(name, required)}"
 
 
-def _described(name: str, asked: Any) -> str:
-    """What a member has to be: its kind, and the first line of what the contract says of it."""
-    kind = _VALUES[name].words if name in _VALUES else "a property" if isinstance(asked, property) else "a method"
-    said = (inspect.getdoc(asked) or "").partition("\n")[0].rstrip(".")
-    return f"it must be {kind}: {said}"
+def _describe_member(name: str, required: Any) -> str:
+    """Describe a member by its kind and the first line of its docstring in the contract."""
+    kind = _VALUES[name].words if name in _VALUES else "a property" if isinstance(required, property) else "a method"
+    summary = (inspect.getdoc(required) or "").partition("\n")[0].rstrip(".")
+    return f"it must be {kind}: {summary}"
 
 
-def _wrong_value(name: str, value: Any) -> Iterator[str]:
-    about = _VALUES[name]
-    if not about.fits(value):
-        yield f"{name}={value!r} must be {about.words}"
+def _check_value(name: str, value: Any) -> Iterator[str]:
+    allowed = _VALUES[name]
+    if not allowed.fits(value):
+        yield f"{name}={value!r} must be {allowed.words}"
 
 
-def _untaken(head: Any, promises: Sequence[str | type[DepthModel]]) -> Iterator[str]:
-    """Arguments that a forward pass does not name although the class promises them; any others may be in `kwargs`."""
+def _check_forward(head: Any, promises: Sequence[str | type[DepthModel]]) -> Iterator[str]:
+    """Yield arguments that members or mixins require and the forward pass does not name."""
     if head.forward is nn.Module.forward:
         if DepthModel in promises:
             yield "forward is missing; it must be a method: from a batch to outputs, see adadepth.families.heads"
         return
-    known = inspect.signature(head.forward).parameters
+    parameters = inspect.signature(head.forward).parameters
     for promise in promises:
         for name in _TAKES[promise]:
-            if name not in known:
+            if name not in parameters:
                 reason = promise if isinstance(promise, str) else promise.__name__
                 yield f"forward must take {name}, as {reason} says"
 
 
-def _inherited(head: type, names: Sequence[str], mixin: type) -> Iterator[str]:
+def _check_overrides(head: type, names: Sequence[str], mixin: type) -> Iterator[str]:
     for name in names:
         if getattr(head, name) is getattr(mixin, name):
-            yield f"{name} is missing; {_described(name, vars(mixin)[name])}"
+            yield f"{name} is missing; {_describe_member(name, vars(mixin)[name])}"

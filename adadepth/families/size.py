@@ -1,4 +1,4 @@
-"""Whether a machine can hold a model while it is trained, said before anything is allocated."""
+"""Memory checks: whether a machine can hold a model in training, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -8,62 +8,67 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
 
 _GIB = 2**30
-# Bytes a number in float32: of all parameters their values, of those that train also a gradient and two moments.
+# Bytes per number in float32: values of all parameters; a gradient and two moments of trained ones.
 _PARTS = {"weights": 4, "gradients": 4, "optimizer": 8}
 
 
 def check_size(model_class: Any, config: PreTrainedConfig) -> None:
-    """Refuse a model that cannot be trained even by all memory there is; activations come on top.
+    """Refuse a model whose training exceeds the whole memory even without activations.
 
-    The model is made without memory (on the device `meta`), which takes a few hundredths of a second.
+    The model is built on the device `meta`, which takes a few hundredths of a second.
 
     Raises:
-        ConfigError: With the parts.
+        ConfigError: With the parts of the memory.
     """
-    needed, found = needed_bytes(model_class, config), total_memory()
-    if needed is None or sum(needed.values()) <= found:
+    needed, available = needed_bytes(model_class, config), total_memory()
+    if needed is None or sum(needed.values()) <= available:
         return
     parts = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in needed.items())
     raise ConfigError(
         f"model: training it needs {sum(needed.values()) / _GIB:,.1f} GiB ({parts}) and activations, here are "
-        f"{found / _GIB:,.1f}; make model.hidden_size, model.intermediate_size or the vocabulary smaller"
+        f"{available / _GIB:,.1f}; make model.hidden_size, model.intermediate_size or the vocabulary smaller"
     )
 
 
 def needed_bytes(model_class: Any, config: PreTrainedConfig) -> dict[str, int] | None:
-    """Bytes by part; None of a model that cannot be made without memory."""
+    """Compute the bytes by part; None for a model that cannot be built on the device `meta`."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             parameters = list(model_class(config).parameters())
     except (RuntimeError, NotImplementedError) as error:
         return {"weights": 2**63} if "overflow" in str(error) else None
-    trained = sum(each.numel() for each in parameters if each.requires_grad)
-    every = sum(each.numel() for each in parameters)
-    return {name: size * (every if name == "weights" else trained) for name, size in _PARTS.items()}
+    return _count_bytes(parameters)
+
+
+def _count_bytes(parameters: Sequence[Tensor]) -> dict[str, int]:
+    total = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    return {name: size * (total if name == "weights" else trained) for name, size in _PARTS.items()}
 
 
 def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool) -> None:
-    """Refuse a micro-batch that cannot be trained even by all memory there is; for the arguments see `least_bytes`.
+    """Refuse a micro-batch whose training exceeds the whole memory; for the arguments see `least_bytes`.
 
-    Of models that cannot say what it costs nothing is refused here.
+    A model without an estimate of its activations is not refused.
 
     Raises:
-        ConfigError: With the parts.
+        ConfigError: With the parts of the memory.
     """
     if model.least_activations(lengths, recomputed) is None:
         return
     least, parts = least_bytes(model, lengths, width=width, processes=processes, recomputed=recomputed)
-    if least <= (found := total_memory()):
+    if least <= (available := total_memory()):
         return
     listed = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in parts.items())
     raise ConfigError(
         f"trainer.per_device_train_batch_size: {len(lengths)} rows with {sum(lengths):,} tokens need at least "
-        f"{least / _GIB:,.1f} GiB ({listed}), here are {found / _GIB:,.1f}; make it or the sequences smaller, with "
+        f"{least / _GIB:,.1f} GiB ({listed}), here are {available / _GIB:,.1f}; make it or the sequences smaller, with "
         "more trainer.gradient_accumulation_steps"
     )
 
@@ -71,31 +76,29 @@ def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: in
 def least_bytes(
     model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool
 ) -> tuple[int, dict[str, int]]:
-    """What an update needs at the least, and its parts. Gradients come as activations go: the larger of them counts.
+    """Compute the least bytes of an optimiser step, and their parts.
 
-    Nothing is kept for a part that does not train, so the activations of a model that is frozen in part do not count.
+    Gradients replace activations, so the larger of the two counts. The activations of a partly frozen model do not
+    count, since frozen parts keep none.
 
     Args:
-        model: A `DepthModel`, made already.
-        lengths: Tokens of the rows of a micro-batch, at least.
+        model: A `DepthModel`.
+        lengths: Least numbers of tokens of the rows of a micro-batch.
         width: Bytes of an activation.
-        processes: How many have such a micro-batch at once.
+        processes: Number of processes of this machine with such a micro-batch.
         recomputed: See `DepthModel.least_activations`.
     """
     parameters = list(model.parameters())
-    trained = [each for each in parameters if each.requires_grad]
-    counts = {name: sum(each.numel() for each in (parameters if name == "weights" else trained)) for name in _PARTS}
-    own = {name: size * counts[name] for name, size in _PARTS.items()}
-    kept: dict[str, int] = {}
-    numbers = model.least_activations(lengths, recomputed) if len(trained) == len(parameters) else None
-    if numbers is not None:
-        kept = {name: processes * width * count for name, count in numbers.items() if count}
-    least = own["weights"] + own["optimizer"] + max(own["gradients"], sum(kept.values()))
-    return least, {**own, **kept}
+    parts = _count_bytes(parameters)
+    is_trained = all(parameter.requires_grad for parameter in parameters)
+    numbers = model.least_activations(lengths, recomputed) if is_trained else None
+    activations = {name: processes * width * count for name, count in (numbers or {}).items() if count}
+    least = parts["weights"] + parts["optimizer"] + max(parts["gradients"], sum(activations.values()))
+    return least, {**parts, **activations}
 
 
 def free_memory(device: torch.device) -> tuple[int, int] | None:
-    """Bytes that are free and that there are, of an accelerator or of this machine; None: it does not say."""
+    """Return free and total bytes of an accelerator or of this machine; None if it does not report them."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     try:
@@ -107,9 +110,9 @@ def free_memory(device: torch.device) -> tuple[int, int] | None:
 
 
 def total_memory() -> int:
-    """Bytes of memory and of accelerators, of all machines of a run: they may share one model."""
+    """Return the bytes of memory and of accelerators of all machines of a run, which may share one model."""
     machines = int(os.environ.get("WORLD_SIZE", "1")) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    on_host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     devices = range(torch.cuda.device_count())
     on_devices = sum(torch.cuda.get_device_properties(device).total_memory for device in devices)
-    return max(1, machines) * (own + on_devices)
+    return max(1, machines) * (on_host + on_devices)

@@ -1,4 +1,4 @@
-"""Architectures as strings, one operation a block, those that a searched one is compared with, and their work."""
+"""Configuration of PAR-XL, architectures as strings with one operation per block, their baselines and MAC counts."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def parse_architecture(key: str, text: str) -> str:
 
 
 def alternating(blocks: int) -> str:
-    """`sfsf...`, the order of the transformer's sublayers."""
+    """Return `sfsf...`, the order of the sublayers of a transformer."""
     return ("sf" * blocks)[:blocks]
 
 
 def paper_rule(blocks: int, ratio: int = 5) -> str:
-    """Attention in one of `ratio` blocks, evenly over the first two thirds, and feed-forward (Mandava et al. 2020).
+    """Return one attention per `ratio` blocks, evenly in the first two thirds, else feed-forward (Mandava et al. 2020).
 
     The rounding gives the published 32 blocks at a ratio of 5: `sfff` six times, then `f` eight times.
     """
@@ -59,20 +59,20 @@ def paper_rule(blocks: int, ratio: int = 5) -> str:
 
 
 def sandwich(blocks: int) -> str:
-    """`s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8, the best of Press et al. (2020): 6 of 16."""
+    """Return `s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8, the best of Press et al. (2020): 6 of 16."""
     pairs = blocks // 2
     outer = min(max(3 * pairs // 8, 1), pairs)
     return "s" * outer + alternating(blocks - 2 * outer) + "f" * outer
 
 
 def random_architecture(blocks: int, generator: torch.Generator) -> str:
-    """Attention or feed-forward in each block, by a fair coin; an identity would only make it shorter."""
-    return "".join("sf"[drawn] for drawn in torch.randint(2, (blocks,), generator=generator).tolist())
+    """Sample attention or feed-forward for each block with equal probability."""
+    return "".join("sf"[number] for number in torch.randint(2, (blocks,), generator=generator).tolist())
 
 
 def at_equal_macs(make: Callable[[int], str], macs: Callable[[str], float], target: float) -> str:
-    """Of the architectures `make(1)`, `make(2)`, ..., each dearer than the last, the one whose MACs are closest."""
-    # From twice the target on, an architecture is further off than none at all.
+    """Return the one of `make(1)`, `make(2)`, ..., with increasing MACs, whose MACs are closest to a target."""
+    # An architecture of twice the target is further away than one without blocks.
     longer = takewhile(lambda architecture: macs(architecture) < 2 * target, (make(blocks) for blocks in count(2)))
     return min([make(1), *longer], key=lambda architecture: abs(macs(architecture) - target))
 
@@ -80,17 +80,17 @@ def at_equal_macs(make: Callable[[int], str], macs: Callable[[str], float], targ
 def baseline_architectures(
     target_architecture: str, macs: Callable[[str], float], ratio: int = 5, seed: int = 0
 ) -> dict[str, str]:
-    """What a searched architecture is compared with, at MACs as close to its own as the number of blocks allows.
+    """Return baselines of a searched architecture, with MACs as close to it as the number of blocks allows.
 
     Args:
-        target_architecture: The searched one.
-        macs: The work of an architecture.
-        ratio: Blocks for one attention block in the paper's rule.
-        seed: Of the random architecture, which has as many blocks as the alternating one and is drawn again until its
-            MACs are within 5 % of the target; of 1,000 draws that are not, the closest.
+        target_architecture: Searched architecture.
+        macs: Function from an architecture to its multiply-accumulates.
+        ratio: Blocks per attention block in the rule of the paper.
+        seed: Seed of the random architecture. It has as many blocks as the alternating one, and is sampled until its
+            MACs are within 5 % of the target, at most 1,000 times; then the closest sample is used.
 
     Returns:
-        `alternating`, `paper_rule`, `sandwich` and `random`.
+        Architectures `alternating`, `paper_rule`, `sandwich` and `random`.
     """
     target = macs(target_architecture)
     reference = at_equal_macs(alternating, macs, target)
@@ -98,23 +98,23 @@ def baseline_architectures(
         "alternating": reference,
         "paper_rule": at_equal_macs(lambda blocks: paper_rule(blocks, ratio), macs, target),
         "sandwich": at_equal_macs(sandwich, macs, target),
-        "random": _random_at_macs(len(reference), macs, target, torch.Generator().manual_seed(seed)),
+        "random": _sample_at_macs(len(reference), macs, target, torch.Generator().manual_seed(seed)),
     }
 
 
 def most_probable_at_cost(
     probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
 ) -> str:
-    """The most probable of the architectures whose cost is within the tolerance; if none is, of the nearest.
+    """Return the most probable architecture whose cost is within the tolerance, or nearest to the target if none is.
 
-    Cost depends on how often each operation occurs alone, so that for each pair of counts the most probable order is
-    kept from block to block: exact, in N^3 steps.
+    Cost depends only on the counts of the operations. So dynamic programming over blocks stores the most probable order
+    for each pair of counts: exact, in N^3 steps.
 
     Args:
-        probabilities: For every block those of attention, feed-forward and identity.
-        costs: Of the three.
-        target: In the unit of the costs.
-        tolerance: As a share of it.
+        probabilities: Probabilities of attention, feed-forward and identity for every block, (N, 3).
+        costs: Costs of the three operations.
+        target: Target in the unit of the costs.
+        tolerance: Tolerance as a share of the target.
     """
     best: dict[tuple[int, ...], tuple[float, str]] = {(0,) * len(OPERATIONS): (0.0, "")}
     for row in probabilities:
@@ -122,15 +122,15 @@ def most_probable_at_cost(
         for counts, (score, text) in best.items():
             for number, operation in enumerate(OPERATIONS):
                 key = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
-                found = (score + math.log(max(row[number], _SMALLEST)), text + operation)
-                longer[key] = max(longer.get(key, found), found)
+                candidate = (score + math.log(max(row[number], _SMALLEST)), text + operation)
+                longer[key] = max(longer.get(key, candidate), candidate)
         best = longer
     distances = {counts: abs(sum(map(operator.mul, counts, costs)) - target) for counts in best}
     bound = max(tolerance * target, min(distances.values()) * (1 + 1e-9))  # sums of equal costs differ by rounding
     return max(best[counts] for counts, distance in distances.items() if distance <= bound)[1]
 
 
-def _random_at_macs(blocks: int, macs: Callable[[str], float], target: float, generator: torch.Generator) -> str:
+def _sample_at_macs(blocks: int, macs: Callable[[str], float], target: float, generator: torch.Generator) -> str:
     def distance(architecture: str) -> float:
         return abs(macs(architecture) - target)
 
@@ -143,11 +143,11 @@ def _random_at_macs(blocks: int, macs: Callable[[str], float], target: float, ge
 
 
 def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray]) -> ParXLSettings:
-    """With the cutoffs of `cutoff_clusters` clusters that are best for a text, if so many are asked for.
+    """Set the optimal cutoffs of `cutoff_clusters` clusters for a text, if the settings have that number.
 
     Args:
-        settings: Of the model.
-        word_counts: How often each id occurs in the training text, (V,).
+        settings: Settings of the model.
+        word_counts: Function that returns the counts of each id in the training text, (V,).
 
     Raises:
         ConfigError: If there are more clusters than words.
@@ -163,21 +163,21 @@ def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray
 
 
 def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
-    """The first words of all tails with the fewest multiply-accumulates of a known target, all vectors being d wide.
+    """Return the first words of all tails with the fewest multiply-accumulates per target, for vectors of width d.
 
         C = d (c_1 + n)  +  d sum_k P_k V_k
             head            tail k, of V_k words, for the share P_k of the targets that lie in it
 
-    So choose Grave et al. (2017, arXiv 1609.04309, section 4), with a model of time on a GPU for the work. With the
-    tails' own widths, which come after that, it would pay to have frequent words in narrow vectors. Exact for any order
-    of the words, of all clusters of consecutive ids.
+    Grave et al. (2017, arXiv 1609.04309, section 4) choose cutoffs in this way, with a model of time on a GPU in place
+    of compute. The narrower widths of tails are ignored: with them, frequent words would get narrow vectors. The result
+    is exact over all clusters of consecutive ids, for any order of the words.
 
     Args:
-        counts: How often each id occurs, (V,), not all zero.
+        counts: Counts of each id, (V,), not all zero.
         clusters: n + 1, the head and n tails; at most V.
 
     Returns:
-        The cutoffs c_1 < ... < c_n, each cluster with a word at least.
+        Cutoffs c_1 < ... < c_n; every cluster has a word.
     """
     words = len(counts)
     assert clusters <= words
@@ -193,28 +193,28 @@ def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
 
 
 def _add_tail(costs: np.ndarray, cumulated: np.ndarray, before: int) -> tuple[np.ndarray, np.ndarray]:
-    """The least cost of the first j words with one tail more, and where that then begins, for every j, (V + 1,).
+    """Compute the least cost of the first j words with one more tail, and the start of that tail, (V + 1,) each.
 
-    A later end never begins its tail earlier, since the mixed difference of (F_j - F_i) (j - i) is never positive. So
-    halving the ends halves the beginnings, too: V log V steps instead of V^2.
+    The start of a tail is monotone in its end, since the mixed difference of (F_j - F_i) (j - i) is never positive.
+    So bisecting the ends bisects the starts, too: V log V steps instead of V^2.
 
     Args:
-        costs: Of the first j words in `before` clusters.
+        costs: Costs of the first j words in `before` clusters.
         cumulated: F, the share of targets among the first j words.
-        before: The number of clusters so far.
+        before: Number of clusters so far.
     """
     last = len(costs) - 1
     least, begin = np.full_like(costs, np.inf), np.zeros(len(costs), dtype=np.int64)
-    spans = [(before + 1, last, before, last - 1)]  # first and last end, first and last beginning
+    spans = [(before + 1, last, before, last - 1)]  # first and last end, first and last start
     while spans:
         low, high, earliest, latest = spans.pop()
         if low > high:
             continue
         end = (low + high) // 2
         starts = np.arange(earliest, min(latest, end - 1) + 1)
-        found = costs[starts] + (cumulated[end] - cumulated[starts]) * (end - starts)
-        best = int(found.argmin())
-        least[end], begin[end] = found[best], starts[best]
+        totals = costs[starts] + (cumulated[end] - cumulated[starts]) * (end - starts)
+        best = int(totals.argmin())
+        least[end], begin[end] = totals[best], starts[best]
         spans += [(low, end - 1, earliest, starts[best]), (end + 1, high, starts[best], latest)]
     return least, begin
 
@@ -226,13 +226,13 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
     With an `architecture` the network is fixed; without one it is the supernet that searches for it.
     """
 
-    # What a stock `Trainer` need not collect of an evaluation.
+    # Outputs that a stock `Trainer` does not collect in an evaluation.
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
         "loss_parts", "token_losses", "memory", "past_key_values", "hidden_states", "attentions", "gate_probabilities",
         "trace",
     ]  # fmt: skip
 
-    # The settings of `ParXLFields`, which say what they mean; with what a file without them means.
+    # Fields of `ParXLFields`, which describes them; the defaults are those of a file without the field.
     architecture: str | None = None
     vocab_size: int = 12000
     hidden_size: int = 128
@@ -286,23 +286,23 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The operations that each block can run: all of them in the supernet, one in a fixed network."""
+        """Operations that each block can run: all of them in the supernet, one in a fixed network."""
         return tuple(self.architecture or [OPERATIONS] * self.num_hidden_layers)
 
     @property
     def attending(self) -> list[int]:
-        """The numbers of the blocks that can attend, A of them."""
+        """Numbers of the A blocks that can attend."""
         return [number for number, operations in enumerate(self.operations) if "s" in operations]
 
     @property
     def path(self) -> list[int]:
-        """The number of every block's operation in a fixed network."""
+        """Number of the operation of every block in a fixed network."""
         assert self.architecture is not None
         return [OPERATIONS.index(operation) for operation in self.architecture]
 
     @property
     def relative_costs(self) -> list[float] | None:
-        """`operation_costs` over the cost of attention and feed-forward in turn in as many blocks."""
+        """`operation_costs` over the cost of the alternating network with as many blocks."""
         if self.operation_costs is None:
             return None
         costs = dict(zip(OPERATIONS, self.operation_costs, strict=True))
@@ -311,16 +311,16 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def full_latency(self) -> float:
-        """Milliseconds of attention and feed-forward in turn in as many blocks."""
+        """Milliseconds of the alternating network with as many blocks."""
         return self.latency_of(alternating(self.num_hidden_layers))
 
     @property
     def dearest_latency(self) -> float:
-        """Milliseconds of as many blocks of the dearest operation."""
+        """Milliseconds of as many blocks of the most expensive operation."""
         return max(self.latency_of(operation * self.num_hidden_layers) for operation in OPERATIONS)
 
     def latency_of(self, architecture: str) -> float:
-        """Milliseconds of all blocks of an architecture, as the sum of what each takes by itself."""
+        """Compute the milliseconds of an architecture, the sum over its blocks."""
         assert self.operation_costs is not None
         return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)
 

@@ -1,4 +1,4 @@
-"""The settings of the PAR Transformer-XL, and the fields of its models' configuration."""
+"""The settings of the PAR Transformer-XL, their checks, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -125,7 +125,7 @@ class ParXLSettings(ModelConfig):
 
 @dataclass
 class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
-    """What a model's configuration has: its settings, and what a run says of distances, gates and costs."""
+    """Fields of the configuration of a model: its settings, and those of a run about distances, gates and costs."""
 
     gate_path: GatePath = same_as(SearchConfig, "path")
     gate_seed: int = setting(0, "of the gates' noise and paths, the same on all processes", at_least(0))
@@ -136,7 +136,7 @@ class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Sizes fit, and how gates learn is read only where there are gates."""
+    """Check that sizes fit, and that settings of supernet gates are set only for a supernet."""
     model = config.model
     assert isinstance(model, ParXLSettings)
     heads, hidden = model.num_attention_heads, model.hidden_size
@@ -154,7 +154,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         if len(widths) != tails or min(widths, default=1) < 1:
             yield f"model.proj_dims={widths}: must be a positive width for each tail, of which there are {tails}"
     if model.architecture is None:
-        yield from _search(config)
+        yield from _check_search(config)
         return
     if config.task is Task.architecture_search:
         yield (
@@ -169,20 +169,20 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Only a search chooses what a network costs."""
-    given = f"budget.target={config.budget.target:g}"
+    """Check that a search holds the budget, without a fixed weight on latency or early stopping."""
+    target = f"budget.target={config.budget.target:g}"
     if config.task is not Task.architecture_search:
-        yield f"{given}: of par_xl only a search holds it, e.g. --config-name par_tiny; not task={config.task}"
+        yield f"{target}: of par_xl only a search holds it, e.g. --config-name par_tiny; not task={config.task}"
     if (share := config.search.stop_unchanged) is not None:
         unheld = f"search.stop_unchanged={share:g} may end the search before its schedule"
-        yield f"{given}: {unheld}; set search.stop_unchanged=null"
+        yield f"{target}: {unheld}; set search.stop_unchanged=null"
     if weight := config.search.latency_weight:
         price = f"search.latency_weight={weight:g} is a price beside it"
-        yield f"{given}: {price}; set search.latency_weight=0, or {NO_BUDGET}"
+        yield f"{target}: {price}; set search.latency_weight=0, or {NO_BUDGET}"
 
 
-def _search(config: ExperimentConfig) -> Iterator[str]:
-    """Each setting of a search only where it means something."""
+def _check_search(config: ExperimentConfig) -> Iterator[str]:
+    """Check that each setting of a search has an effect."""
     search, is_search = config.search, config.task is Task.architecture_search
     if search.method is SearchMethod.two_phase:
         if search.gate_learning_rate is None:

@@ -51,7 +51,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Words that it has embeddings for."""
+        """Number of words with an embedding."""
         return int(self.config.vocab_size)
 
     def __init__(self, config: ParXLConfig) -> None:
@@ -67,7 +67,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         )
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The matrix of all words; None where they are in clusters."""
+        """Return the matrix of all words; None where they are in clusters."""
         return None if self.head.tails else self.head.tables[0]
 
     def set_output_embeddings(self, value: nn.Module) -> None:
@@ -86,9 +86,9 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         """Add words at the end of the last cluster, or remove them from there; without cutoffs that is any number.
 
         Args:
-            new_num_tokens: V from now on; None: as many as there are.
-            pad_to_multiple_of: Round V up.
-            mean_resizing: New vectors are drawn around the mean of the cluster's; otherwise as at a start.
+            new_num_tokens: New vocabulary size V; None: the current one.
+            pad_to_multiple_of: Factor to whose multiple V is rounded up.
+            mean_resizing: Whether new vectors are sampled around the mean of the cluster, or initialised as usual.
 
         Raises:
             ConfigError: If the last cluster would be empty.
@@ -106,7 +106,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         if words != config.vocab_size:
             embedding, output = self.model.embedding, self.head.tables[-1]
             assert isinstance(output, nn.Linear)
-            # The output layer first: where words are tied, what resizes the table has already resized its vectors.
+            # The output layer first: for tied words, resizing the table resizes its vectors, too.
             resized = self._get_resized_lm_head(output, words - first, mean_resizing=mean_resizing)
             self.head.set_last(resized.requires_grad_(output.weight.requires_grad))
             rows = words - embedding.clusters[-1][0]
@@ -117,11 +117,11 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """The most updates of a unit."""
+        """Most updates of a unit."""
         return self.config.num_hidden_layers
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """The states and inner states of the blocks that an architecture has, and the logits of the frequent words."""
+        """Count states and inner states of the blocks of an architecture, and the logits of the frequent words."""
         config, tokens = self.config, sum(lengths)
         blocks = config.architecture or ""  # a supernet may run any
         inner = blocks.count("f")
@@ -132,21 +132,21 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         }
 
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Context:
-        """What attention sees in evaluation; None leaves a length as the configuration says."""
+        """Build the context of attention in evaluation; None keeps a length of the configuration."""
         memory = self.config.memory_length if memory_length is None else memory_length
         return Context(memory, self.config.clamp_length if clamp_length is None else clamp_length, same_length)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Count the targets that divide each loss part of a batch; the trainer sums them over an optimiser step."""
         count = (batch["targets"] >= 0).sum()
         return {"lm": count} | dict.fromkeys(self.penalties(count), count)
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
-        """Parts of the loss beside the likelihood, each taken once for every target."""
+        """Return loss parts beside the likelihood, each counted once per target."""
         return {}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch; see `price_par_xl`."""
+        """Compute the multiply-accumulates of one traced batch; see `price_par_xl`."""
         return price_par_xl(self.config, trace)
 
     def _predict(
@@ -159,22 +159,22 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None,
         options: LossOptions,
     ) -> ParXLOutput:
-        """The loss of targets alone; of labels, with the log-probabilities of every word; or these alone."""
+        """Compute the loss of targets, the loss of labels with log-probabilities of all words, or only the latter."""
         refuse_unknown(options, type(self).__name__)
-        labels = _shifted(labels) if (shifted := options.get("shift_labels")) is None else shifted
+        labels = _shift_labels(labels) if (shifted := options.get("shift_labels")) is None else shifted
         if targets is not None and labels is not None:
             raise DataError("labels and targets: pass one of them; targets are labels that are shifted already")
         states = stack.last_hidden_state
         assert states is not None
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         loss, parts, logits, losses = None, None, None, None
         if targets is not None:
-            losses = self._target_losses(states, targets)
+            losses = self._compute_target_losses(states, targets)
         elif labels is not None:
             log_probs = self.head.log_probs(states)
-            losses, logits = _label_losses(log_probs, labels), log_probs[:, kept]
+            losses, logits = _compute_label_losses(log_probs, labels), log_probs[:, positions]
         else:
-            logits = self.head.log_probs(states[:, kept])
+            logits = self.head.log_probs(states[:, positions])
         if losses is not None:
             count = torch.full((), len(losses), device=losses.device)
             terms = {"lm": LossTerm(losses.sum(), count), **self.penalties(count)}
@@ -193,29 +193,29 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
             trace=trace,
         )
 
-    def _target_losses(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Of every target that there is, by the clusters that have any."""
-        states, wanted = states.flatten(0, 1), targets.flatten()
-        counted = (wanted >= 0).nonzero().squeeze(1)
-        if torch.compiler.is_compiling() or len(counted) < len(wanted):
-            states, wanted = states[counted], wanted[counted]
-        losses: Tensor = self.head(states, wanted)
+    def _compute_target_losses(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Compute the loss of every target that is not negative, (P,)."""
+        states, words = states.flatten(0, 1), targets.flatten()
+        counted = (words >= 0).nonzero().squeeze(1)
+        if torch.compiler.is_compiling() or len(counted) < len(words):
+            states, words = states[counted], words[counted]
+        losses: Tensor = self.head(states, words)
         return losses
 
 
-def _shifted(labels: Tensor | None) -> Tensor | None:
-    """What follows each position, (B, T): the label of the next one; nothing is known to follow the last."""
+def _shift_labels(labels: Tensor | None) -> Tensor | None:
+    """Shift labels (B, T) to the position before; the last position has none."""
     return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
 
 
-def _label_losses(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Of every shifted label that there is: log-probabilities (B, T, V), labels (B, T)."""
+def _compute_label_losses(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Compute the loss of every shifted label that is not negative: (B, T, V) and (B, T) to (P,)."""
     losses = -log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return losses[labels >= 0]
 
 
-def _real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) -> Tensor:
-    """Which new tokens are no padding, (B, T)."""
+def _mask_real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) -> Tensor:
+    """Return the boolean mask of new tokens that are no padding, (B, T)."""
     states = stack.last_hidden_state
     assert states is not None
     if attention_mask is None:
@@ -292,7 +292,7 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
             context=context,
             return_dict=True,
         )
-        path, real = self.config.path, _real_tokens(stack, attention_mask)
+        path, real = self.config.path, _mask_real_tokens(stack, attention_mask)
         trace = trace_of(one_hot(path, real.device), run_alone(path), real, remembered)
         return self._predict(stack, trace, targets, labels, logits_to_keep, num_targets, options)
 
@@ -314,14 +314,14 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
 
 
 class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
-    """All operations in every block, and the gates that choose between them.
+    """Supernet with all operations in every block, and gates that select one of them.
 
-    `set_step` draws what training uses: noise and path are functions of `gate_seed` and the update alone, so that all
-    micro-batches and processes of an update agree.
+    `set_step` draws noise and path of training from `gate_seed` and the number of the optimiser step only, so that all
+    micro-batches and processes of a step agree.
 
     Attributes:
-        gates: The unconstrained logits, (N, 3).
-        temperature: Of the current update.
+        gates: Unconstrained logits of the operations, (N, 3).
+        temperature: Temperature of the current optimiser step.
 
     Raises:
         ConfigError: If the configuration has an architecture.
@@ -346,7 +346,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             init.zeros_(self.gates)
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the temperature of update `step` of `total`, and draw its noise and its path."""
+        """Set the temperature of optimiser step `step` of `total`, and draw its noise and its path."""
         config = self.config
         self.temperature = gate_temperature(step, total, config.tau_start, config.tau_end, config.tau_schedule)
         noise = self.draw_noise(step)
@@ -354,22 +354,22 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             self._path = (whole(self.gates).float().cpu() + noise).argmax(dim=-1).tolist()
 
     def draw_noise(self, *key: int) -> Tensor:
-        """Set the noise to that of `gate_seed` and these numbers, and return it, (N, 3), on the CPU."""
+        """Draw the noise from `gate_seed` and these numbers, and return it, (N, 3), on the CPU."""
         seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
         noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
         self._noise = noise.to(self.gates.device, non_blocking=True)
         return noise
 
     def gate_probabilities(self) -> Tensor:
-        """The probabilities softmax(a) of the operations of every block, (N, 3) float32."""
+        """Compute the probabilities softmax(a) of the operations of every block, (N, 3) float32."""
         return gate_weights(self.gates)
 
     def architecture(self) -> str:
-        """The most probable operation of every block as a string; of equal ones the first."""
-        return "".join(OPERATIONS[operation] for operation in self._most_probable())
+        """Return the most probable operation of every block as a string; of equal ones the first."""
+        return "".join(OPERATIONS[operation] for operation in self._select_most_probable())
 
     def most_probable_within(self, target: float, tolerance: float) -> str:
-        """The most probable architecture whose `latency_of` is within a share of the target, or of the nearest one."""
+        """Return the most probable architecture with a `latency_of` within a share of the target, or nearest to it."""
         assert self.config.operation_costs is not None
         milliseconds = [1e3 * cost for cost in self.config.operation_costs]
         return most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
@@ -378,37 +378,37 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         """Sample one operation per block from softmax(a), (N,); the generator is on the CPU."""
         return sample_path(self.gates.float().cpu(), generator)
 
-    def _most_probable(self) -> list[int]:
+    def _select_most_probable(self) -> list[int]:
         return whole(self.gates).argmax(dim=-1).tolist()
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
-        """The expected cost sum_b softmax(a_b) . c, as a share of that of attention and feed-forward in turn."""
+        """Return the expected cost sum_b softmax(a_b) . c, as a share of that of the alternating network."""
         if not self.config.latency_weight:
             return {}
-        cost = self._expected_cost(self.gate_probabilities())
+        cost = self._compute_expected_cost(self.gate_probabilities())
         return {"latency": LossTerm(cost * count, count, self.config.latency_weight)}
 
     def latency(self) -> Tensor:
-        """Milliseconds of all blocks, each running its most probable operation; a scalar."""
+        """Compute the milliseconds of all blocks with their most probable operations; a scalar."""
         costs = torch.tensor(self.config.operation_costs, dtype=torch.float64, device=self.gates.device)
         return 1e3 * costs[whole(self.gates).argmax(dim=-1)].sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Rows of a batch: all have the one architecture, and a budget counts it for each."""
+        """Count the rows of a batch; a budget counts the architecture once per row."""
         return torch.full((), len(batch["input_ids"]), device=batch["input_ids"].device)
 
     def expected_depth(self, outputs: ParXLOutput) -> LossTerm:
-        """N sum_b softmax(a_b) . c / c(sfsf...), the expected cost in mean blocks of the alternating network."""
+        """Compute N sum_b softmax(a_b) . c / c(sfsf...), the expected cost in blocks of the alternating network."""
         assert outputs.gate_probabilities is not None
         assert outputs.trace is not None
         rows = outputs.trace.executed.tokens
         assert rows is not None
-        depth = self._expected_cost(outputs.gate_probabilities) * self.config.num_hidden_layers
+        depth = self._compute_expected_cost(outputs.gate_probabilities) * self.config.num_hidden_layers
         count = torch.full((), len(rows), device=depth.device)
         return LossTerm(depth * count, count)
 
-    def _expected_cost(self, probabilities: Tensor) -> Tensor:
-        """As a share of the alternating network's."""
+    def _compute_expected_cost(self, probabilities: Tensor) -> Tensor:
+        """Compute the expected cost as a share of that of the alternating network."""
         return (probabilities * torch.tensor(self.config.relative_costs, device=probabilities.device)).sum()
 
     @can_return_tuple
@@ -463,34 +463,38 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             context=context,
             return_dict=True,
         )
-        real = _real_tokens(stack, attention_mask)
+        real = _mask_real_tokens(stack, attention_mask)
         trace = trace_of(weights.detach(), mixes, real, remembered_positions(memory, None))
         outputs = self._predict(stack, trace, targets, labels, logits_to_keep, num_targets, options)
         outputs.gate_probabilities = self.gate_probabilities()
         return outputs
 
     def _mix(self, gates: str | Sequence[int] | None) -> tuple[list[Mix], Tensor]:
-        """What runs in each block, and the weights (N, 3)."""
+        """Return the operations of each block with their factors, and the weights (N, 3)."""
         if gates is None and not self.training:
             gates = "soft"
         if self._noise is None and gates in (None, "noisy"):
             self.set_step(0, 1)
         if gates is None and self.config.gate_path == "sampled":
-            return self._sampled()
+            return self._mix_sampled()
         if gates in (None, "soft", "noisy"):
-            weights = gate_weights(self.gates) if gates == "soft" else self._noisy_weights(self.config.straight_through)
+            weights = (
+                gate_weights(self.gates)
+                if gates == "soft"
+                else self._compute_noisy_weights(self.config.straight_through)
+            )
             return [dict(enumerate(row.unbind())) for row in weights.unbind()], weights
-        path = self._most_probable() if gates == "argmax" else self._check_path(gates)
+        path = self._select_most_probable() if gates == "argmax" else self._check_path(gates)
         return run_alone(path), one_hot(path, self.gates.device)
 
-    def _sampled(self) -> tuple[list[Mix], Tensor]:
-        """The update's path; the gates have a gradient through factors of one (Dong & Yang 2019, arXiv 1910.04465)."""
+    def _mix_sampled(self) -> tuple[list[Mix], Tensor]:
+        """Run the sampled path; factors of one carry gradients of gates (Dong & Yang 2019, arXiv 1910.04465)."""
         taken = one_hot(self._path, self.gates.device)
-        chosen = (self._noisy_weights(False) * taken).sum(dim=-1)
-        factors = 1.0 + (chosen - chosen.detach())
+        weights = (self._compute_noisy_weights(False) * taken).sum(dim=-1)
+        factors = 1.0 + (weights - weights.detach())
         return [{o: factor} for o, factor in zip(self._path, factors.unbind(), strict=True)], taken
 
-    def _noisy_weights(self, straight_through: bool) -> Tensor:
+    def _compute_noisy_weights(self, straight_through: bool) -> Tensor:
         assert self._noise is not None
         return gate_weights(self.gates, self.temperature, self._noise.to(self.gates.device), straight_through)
 

@@ -256,7 +256,7 @@ def test_a_broken_stock_model_is_one_line(tmp_path: Path) -> None:
 
 def test_an_unknown_name_is_blamed_on_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     given = SMALL | {"hidden_act": "gelu_newest"}
-    monkeypatch.setattr("adadepth.families.build._configuration", lambda *_: _unchecked(given))
+    monkeypatch.setattr("adadepth.families.build._build_config", lambda *_: _unchecked(given))
     with pytest.raises(ConfigError, match=r"^model\.hidden_act=gelu_newest: "):
         build_pretraining_model(settings(**given), SMALL["vocab_size"])
 
