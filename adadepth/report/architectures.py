@@ -75,7 +75,7 @@ def gate_table(described: Mapping[str, Any]) -> Table:
 
 
 def _format_percent(share: float) -> str:
-    return f"{rounded(2)(100 * share)}%"
+    return rounded(2)(100 * share) + "%"
 
 
 def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:

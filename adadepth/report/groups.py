@@ -312,24 +312,21 @@ def _get_shared_keys(settings: Sequence[Settings]) -> list[str]:
 def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
     """Return a name for every group: its configuration's, with the settings that differ within that name.
 
-    Where this is not short, or not its own, a letter stands for it.
+    A letter replaces settings that are too long, and tells equal names apart.
     """
     names = [title(runs[0]) for runs in groups]
     settings = [run_settings(runs[0]) for runs in groups]
-    names_with_settings = []
+    texts = []
     for name, group_settings in zip(names, settings, strict=True):
         keys = differing([other for other_name, other in zip(names, settings, strict=True) if other_name == name])
         parts = [name] if len(set(names)) > 1 or not keys else []
-        names_with_settings.append(
-            " ".join([*parts, *(f"{_shorten_key(key, keys)}={written(group_settings[key])}" for key in keys)])
-        )
-        if len(keys) > _MAX_KEYS or len(names_with_settings[-1]) > _MAX_LABEL:
-            names_with_settings[-1] = name
+        parts += [_shorten_key(key, keys) + "=" + written(group_settings[key]) for key in keys]
+        texts.append(" ".join(parts))
+        if len(keys) > _MAX_KEYS or len(texts[-1]) > _MAX_LABEL:
+            texts[-1] = name
     return [
-        text
-        if names_with_settings.count(text) == 1
-        else f"{text} {_get_letter(names_with_settings[:index].count(text))}"
-        for index, text in enumerate(names_with_settings)
+        text if texts.count(text) == 1 else f"{text} {_get_letter(texts[:index].count(text))}"
+        for index, text in enumerate(texts)
     ]
 
 

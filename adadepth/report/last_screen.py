@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from adadepth.measure.architectures import is_fixed
 from adadepth.report.architectures import evaluation_table, gate_lines
@@ -95,18 +95,6 @@ def _wrap(text: str, max_lines: int) -> list[str]:
 # ---- the table
 
 
-class _Row(NamedTuple):
-    """A row of a table as a line.
-
-    Attributes:
-        line: Its text.
-        priority: Rows of the greatest are shown where not all fit.
-    """
-
-    line: str
-    priority: tuple[float, ...]
-
-
 def table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth | None = None) -> list[str]:
     """Return the heading and the most important rows of the table that says how deep a run goes; empty without one."""
     halting = files.halting
@@ -134,9 +122,8 @@ def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> lis
 def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_rows: int) -> list[str]:
     """Return a heading and the rows of the highest priorities, in their order; no line is wider than the screen."""
     head, _, *texts = lines
-    rows = [_Row(line, priority) for line, priority in zip(texts, priorities, strict=True)]
-    selected = set(sorted(range(len(rows)), key=lambda number: rows[number].priority, reverse=True)[:max_rows])
-    screen_lines = [head, *(row.line for number, row in enumerate(rows) if number in selected)]
+    selected = sorted(range(len(texts)), key=lambda row: priorities[row], reverse=True)[:max_rows]
+    screen_lines = [head, *(texts[row] for row in sorted(selected))]
     return [line[:_WIDTH].rstrip() for line in screen_lines]
 
 

@@ -99,7 +99,7 @@ def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> l
 
 def _format_weight(weight: float, digits: int) -> str:
     """Format a weight in percent; exactly 0 as 0."""
-    return f"{rounded(digits)(100 * weight)}%" if weight else "0"
+    return rounded(digits)(100 * weight) + "%" if weight else "0"
 
 
 def weight_table(weights: Sequence[float]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from adadepth.measure.pictures import (
     _GIVEN,
@@ -22,9 +21,6 @@ from adadepth.report.figure import Boards, Cell, Figure, Panel
 from adadepth.report.run_files import GRIDS, RunFiles
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.style import depth_color, ramp, text_on
-
-if TYPE_CHECKING:
-    from adadepth.measure.pictures import Grid
 
 _BOARDS_PER_ROW = 2  # boards of a puzzle that are legible beside each other
 

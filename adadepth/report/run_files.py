@@ -232,11 +232,6 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, f
     return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
 
 
-def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[int]]]:
-    """Return (step, counts of depths 0..L) of every evaluation; all as long as the last one."""
-    return distributions(metrics, "halting/all/histogram")
-
-
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
     """Return (step, counts or weights) of every line with the list `name`; all as long as the last one."""
     pairs = [(line["step"], line.get(name)) for line in metrics]

@@ -56,12 +56,11 @@ def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()
 
 def notes_in_words(notes: Sequence[Note]) -> str:
     """Join notes on one line, for pages without a script."""
-    return "; ".join(map(_format_note, notes))
-
-
-def _format_note(note: Note) -> str:
-    content = " ".join(filter(None, ["" if note.share is None else f"{note.share:.3f}", note.text]))
-    return f"{note.name}: {content}" if content else note.name
+    words = []
+    for name, text, share in notes:
+        content = " ".join(filter(None, ["" if share is None else f"{share:.3f}", text]))
+        words.append(f"{name}: {content}" if content else name)
+    return "; ".join(words)
 
 
 def as_lists(notes: Sequence[Note]) -> list[list[Any]]:

@@ -20,9 +20,14 @@ def sentence_table(sentences: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     rows = [
         [sentence.get("rule", ""), sentence.get("index"), sentence.get("mean_depth"), _format_depths(sentence)]
         for sentence in sentences
-        if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
+        if _has_depths(sentence)
     ]
     return ["rule", "index", "mean_depth", "depths"], rows
+
+
+def _has_depths(sentence: Mapping[str, Any]) -> bool:
+    """Return whether a sentence has a depth for every token."""
+    return bool(sentence.get("tokens")) and len(sentence.get("updates") or []) == len(sentence["tokens"])
 
 
 def _format_depths(sentence: Mapping[str, Any]) -> str:
@@ -36,11 +41,7 @@ def sentences(files: RunFiles) -> Section | None:
     """Build the section on example sentences, cut to what a page can show; None where grids are drawn instead."""
     if not halts(files) or any(files.of(GRIDS).get("sets", {}).values()):
         return None
-    built = [
-        _build_sentence(sentence)
-        for sentence in files.sentences[:_MAX_SENTENCES]
-        if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
-    ]
+    built = [_build_sentence(sentence) for sentence in files.sentences[:_MAX_SENTENCES] if _has_depths(sentence)]
     if built:
         is_zero_used = any(token.depth == 0 for sentence in built for token in sentence["tokens"])
         styles = depth_styles(max_updates(files))[0 if is_zero_used else 1 :]

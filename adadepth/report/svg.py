@@ -194,7 +194,8 @@ def _paint_lines(mark: Lines, area: Area) -> Iterator[str]:
     for index, members in enumerate(mark.members):
         for points in members:
             look = f'stroke="{LINES[index % len(LINES)]}" stroke-width="1" stroke-opacity=".35"'
-            yield f'<polyline points="{_format_points(thin(points, _MAX_POINTS), area)}" fill="none" {look}/>'
+            path = _format_points(thin(points, _MAX_POINTS), area)
+            yield f'<polyline points="{path}" fill="none" {look}/>'
     for points, color, dash in ((thin(points, _MAX_POINTS), *style) for _, points, *style in _style_curves(mark)):
         yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
         if len(points) <= _MAX_DOTS:

@@ -13,7 +13,7 @@ from adadepth.report.writing import depth_styles
 from adadepth.system.console import visible
 
 
-class Shown(NamedTuple):
+class RenderedToken(NamedTuple):
     """A token as rendered: text, whether a space precedes it, depth as a whole number, and its record in texts.json."""
 
     text: str
@@ -22,18 +22,20 @@ class Shown(NamedTuple):
     record: Mapping[str, Any]
 
 
-def shown_tokens(row: Mapping[str, Any]) -> list[Shown]:
+def shown_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
     """Return the tokens of a text as the user wrote them; special tokens as the vocabulary has them."""
     rendered, end = [], None
     for token in row.get("tokens") or []:
         if token["span"] is None:
-            rendered.append(Shown(token["piece"], True, round(token["updates"]), token))
+            rendered.append(RenderedToken(token["piece"], True, round(token["updates"]), token))
             end = None
             continue
         start, stop = token["span"]
         text = row["text"][token["part"]][start:stop]
         rendered.append(
-            Shown(text.strip() or token["piece"], start != end or text != text.lstrip(), round(token["updates"]), token)
+            RenderedToken(
+                text.strip() or token["piece"], start != end or text != text.lstrip(), round(token["updates"]), token
+            )
         )
         end = stop
     return rendered
@@ -168,7 +170,7 @@ def text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
     depth = round(row["updates"])
     if predicts == "cells":
         return _build_puzzle(row, depth)
-    whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # of a text that halts as a whole
+    whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # a text that halts as a whole
     return {
         "said": said(row),
         "updates": row["updates"],
@@ -204,7 +206,7 @@ def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
     }
 
 
-def _build_token(token: Shown, predicts: str) -> Token:
+def _build_token(token: RenderedToken, predicts: str) -> Token:
     label = None if predicts == "next" else token.record.get("label")
     return Token(token.text, token.depth, token.starts, label, notes=_build_notes(token.record, predicts))
 

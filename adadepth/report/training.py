@@ -19,7 +19,7 @@ from adadepth.report.figure import (
     step_axis,
     thin,
 )
-from adadepth.report.run_files import RunFiles, depth_histograms, evaluated, halts, loss_curves, run_unit, series
+from adadepth.report.run_files import RunFiles, distributions, evaluated, halts, loss_curves, run_unit, series
 from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, rounded
 
@@ -37,7 +37,7 @@ def training(files: RunFiles) -> Section | None:
     """
     if not halts(files) or "evaluated" in files.run:
         return None
-    title, histograms = "Depth over training", depth_histograms(files.metrics)
+    title, histograms = "Depth over training", distributions(files.metrics, "halting/all/histogram")
     if not histograms:
         otherwise = "metrics.jsonl holds no depth histograms"
         return Section(title, "training", absent(title, files, "metrics.jsonl", otherwise))

@@ -20,8 +20,8 @@ from adadepth.report.worth import (
     Verdict,
     chooses_layers,
     chooses_operations,
+    compare_with_baselines,
     whole_percent,
-    worth,
 )
 from adadepth.settings.overrides import format_override
 
@@ -62,7 +62,8 @@ def adapts(halting: Mapping[str, Any]) -> Finding:
     if answer == "against":
         sentences.insert(1, f"The harder a {unit} is, the less depth it gets: depth is not spent where it is needed.")
     figures = {key: adaptation[key] for key in ("effective_depths", "commonest", "commonest_share")}
-    figures |= depths | {f"between_{way}": share for way, share in between.items()} | _get_correlation_figures(halting)
+    figures |= depths | {f"between_{way}": share for way, share in between.items()}
+    figures |= {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
     return Finding(answer, sentences, figures, _format_brief_depth(halting))
 
 
@@ -105,7 +106,8 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
         interval = (
             f"95 % interval {correlation['low']:+.2f} to {correlation['high']:+.2f}, n {correlation['n']:,}{units}"
         )
-        yield f"Depth {strength(correlation, other)}: Spearman {correlation['value']:+.2f} ({interval})."
+        relation = strength(correlation, other)
+        yield f"Depth {relation}: Spearman {correlation['value']:+.2f} ({interval})."
 
 
 def strength(correlation: Mapping[str, float], other: str) -> str:
@@ -136,10 +138,6 @@ def _get_correlations(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Ma
         yield "loss", " masked tokens", losses["mask"]
     elif "all" in losses:
         yield "loss", "", losses["all"]
-
-
-def _get_correlation_figures(halting: Mapping[str, Any]) -> dict[str, float]:
-    return {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
 
 
 NEEDED = WORK.removeprefix("cost/")
@@ -234,7 +232,7 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
     if unit == "updates":
         return Depth(f"{{:g}} updates a {run_unit(files)}", halting.get("classes", {}).get("all", {}).get("mean"))
     if unit == "macs":
-        measured = halting.get("cost", {}).get(WORK.removeprefix("cost/"))
+        measured = halting.get("cost", {}).get(NEEDED)
         return Depth("{:g} of the multiply-accumulates of full depth", measured)
     if unit == "milliseconds":
         return Depth("{:g} ms for all blocks", (files.run.get("latency") or {}).get("derived"))
@@ -281,7 +279,7 @@ def verdict(files: RunFiles) -> Verdict:
     if depth is None:
         return {}
     target_finding = {} if (finding := target(files)) is None else {"target": finding}
-    return {**target_finding, "adapts": depth, "worth": worth(files), "cost": cost(files)}
+    return {**target_finding, "adapts": depth, "worth": compare_with_baselines(files), "cost": cost(files)}
 
 
 def _assess_depth(files: RunFiles) -> Finding | None:

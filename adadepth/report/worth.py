@@ -227,7 +227,7 @@ _ONE_STEP = "All examples exit at one step, so there is no depth to compare with
 _NOT_RETRAINED = "not retrained"
 
 
-def worth(files: RunFiles) -> Finding:
+def compare_with_baselines(files: RunFiles) -> Finding:
     """Compare a run with every baseline that its files hold."""
     # A reading of an exit study replaces that of the matched baseline: it covers all examples.
     readings = {pair.key: pair for pair in (*_compare_matched(files), *_compare_steps(files))}
@@ -306,7 +306,7 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
             noise, remark = noise_of(name, *values, network["predictions"])
             against = f"{network['about']}, trained the same way in this run"
             yield QualityPair(
-                "matched_baseline", against, _strip_split(name), *values, noise, f"one seed each; {remark}"
+                "matched_baseline", against, name.removeprefix("eval/"), *values, noise, f"one seed each; {remark}"
             )
 
 
@@ -359,10 +359,8 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
         remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"
         yield QualityPair("unigram", "word frequencies alone", "mlm_loss", adaptive, baseline, noise, remark, False)
     classes = files.halting.get("classes", {})
-    everyone, labelled = (
-        classes.get("all", {}),
-        [described for name, described in classes.items() if name[:7] == "label: "],
-    )
+    everyone = classes.get("all", {})
+    labelled = [described for name, described in classes.items() if name.startswith("label: ")]
     # Where a label is a whole sequence's, a class has many tokens and few predictions.
     labels = [described.get("accuracy_n", described["n"]) for described in labelled]
     if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
@@ -396,7 +394,7 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
         noise, remark = noise_of(name, adaptive, baseline, _count_predictions(files))
         against = f"a network of the fixed depth {row['max_depth']}, trained with as much work"
         yield QualityPair(
-            "fixed_depth", against, _strip_split(name), adaptive, baseline, noise, f"one seed each; {remark}"
+            "fixed_depth", against, name.removeprefix("eval/"), adaptive, baseline, noise, f"one seed each; {remark}"
         )
 
 
@@ -417,10 +415,6 @@ def _count_predictions(files: RunFiles) -> int | None:
     """Return the number of predictions behind the first set's score; None where unknown."""
     n: int | None = files.halting.get("classes", {}).get("all", {}).get("accuracy_n")
     return n
-
-
-def _strip_split(name: str) -> str:
-    return name.removeprefix("eval/")
 
 
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.report.classes import halting_text, write_halting_files
-from adadepth.report.run_files import depth_histograms, loss_curves, read_run, series
+from adadepth.report.run_files import distributions, loss_curves, read_run, series
 from adadepth.system.files import write_atomic
 from tests.unit.report.synthetic import evaluate
 
@@ -82,7 +82,7 @@ def test_curves() -> None:
         "loss": [("train", [(0, 3.0), (9, 2.0)]), ("eval", [])],
         "mlm_loss": [("train", []), ("eval", [(9, 2.5)])],
     }
-    assert depth_histograms(metrics) == [(9, [0, 1, 2])]
+    assert distributions(metrics, "halting/all/histogram") == [(9, [0, 1, 2])]
 
 
 def test_console_table(evaluation: tuple[dict, list[dict]]) -> None:
