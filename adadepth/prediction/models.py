@@ -126,7 +126,7 @@ def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
     """Return the attributes of the special tokens that a tokenizer must have."""
     if predicts in _TOKENS_WITHOUT_CLS:
         return _TOKENS_WITHOUT_CLS[predicts]
-    tokens = needed_tokens(first_tokens(model).get("cls_tokens", 1))
+    tokens = needed_tokens(get_first_tokens(model).get("cls_tokens", 1))
     return (*tokens, "mask_token") if predicts == "masks" else tokens
 
 
@@ -162,7 +162,7 @@ def layout_of(
         layout = Layout.plain(length)
     else:
         has_no_marks = is_drawn(predicts, trained) or predicts in _TOKENS_WITHOUT_CLS
-        first = {"cls_tokens": 0} if has_no_marks else first_tokens(model)
+        first = {"cls_tokens": 0} if has_no_marks else get_first_tokens(model)
         layout = Layout.of(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
     if not shortest <= length <= longest:
@@ -188,7 +188,7 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     return list(dict.fromkeys([tokenizer.eos_token_id, *(number for number in candidates if number in never_text)]))
 
 
-def first_tokens(model: Any) -> dict[str, Any]:
+def get_first_tokens(model: Any) -> dict[str, Any]:
     """Return how texts begin, as arguments of `Layout.of`; empty for one [CLS] and for unknown families."""
     family = families().get(model.config.model_type) or next(filter(_is_generic, families().values()), None)
     return {} if family is None or family.first_tokens is None else load(family.first_tokens)(model.config)

@@ -135,10 +135,11 @@ def type_problem(value: Any, kind: Any, name: str = "") -> str | None:
 def _check_mapping(value: Any, kind: Any, name: str) -> str | None:
     if not isinstance(value, dict):
         return _format_problem(name, "a mapping", value)
+    required: list[str] = []
     if get_origin(kind) is dict:
-        fields, required = dict.fromkeys(value, get_args(kind)[1]), []
+        fields = dict.fromkeys(value, get_args(kind)[1])
     elif isinstance(kind, Mapping):  # the fields of a plug-in are optional
-        fields, required = dict(kind), []
+        fields = dict(kind)
     else:
         fields, required = _read_fields(kind)
     if (missing := next((key for key in required if key not in value), None)) is not None:

@@ -2,8 +2,8 @@
 
 A model whose units halt is evaluated again without retraining: at its mean depth for all units, and with its own depths
 permuted at random among the units. A model with one distribution over layers for a task is compared with a network of
-one layer, which is trained on the cached states of the run. `adadepth.tasks.rivals` trains fixed-depth networks of as much
-compute in separate runs.
+one layer, which is trained on the cached states of the run. `adadepth.tasks.rivals` trains
+fixed-depth networks of equal compute in separate runs.
 
 All of it takes at most a third of the run's time. Training on an example takes about three times as long as a forward
 pass. Half as many passes as trained sequences are a sixth of the training, and with all statistics less than a third.

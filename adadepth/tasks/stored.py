@@ -68,11 +68,11 @@ def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
 def finished_before(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
     """Return the run that an earlier start of this launch has finished; None: there is none."""
 
-    def find_finished_run() -> Path | None:
+    def find_run() -> Path | None:
         run = begun_before(config)
         return run if run is not None and is_finished(run) else None
 
-    return decide(args, find_finished_run)
+    return decide(args, find_run)
 
 
 def is_finished(run: Path) -> bool:

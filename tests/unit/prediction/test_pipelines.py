@@ -24,7 +24,7 @@ from adadepth import (
 )
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed
-from adadepth.prediction.models import first_tokens
+from adadepth.prediction.models import get_first_tokens
 from adadepth.training.model_tokenizer import fit_tokenizer
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
@@ -122,7 +122,7 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     kind, make = entry
     model = make(folder)
     if not isinstance(model, AlbertActForPreTraining):
-        layout = Layout.of(made(kind), 32, **first_tokens(model))
+        layout = Layout.of(made(kind), 32, **get_first_tokens(model))
     else:
         layout = Layout.bert(made(kind), 32)
     model.save_pretrained(folder / "model")
