@@ -118,8 +118,8 @@ def project(tmp_path: Path) -> Path:
 
 def test_the_example_runs_in_a_project_of_its_own(environment: Path, project: Path) -> None:
     program = (environment / "bin" / "adadepth", "--config-dir", "configs")
-    told = command(*program, "--help", "dataset.praise_from", cwd=project)
-    assert told.stdout == "dataset.praise_from\n  stars from which a review is praise; from 2 to 5.\n  default: 4\n"
+    printed = command(*program, "--help", "dataset.praise_from", cwd=project)
+    assert printed.stdout == "dataset.praise_from\n  stars from which a review is praise; from 2 to 5.\n  default: 4\n"
     done = command(*program, "--config-name", "reviews", "debug=default", "dataset.cache_dir=cache", cwd=project)
     assert done.returncode == 0, done.stderr
     (record,) = project.glob("outputs/reviews/*/run.json")

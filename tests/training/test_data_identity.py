@@ -290,8 +290,8 @@ def test_texts_are_as_long_as_in_training(trained: tuple[str, Path, Path], tmp_p
         "mode=predict", f"checkpoint={run}", f"input={tmp_path}/long/validation.csv", f"output_dir={run.parents[1]}"
     ]  # fmt: skip
     tasks.run(configured(root, *model, *given, f"output={tmp_path}/told.jsonl"))
-    told = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
-    assert [row["prediction"] for row in told] == evaluated
+    predictions = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert [row["prediction"] for row in predictions] == evaluated
     longer = Pipeline.from_pretrained(run / "model", max_length=64)
     assert longer.layout.sequence_length == 64
 

@@ -1,7 +1,7 @@
-"""Cross-entropy over many words without the logits of all rows at once.
+"""Adaptive embedding and adaptive softmax (Grave et al. 2017, arXiv 1609.04309), with a chunked cross-entropy.
 
-On a CPU it is memory, not arithmetic, that a tail of an adaptive softmax waits for: logits, log-probabilities and their
-two gradients, each of some megabytes that no cache holds and that the system hands out anew in every update.
+On a CPU memory limits the speed of a tail, not arithmetic: logits, log-probabilities and their two gradients have some
+megabytes each, exceed the caches, and are allocated anew in every step. So the cross-entropy takes rows in chunks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from transformers import initialization as init
 from adadepth.errors import ConfigError
 from adadepth.families.shared.layers import Product
 
-_LOGITS = 2**17  # of one part: half a megabyte
+_LOGITS = 2**17  # per chunk: half a megabyte
 
 
 def parted_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """-log softmax(x W' + b)_w of every row, (n,); the backward pass computes the logits a second time.
+    """Compute -log softmax(x W' + b)_w of every row, (n,); the backward pass recomputes the logits.
 
     Args:
-        states: x, (n, k).
-        weight: W, (V, k).
-        bias: b, (V,), or None.
-        targets: w, (n,).
+        states: States x, (n, k).
+        weight: Weight W, (V, k).
+        bias: Bias b, (V,), or None.
+        targets: Words w, (n,).
     """
     losses: Tensor = _PartedCrossEntropy.apply(states, weight, bias, targets)
     return losses
@@ -38,7 +38,7 @@ def parted_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, ta
 class _PartedCrossEntropy(Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-        # Of a table of words whose vectors are narrow, products are two to eight times faster with the words last.
+        # For narrow vectors of words, products are two to eight times faster with the words last.
         words_last = weight.t().contiguous()
         ctx.save_for_backward(states, words_last, bias, targets)
         losses = states.new_empty(len(states))
@@ -69,16 +69,16 @@ def _logits(states: Tensor, words_last: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _parts(states: Tensor, words_last: Tensor) -> Iterator[slice]:
-    """Rows that together have `_LOGITS` logits, or single ones."""
+    """Return slices of rows with `_LOGITS` logits each, or of single rows."""
     size = max(_LOGITS // words_last.shape[1], 1)
     return (slice(start, start + size) for start in range(0, len(states), size))
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
-    """Refuse cutoffs that do not cut the vocabulary into clusters that each hold a word.
+    """Refuse cutoffs that do not split the vocabulary into clusters with at least one word each.
 
     Raises:
-        ConfigError: Naming the cutoffs and the vocabulary's size.
+        ConfigError: Naming the cutoffs and the size of the vocabulary.
     """
     edges = [0, *cutoffs, vocab_size]
     if any(start >= stop for start, stop in pairwise(edges)):
@@ -88,7 +88,7 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
 
 
 def check_widths(widths: Sequence[int], tails: int) -> None:
-    """Refuse widths that are not one for each tail.
+    """Refuse widths whose number is not that of the tails, or that are not positive.
 
     Raises:
         ConfigError: Naming the widths and the number of tails.
@@ -99,23 +99,23 @@ def check_widths(widths: Sequence[int], tails: int) -> None:
         )
 
 
-def cluster_widths(hidden_size: int, tails: int, factor: int, given: Sequence[int] | None = None) -> list[int]:
-    """Width of the vectors of every cluster: d, then of every tail the given one, or d / f^k.
+def cluster_widths(hidden_size: int, tails: int, factor: int, widths: Sequence[int] | None = None) -> list[int]:
+    """Return the width of the vectors of every cluster: d, then of every tail its width, or d / f^k.
 
     Raises:
-        ConfigError: If the given ones are not one for each tail.
+        ConfigError: If the number of widths is not that of the tails.
     """
-    if given is None:
+    if widths is None:
         return [max(hidden_size // factor**cluster, 1) for cluster in range(tails + 1)]
-    check_widths(given, tails)
-    return [hidden_size, *given]
+    check_widths(widths, tails)
+    return [hidden_size, *widths]
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Word vectors, in a tail as wide as `cluster_widths` says and projected to d; without cutoffs, one table.
+    """Embedding with narrower vectors in tails, see `cluster_widths`, projected to d; without cutoffs, one table.
 
     Raises:
-        ConfigError: If the cutoffs do not fit the vocabulary, or the tails' given widths the cutoffs.
+        ConfigError: If the cutoffs do not fit the vocabulary, or the widths of tails the cutoffs.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def num_embeddings(self) -> int:
-        """The number of words of all clusters."""
+        """Number of words of all clusters."""
         return self.clusters[-1][1]
 
     def set_last(self, table: nn.Module) -> None:
@@ -150,39 +150,39 @@ class AdaptiveEmbedding(nn.Module):
         self.clusters[-1] = (start, start + words)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Word ids of any shape to vectors, (..., d), in the tables' precision."""
+        """Look up word ids of any shape, (...) to (..., d), in the precision of the tables."""
         if len(self.clusters) == 1:
-            whole: Tensor = self.tables[0](ids)
-            return whole
+            embedded: Tensor = self.tables[0](ids)
+            return embedded
         flat, rows, vectors = ids.flatten(), [], []
         for (start, members), table, project in zip(
             _rows_of_clusters(flat, self.clusters), self.tables, self.projections, strict=True
         ):
             rows.append(members)
             vectors.append(project(table(flat[members] - start)))
-        back_in_order = torch.cat(rows).argsort()
-        return torch.cat(vectors).index_select(0, back_in_order).unflatten(0, ids.shape)
+        order = torch.cat(rows).argsort()
+        return torch.cat(vectors).index_select(0, order).unflatten(0, ids.shape)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """A softmax in two steps: the head tells a frequent word or a tail, and the tail tells the word.
+    """Softmax in two steps: the head predicts a frequent word or a tail, and the tail predicts the word.
 
         log p(w) = log head(w)                                          if w < c_1
                    log head(tail k) + log tail_k(w - c_k)               otherwise
 
-    The words' matrices are `tables`, and `tables.k.weight` has the shape of the embedding's of the same cutoffs.
+    The matrices of words are `tables`, and `tables.k.weight` has the shape of that of an embedding of the same cutoffs.
     Without cutoffs it is the plain softmax.
 
     Args:
-        hidden_size: d.
-        vocab_size: V.
+        hidden_size: Width d of states.
+        vocab_size: Number V of words.
         cutoffs: First word of every tail.
-        factor: f; tail k reads a projection of width d / f^k.
-        bias: Whether the tables, the tails' entries in the head and the projections have biases.
-        tail_widths: The width that each tail reads, instead of the factor's.
+        factor: Factor f; tail k reads a projection of width d / f^k.
+        bias: Whether tables, entries of tails in the head, and projections have biases.
+        tail_widths: Width of each tail in place of that of the factor.
 
     Raises:
-        ConfigError: If the cutoffs do not fit the vocabulary, or the tails' widths the cutoffs.
+        ConfigError: If the cutoffs do not fit the vocabulary, or the widths of tails the cutoffs.
     """
 
     def __init__(
@@ -221,28 +221,30 @@ class AdaptiveSoftmax(nn.Module):
             self.head_words = words
 
     def forward(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Negative log-likelihoods; a tail is computed for its own targets only.
+        """Compute negative log-likelihoods; a tail is computed only for targets in it.
 
         Args:
-            states: (n, d).
+            states: States, (n, d).
             targets: Word ids, none negative, (n,).
 
         Returns:
-            Float32, (n,).
+            Losses, float32, (n,).
         """
         head_targets, tail_losses = targets, []
         for tail, (start, rows) in enumerate(_rows_of_clusters(targets, self.tails)):
             head_targets = head_targets.index_fill(0, rows, self.head_words + tail)
-            # A tail without targets is computed too, on no rows: its parameters then have a gradient of zero, which
-            # is what distributed training waits for.
-            tail_losses.append((rows, self._tail_losses(tail, states.index_select(0, rows), targets[rows] - start)))
+            # A tail without targets is computed on no rows, so that its parameters have a gradient of zero, as
+            # distributed training needs.
+            tail_losses.append(
+                (rows, self._compute_tail_losses(tail, states.index_select(0, rows), targets[rows] - start))
+            )
         total = _cross_entropy(self._head_logits(states), head_targets)
         for rows, losses in tail_losses:
             total = total.index_add(0, rows, losses)
         return total
 
     def log_probs(self, states: Tensor) -> Tensor:
-        """States (..., d) to the log-probabilities of all words, float32, (..., V)."""
+        """Compute the log-probabilities of all words, states (..., d) to float32 (..., V)."""
         head = self._head_logits(states).log_softmax(-1, dtype=torch.float32)
         parts = [head[..., : self.head_words]]
         for tail in range(len(self.tails)):
@@ -250,8 +252,8 @@ class AdaptiveSoftmax(nn.Module):
             parts.append(words + head[..., self.head_words + tail, None])
         return torch.cat(parts, dim=-1)
 
-    def _tail_losses(self, tail: int, states: Tensor, words: Tensor) -> Tensor:
-        """Of words of a tail, (k,)."""
+    def _compute_tail_losses(self, tail: int, states: Tensor, words: Tensor) -> Tensor:
+        """Compute the losses of words of a tail, (k,)."""
         table = self.tables[tail + 1]
         plain = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
         if plain and isinstance(table, Product):
@@ -269,7 +271,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _rows_of_clusters(ids: Tensor, clusters: Iterable[tuple[int, int]]) -> Iterator[tuple[int, Tensor]]:
-    """The first word of every cluster, and which of the ids (n,) lie in it."""
+    """Yield the first word of every cluster, and the positions of ids (n,) in it."""
     for start, stop in clusters:
         yield start, ((ids >= start) & (ids < stop)).nonzero().squeeze(1)
 
@@ -278,16 +280,16 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
-# Initial weights are as Keras draws them, whose defaults the original has: a kernel is uniform within
-# sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010), of the one matrix where here are several maps.
+# Initial weights are the defaults of Keras, as in the original: a kernel is uniform within
+# sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010), where several maps here are one matrix there.
 _EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 _OUTPUTS = "outputs_as_one"
 
 
 def as_one(*maps: nn.Linear) -> None:
-    """Say that maps of the same inputs are parts of one matrix in the original.
+    """Mark maps of the same inputs as parts of one matrix in the original, for their initialisation.
 
-    The maps remember it, because transformers initialises no module without parameters of its own.
+    The maps store the mark, because transformers does not initialise modules without direct parameters.
     """
     outputs = sum(linear.out_features for linear in maps)
     for linear in maps:
@@ -295,7 +297,7 @@ def as_one(*maps: nn.Linear) -> None:
 
 
 def init_glorot(module: nn.Module) -> None:
-    """Draw the weights of a map or of an embedding."""
+    """Initialise the weights of a map or of an embedding."""
     if isinstance(module, nn.Linear):
         bound = (6.0 / (module.in_features + getattr(module, _OUTPUTS, module.out_features))) ** 0.5
         init.uniform_(module.weight, -bound, bound)

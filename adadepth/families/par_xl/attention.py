@@ -1,4 +1,4 @@
-"""Attention with relative positions, and what generation keeps of the text so far."""
+"""Attention with relative positions, and the cache of generation."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ from adadepth.families.shared.layers import Product, sinusoidal_positions
 
 
 class ParXLCache(DynamicCache):
-    """Keys and values of the last M positions of every block that attends, and its projected distances W_R r.
+    """Cache of keys and values of the last M positions of every attending block, and its projected distances W_R r.
 
-    Keys and values of a position never change, so they are what Transformer-XL would compute from the states that it
-    remembers (Dai et al. 2019). A network without memory, M = 0, keeps all positions.
+    Keys and values of a position never change, so they are those that Transformer-XL would compute from the states of
+    its memory (Dai et al. 2019). A network without memory, M = 0, stores all positions.
 
     Args:
-        config: Of the network.
-        memory_length: M; None: as configured.
+        config: Configuration of the network.
+        memory_length: Number M of positions; None: that of the configuration.
     """
 
     def __init__(self, config: ParXLConfig, memory_length: int | None = None) -> None:
-        kept = config.memory_length if memory_length is None else memory_length
-        # A window of transformers holds the token itself, too.
-        layers: list[Any] = [DynamicSlidingWindowLayer(kept + 1) if kept else DynamicLayer() for _ in config.attending]
+        length = config.memory_length if memory_length is None else memory_length
+        # A window of transformers includes the token itself.
+        layers: list[Any] = [
+            DynamicSlidingWindowLayer(length + 1) if length else DynamicLayer() for _ in config.attending
+        ]
         Cache.__init__(self, layers=layers)
         self._distances: dict[int, Tensor] = {}
 
     def distances(self, layer: int, codes: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """The projected codes of the distances L to 0, (L + 1, d); those that it knows are not projected again."""
-        known = self._distances.get(layer)
-        missing = len(codes) - (0 if known is None else len(known))
+        """Return the projected codes of the distances L to 0, (L + 1, d), with those that are cached already."""
+        cached = self._distances.get(layer)
+        missing = len(codes) - (0 if cached is None else len(cached))
         if missing > 0:
             new = project(codes[:missing])
-            known = self._distances[layer] = new if known is None else torch.cat([new, known])
-        assert known is not None
-        return known[-len(codes) :]
+            cached = self._distances[layer] = new if cached is None else torch.cat([new, cached])
+        assert cached is not None
+        return cached[-len(codes) :]
 
     def reset(self) -> None:
-        """Forget the text, and the distances: the weights may be others next time."""
+        """Clear the text and the distances, since weights may change before the next text."""
         super().reset()
         self._distances.clear()
 
@@ -63,7 +65,7 @@ def check_cache(cache: Cache) -> None:
 
 
 def check_implementation(name: str | None) -> None:
-    """Refuse a cache that `generate` would make instead of a `ParXLCache`.
+    """Refuse the name of a cache that is no `ParXLCache`.
 
     Raises:
         ConfigError: Naming it.
@@ -73,7 +75,7 @@ def check_implementation(name: str | None) -> None:
 
 
 def kept_positions(cache: Cache | None) -> int:
-    """How many positions of the text so far attention can see."""
+    """Return the number of cached positions that attention can see."""
     return 0 if cache is None else cache.get_mask_sizes(0, 0)[0]
 
 
@@ -81,11 +83,11 @@ _Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Context(NamedTuple):
-    """What attention sees: fields of the configuration that a call may replace.
+    """Context of attention: fields of the configuration that a call may replace.
 
     Attributes:
-        memory_length: Positions that are remembered at most.
-        clamp_length: Distances beyond this look like this one; None: none is too large.
+        memory_length: Most positions of the memory.
+        clamp_length: Distance to which larger ones are clamped; None: no limit.
         same_length: Whether a query sees only the last `memory_length` positions, itself included.
     """
 
@@ -95,14 +97,14 @@ class Context(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """What all blocks of a forward pass share.
+    """Inputs of attention that all blocks of a forward pass share.
 
     Attributes:
-        codes: Sinusoids of the distances L, L - 1, ..., 0: (L + 1, d). The first is one more than there are: see
+        codes: Sinusoids of the distances L, L - 1, ..., 0: (L + 1, d). The first one is additional, see
             `align_distances`.
-        mask: 0 where query i sees key j, -inf elsewhere, (T, L), or of each row of a batch with padding (B, 1, T, L).
-        biases: u and v, each (h, d / h), where all blocks share them.
-        wants_weights: Whether attention returns its weights, which the fast implementations do not have.
+        mask: 0 where query i sees key j, else -inf, (T, L), or for each row of a batch with padding (B, 1, T, L).
+        biases: Biases u and v, each (h, d / h), if all blocks share them.
+        wants_weights: Whether attention returns its weights, which fast implementations do not compute.
     """
 
     codes: Tensor
@@ -119,9 +121,9 @@ def relative_positions(
     biases: tuple[Tensor, Tensor] | None = None,
     real: Tensor | None = None,
 ) -> Positions:
-    """The codes and the mask of a segment of T = `length` tokens behind M = `remembered` ones, in the states' type.
+    """Return codes and mask of a segment of T = `length` tokens behind M = `remembered` ones, in the dtype of states.
 
-    `real`, (B, L), says which positions are no padding; what stands at the others is seen by nothing else.
+    `real`, (B, L), is the mask of positions that are no padding; padding is seen only by itself.
     """
     keys, farthest = remembered + length, context.clamp_length
     reach = keys if farthest is None else min(keys, farthest)
@@ -133,18 +135,18 @@ def relative_positions(
     if context.same_length:
         hidden |= between >= max(context.memory_length, 1)
     if real is not None:
-        # Padding sees itself: without any key the softmax would be undefined.
+        # Padding sees itself, since a softmax without keys is undefined.
         hidden = hidden | (~real.bool()[:, None, None] & (between != 0))
     mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
     return Positions(codes, mask, biases)
 
 
 def align_distances(scores: Tensor) -> Tensor:
-    """From scores by distance to scores by key: (..., T, L + 1), distances L to 0, to (..., T, L), without a copy.
+    """Convert scores by distance (..., T, L + 1), L to 0, to scores by key (..., T, L), without a copy.
 
-    Key j of query i is i + M - j away, so that its score is in column j + T - i: row by row, one further left. In
-    memory that is the same numbers in rows one shorter, after the first T. What a row takes from the next one lies
-    beyond its own position, where the mask hides it.
+    Key j of query i has the distance i + M - j, so that its score is in column j + T - i, which moves left by one per
+    row. In memory these are the same numbers after the first T, in rows that are one shorter. Numbers that a row takes
+    from the next one are beyond its position, and masked.
     """
     length, keys = scores.shape[-2], scores.shape[-1] - 1
     return scores.flatten(-2)[..., length:].unflatten(-1, (length, keys))
@@ -153,10 +155,10 @@ def align_distances(scores: Tensor) -> Tensor:
 def composed_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, dropout: float
 ) -> tuple[Tensor, None]:
-    """softmax(Q K' / sqrt(d) + bias) V of (B, h, ., d / h), as `eager_attention` in fewer passes; to (B, T, h, d / h).
+    """Compute softmax(Q K' / sqrt(d) + bias) V of (B, h, ., d / h) to (B, T, h, d / h) in few passes.
 
-    A CPU has no kernel for a bias that wants a gradient: torch composes it, and looks for queries without any key, of
-    which there are none here.
+    A CPU has no kernel for a bias with a gradient: torch composes it, with a check for queries without keys, which do
+    not occur here.
     """
     scores = torch.baddbmm(bias.flatten(0, 1), query.flatten(0, 1), key.flatten(0, 1).mT, alpha=scaling)
     weights = nn.functional.dropout(scores.softmax(dim=-1), dropout, module.training)
@@ -165,7 +167,7 @@ def composed_attention(
 
 
 class RelativeAttention(nn.Module):
-    """Multi-head attention with relative positions and its output projection; the residual belongs to the block."""
+    """Multi-head attention with relative positions and output projection, without the residual connection."""
 
     is_causal = False
 
@@ -173,7 +175,7 @@ class RelativeAttention(nn.Module):
         super().__init__()
         width, bias = config.hidden_size, config.projection_bias
         self.config = config
-        self.layer = layer  # in the cache
+        self.layer = layer  # number in the cache
         self.head_size = width // config.num_attention_heads
         self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
         self.query = Product(width, width, bias)
@@ -188,56 +190,56 @@ class RelativeAttention(nn.Module):
     def forward(
         self, state: Tensor, memory: Tensor | None, positions: Positions, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend: state (B, T, d), memory (B, M, d) or None, to (B, T, d), and the weights (B, h, T, L) if wanted."""
-        known = state if memory is None else torch.cat([memory, state], dim=1)
+        """Attend: state (B, T, d), memory (B, M, d) or None, to (B, T, d), and the weights (B, h, T, L) on request."""
+        context_states = state if memory is None else torch.cat([memory, state], dim=1)
         heads = (-1, self.head_size)
         query = self.query(state).unflatten(-1, heads)
-        key, value = self.key_value(known).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)
+        key, value = self.key_value(context_states).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)
         if cache is not None:
             key, value = cache.update(key, value, self.layer)
         bias_u, bias_v = positions.biases or (self.position_bias_u, self.position_bias_v)
-        distances = self._distances(positions.codes, cache)
+        distances = self._project_distances(positions.codes, cache)
         by_distance = torch.add(
-            positions.mask.to(query.dtype), self._distance_scores(query + bias_v, distances), alpha=self.scaling
+            positions.mask.to(query.dtype), self._score_distances(query + bias_v, distances), alpha=self.scaling
         )
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         content = (query + bias_u).transpose(1, 2)
-        attend = self._implementation(positions, by_distance)
+        attend = self._choose_implementation(positions, by_distance)
         context, weights = attend(self, content, key, value, by_distance, dropout=dropout, scaling=self.scaling)
         output = self.output(context.reshape(state.shape))
         output = output.relu() if self.config.attention_out_act == "relu" else output
         return output, weights if positions.wants_weights else None
 
-    def _implementation(self, positions: Positions, by_distance: Tensor) -> _Attend:
-        """The configured function, or one whose weights or gradients it has not."""
+    def _choose_implementation(self, positions: Positions, by_distance: Tensor) -> _Attend:
+        """Return the configured function, or another one for weights and gradients that it does not compute."""
         name = "eager" if positions.wants_weights else self.config._attn_implementation
         if name == "sdpa" and by_distance.requires_grad and by_distance.device.type == "cpu":
             return composed_attention
-        found: _Attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
-        return found
+        attend: _Attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        return attend
 
-    def _distances(self, codes: Tensor, cache: Cache | None) -> Tensor:
-        """W_R r of all distances, (L + 1, d)."""
+    def _project_distances(self, codes: Tensor, cache: Cache | None) -> Tensor:
+        """Compute W_R r of all distances, (L + 1, d)."""
         if isinstance(cache, ParXLCache):
             return cache.distances(self.layer, codes, self.position)
         projected: Tensor = self.position(codes)
         return projected
 
-    def _distance_scores(self, query: Tensor, distances: Tensor) -> Tensor:
-        """(q + v) . W_R r by key: queries (B, T, h, d / h) and projected distances (L + 1, d) to (B, h, T, L)."""
+    def _score_distances(self, query: Tensor, distances: Tensor) -> Tensor:
+        """Compute (q + v) . W_R r by key: queries (B, T, h, d / h) and distances (L + 1, d) to (B, h, T, L)."""
         rows, length, heads, _ = query.shape
         distances = distances.unflatten(-1, (heads, -1)).permute(1, 2, 0)
-        # Heads first: the distances are the same for all rows, and are not copied for each.
+        # Heads first, so that the distances are not copied for each row.
         scores = query.permute(2, 0, 1, 3).flatten(1, 2) @ distances
         return align_distances(scores.unflatten(1, (rows, length)).transpose(0, 1))
 
 
 def position_biases(config: ParXLConfig) -> tuple[nn.Parameter, nn.Parameter]:
-    """The parameters u and v, each (h, d / h)."""
+    """Make the parameters u and v, each (h, d / h)."""
     shape = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     return nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
 
 def branch_norm(config: ParXLConfig) -> nn.LayerNorm | None:
-    """The norm of a branch, where each has one of its own."""
+    """Make the norm of a branch; None if all branches share one."""
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.branch_norm == "per_branch" else None

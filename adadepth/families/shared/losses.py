@@ -18,10 +18,10 @@ MULTI_LABEL = "multi_label_classification"
 
 
 class LossOptions(TypedDict, total=False):
-    """What transformers' trainers add to a batch; no arguments by name, as a `Trainer` waits for all labels it finds.
+    """Options that trainers of transformers add to a batch; as named arguments a `Trainer` would take them for labels.
 
     Attributes:
-        shift_labels: Labels that are shifted already, instead of `labels`: where a text is shared out over processes.
+        shift_labels: Shifted labels in place of `labels`, for texts that are split over processes.
         num_items_in_batch: `num_targets` as one number, for all parts of the loss.
     """
 
@@ -30,14 +30,14 @@ class LossOptions(TypedDict, total=False):
 
 
 def refuse_unknown(options: LossOptions, owner: str) -> None:
-    """Refuse arguments that `LossOptions` does not name, as Python does of a signature: `TypeError`."""
+    """Raise a `TypeError` for arguments that are not in `LossOptions`, as Python does for a signature."""
     if unknown := options.keys() - LossOptions.__annotations__:
         raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A part of the loss before normalisation: sum over targets, number of targets, weight in the total."""
+    """Loss part before normalisation: sum over targets, number of targets, and weight in the total."""
 
     total: Tensor
     count: Tensor
@@ -50,12 +50,12 @@ def combine_terms(
     """Normalise and add: loss = sum_k weight_k total_k / count_k.
 
     Args:
-        terms: The parts of one (micro-)batch.
-        num_targets: Counts to divide by instead of the batch's own: those of the whole optimiser step, over all
-            micro-batches and processes, which makes gradients independent of how the step was cut up.
+        terms: Parts of one (micro-)batch.
+        num_targets: Counts of the whole optimiser step over all micro-batches and processes, in place of those of the
+            batch, which make gradients independent of how the step is split.
 
     Returns:
-        The loss, and the parts that sum to it, by name. Scalars, float32.
+        Loss, and the parts that sum to it, by name; float32 scalars.
     """
     counts = {name: term.count for name, term in terms.items()} | dict(num_targets or {})
     parts = {
@@ -68,7 +68,7 @@ def combine_terms(
 
 
 def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
-    """Cross-entropy summed over the targets, in float32; negative labels are not targets."""
+    """Compute the cross-entropy summed over the targets, in float32; negative labels are not targets."""
     labels = labels.masked_fill(labels < 0, IGNORED_LABEL)
     total = nn.functional.cross_entropy(
         logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
@@ -77,10 +77,10 @@ def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
 
 
 def target_weights(config: Any, labels: Tensor) -> Tensor:
-    """What every class label counts, the labels' shape: nothing where it is negative, else 1, or its class's weight.
+    """Return the weight of every class label, in the shape of the labels: 0 if negative, else 1 or that of its class.
 
-    Boolean, or float32 where the configuration has `classes_weights`, one a class. Losses are divided by the sum of
-    them, so that a batch of rare classes is no stronger than another; see docs/decisions/0002.
+    Boolean, or float32 if the configuration has `classes_weights`, one per class. The sum of the weights divides
+    losses, so that a batch of rare classes is no stronger than another; see docs/decisions/0002.
     """
     counted = labels >= 0
     weights = getattr(config, "classes_weights", None)
@@ -91,7 +91,7 @@ def target_weights(config: Any, labels: Tensor) -> Tensor:
 
 
 def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Cross-entropy of logits (..., C) and classes (...), see `target_weights`, summed and counted with the weights.
+    """Compute the cross-entropy of logits (..., C) and classes (...), weighted by `target_weights`.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -106,12 +106,12 @@ def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
 
 
 def label_count(config: PreTrainedConfig) -> int:
-    """Classes of a head, 1 in regression; transformers' own default is two."""
+    """Return the number of classes of a head, 1 in regression; the default of transformers is 2."""
     return config.num_labels or 2
 
 
 def problem_type_of(config: PreTrainedConfig, labels: Tensor) -> str:
-    """The kind of sequence task: `problem_type`, or inferred from the labels where it is unset, and never stored."""
+    """Return the kind of a sequence task: `problem_type`, or inferred from the labels without storing it."""
     if config.problem_type is not None:
         return config.problem_type
     if label_count(config) == 1:
@@ -120,12 +120,12 @@ def problem_type_of(config: PreTrainedConfig, labels: Tensor) -> str:
 
 
 def takes_one_class(config: Any) -> bool:
-    """Whether the classes of a head exclude each other."""
+    """Return whether the classes of a head are mutually exclusive."""
     return getattr(config, "problem_type", None) != MULTI_LABEL
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """The loss of a sequence task: logits (B, C), labels as `problem_type_of` tells.
+    """Compute the loss of a sequence task from logits (B, C) and labels of its `problem_type_of`.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -138,7 +138,7 @@ def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> L
 
 
 def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of every prediction of a task of this kind, float32: logits (B, C), labels none of which is ignored.
+    """Compute the loss of every prediction of a kind of task, float32: logits (B, C), labels without ignored ones.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -153,37 +153,37 @@ def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
-    """Sequences with a target: all of them, or the sum of what their classes count; see `target_weights`."""
+    """Count sequences with a target, or sum the weights of their classes; see `target_weights`."""
     if labels.is_floating_point() or config.num_labels == 1 or not takes_one_class(config):
         return torch.full((), labels.shape[0], device=labels.device)
     return target_weights(config, labels).sum()
 
 
 def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The task's loss after every step, float32 (B, N), and what every sequence counts, (B,); see `target_weights`.
+    """Compute the task loss after every step, float32 (B, N), and the weights of sequences, (B,); see `target_weights`.
 
     Cross-entropy of classes (B,), see `class_losses`; binary cross-entropy of labels (B, C), the mean over these; or
-    squared error of values (B,) where there is one output.
+    squared error of values (B,) for one output.
 
     Raises:
         ConfigError: If the task is a regression with several outputs.
-        DataError: If a label is not one of the model's classes.
+        DataError: If a label is no class of the model.
     """
     kind, outputs = problem_type_of(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
         return class_losses(step_logits, labels)[0], target_weights(config, labels)
-    everyone = torch.ones_like(step_logits[:, 0, 0], dtype=torch.bool)
+    all_sequences = torch.ones_like(step_logits[:, 0, 0], dtype=torch.bool)
     if kind == MULTI_LABEL:
         targets = labels.float().unsqueeze(1).expand(step_logits.shape)
-        return unit_losses(kind, step_logits, targets), everyone
+        return unit_losses(kind, step_logits, targets), all_sequences
     if kind != "regression" or outputs != 1:
         raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict classes or one value")
     losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
-    return losses, everyone
+    return losses, all_sequences
 
 
 def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy after every step, (B, N, C) and (B,) to float32 (B, N), and which labels are not negative, (B,).
+    """Compute the cross-entropy after every step, (B, N, C) and (B,) to float32 (B, N), and the mask of targets, (B,).
 
     Raises:
         DataError: If a label is not one of the C classes.
@@ -196,18 +196,17 @@ def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def expected_loss(losses: Tensor, weights: Tensor) -> Tensor:
-    """sum_n w_n loss_n of every example: (B, N) and (B, N) or (N,) to (B,)."""
+    """Compute sum_n w_n loss_n of every example: (B, N) and (B, N) or (N,) to (B,)."""
     return (losses * weights).sum(dim=-1)
 
 
 def check_classes(labels: Tensor, classes: int) -> None:
-    """Refuse a class that the model does not have.
+    """Refuse a label that is no class of the model.
 
-    Looking costs a host synchronisation, so it is done on the CPU only; an accelerator reports such a label by an
-    assertion of its own.
+    The check costs a host synchronisation, so it runs on the CPU only; an accelerator has an assertion for such labels.
 
     Raises:
-        DataError: Naming the label and the model's classes.
+        DataError: Naming the label and the classes of the model.
     """
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         return

@@ -1,11 +1,12 @@
-"""Models that predict after every step: the loop in which finished rows leave the batch, and what comes back.
+"""Stepwise models: the loop in which finished rows leave the batch, exit rules, and outputs.
 
-A forward pass asks three things here: `rule_of` and `runs_all` say who exits when and whether that saves steps,
-`run_steps` takes the steps, and `stepwise_output` (sequences) or `unit_fields` (tokens) lays out what they gave. The
-model's side is a `Stepper`. Rows are whatever exits: sequences, vectors, or tokens. Of a model that refills, rows may
-wait: as many as there are `places` run, and who exits makes room for the next one, so that time follows the mean number
-of steps and not the deepest rows. Shape legend: B batch, A rows that still run, N steps, I iterations of the loop, of
-which there are at most N where no row waits, C classes.
+A forward pass calls three parts. `rule_of` and `runs_all` decide the exit rule and whether exits save steps.
+`run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or `unit_fields`
+(tokens) builds the output. Rows are the units that exit: sequences, vectors, or tokens. In a model that refills, rows
+may wait: `places` of them run at a time, and one that exits makes room for the next. So time follows the mean number of
+steps, not that of the deepest rows.
+
+Shape legend: B batch, A rows that still run, N steps, I iterations of the loop (at most N if no row waits), C classes.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 logger = logging.getLogger(__name__)
 
 
-def rule_of(model: DepthModel, given: str | ExitRule | None) -> ExitRule:
-    """The exit rule of a call, or where it names none the configuration's `exit_rule`.
+def rule_of(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
+    """Return the exit rule of a call, by default the `exit_rule` of the configuration.
 
     Args:
-        model: Says which rules it knows, and the most steps.
-        given: A rule or its name.
+        model: Model with its exit signals and most steps.
+        choice: Rule or its name; None: that of the configuration.
 
     Raises:
         ConfigError: If there is no such rule, or it needs more than the signals of the model.
     """
     config = model.config
-    given = config.exit_rule if given is None else given
-    rule = parse_rule(given) if isinstance(given, str) else given
+    choice = config.exit_rule if choice is None else choice
+    rule = parse_rule(choice) if isinstance(choice, str) else choice
     check_rule(
         rule,
         model.exit_signals,
@@ -55,42 +56,41 @@ def rule_of(model: DepthModel, given: str | ExitRule | None) -> ExitRule:
 
 
 class ExitRuleKnob(DepthKnob):
-    """A model whose depth is set by the threshold of its exit rule, whatever rule that is.
+    """Model whose depth is set by the threshold of its exit rule.
 
-    It is the rule of the configuration where that has a threshold, else the one that `level_rule` names.
+    The rule is that of the configuration if it has a threshold, else `level_rule`.
     """
 
     @property
     def level_rule(self) -> str:
-        """The rule that is fitted where the configuration's has no threshold, with any threshold."""
+        """Rule with any threshold that is fitted if the rule of the configuration has none."""
         raise NotImplementedError
 
     @property
     def depth_knob(self) -> str:
-        """The rule's name."""
-        return f"exit_rule {self._at_level(0.5).name}"
+        """Name of the rule."""
+        return f"exit_rule {self._set_rule_level(0.5).name}"
 
     def set_depth_level(self, level: float) -> None:
-        """Exit under the threshold of a level in (0, 1); see `ExitRule.at_level`."""
-        self.config.exit_rule = self._at_level(level).label
+        """Set the threshold of a level in (0, 1); see `ExitRule.at_level`."""
+        self.config.exit_rule = self._set_rule_level(level).label
 
-    def _at_level(self, level: float) -> ExitRule:
-        given = self.config.exit_rule
-        found = None if given is None else parse_rule(given).at_level(level)
-        found = parse_rule(self.level_rule).at_level(level) if found is None else found
-        assert found is not None, "it has a threshold"
-        return found
+    def _set_rule_level(self, level: float) -> ExitRule:
+        name = self.config.exit_rule
+        rule = None if name is None else parse_rule(name).at_level(level)
+        rule = parse_rule(self.level_rule).at_level(level) if rule is None else rule
+        assert rule is not None, "level_rule has a threshold"
+        return rule
 
 
 def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
-    """Whether rows go on after their exit, which changes neither exit steps nor predictions.
+    """Return whether rows run all steps after their exit, which changes neither exit steps nor predictions.
 
-    The loss needs every step, and so do states and attentions of the whole batch after every step; so where a call does
-    not say: in training, with labels, where states or attentions are asked for, and in an exported program, whose
-    shapes are fixed before anybody exits.
+    The loss needs every step, and so do states and attentions of the whole batch. By default rows run all steps in
+    training, with labels, with requested states or attentions, and in an exported program, whose shapes are fixed.
 
     Raises:
-        ValueError: If a call gives labels, or asks for states or attentions, and forbids it.
+        ValueError: If a call forbids it, but has labels or requests states or attentions.
     """
     if run_all_steps is False and (labels is not None or shows):
         reason = "labels: the loss needs" if labels is not None else "hidden states or attentions: they need"
@@ -101,11 +101,11 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
 
 
 class Stepper(Protocol):
-    """The running rows of a batch in the middle of their steps.
+    """Interface of a model to the loop: the running rows of a batch between two steps.
 
     Attributes:
-        rows: B, how many there are at the start.
-        device: Where they are.
+        rows: Number B of rows at the start.
+        device: Device of the rows.
     """
 
     rows: int
@@ -118,32 +118,32 @@ class Stepper(Protocol):
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """Queries, keys and pairs of them that the next step computes, for inputs with tokens."""
+        """Number of queries, keys and pairs of them in the next step, for inputs with tokens."""
         ...
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Take one step: its logits (A, C), and its halting logits (A,) or None."""
+        """Run one step; return its logits (A, C), and its halting logits (A,) or None."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these of the running rows only: int64 positions (A',)."""
+        """Drop all running rows but these: int64 positions (A',)."""
         ...
 
 
 @runtime_checkable
 class RefillingStepper(Stepper, Protocol):
-    """One that can begin with the first rows of a call only, and take in others later; `keep` may leave it none."""
+    """Stepper that starts with the first rows of a call and admits others later; `keep` may leave it none."""
 
     def admit(self, rows: Tensor) -> None:
-        """Begin these rows of the call, behind those that run: int64 (A',)."""
+        """Start these rows of the call, behind the running ones: int64 (A',)."""
         ...
 
 
 class Steps(NamedTuple):
-    """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (I,).
+    """Result of the loop: logits (B, N, C), halting logits (B, N), exit steps (B,), computed rows and widths (I,).
 
-    Logits are float32 and NaN where a row did not run; where an answer has L cells they are (B, N, L, C). The next
-    three are int64, and the last two of them live on the CPU. `deepest` is the most steps that a row took. `computed`
+    Logits are float32 and NaN where a row did not run; for answers of L cells they are (B, N, L, C). `exit_steps`,
+    `rows` and `widths` are int64, and the last two are on the CPU. `deepest` is the most steps of a row. `computed`
     counts the tokens of every iteration.
     """
 
@@ -158,12 +158,12 @@ class Steps(NamedTuple):
 
 @dataclass
 class Cohort:
-    """Rows at the same step: those that began together stay together until they exit, and are asked for by themselves.
+    """Rows at the same step, which started together and are passed to the exit rule together.
 
     Attributes:
-        rows: Their numbers, int64, (A,).
-        memory: What the exit rule remembers of each, (A, k).
-        step: The last one that they took; 0 before the first.
+        rows: Numbers of the rows, int64, (A,).
+        memory: State of the exit rule for each row, (A, k).
+        step: Number of completed steps.
     """
 
     rows: Tensor
@@ -174,54 +174,51 @@ class Cohort:
         return len(self.rows)
 
     def split(self, rows: int) -> tuple[Cohort, Cohort]:
-        """The first so many rows, and the others."""
-        first, others = slice(rows), slice(rows, None)
-        return (
-            Cohort(self.rows[first], self.memory[first], self.step),
-            Cohort(self.rows[others], self.memory[others], self.step),
-        )
+        """Split into the first rows, and the rest."""
+        head = Cohort(self.rows[:rows], self.memory[:rows], self.step)
+        return head, Cohort(self.rows[rows:], self.memory[rows:], self.step)
 
     def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_updates: int) -> Tensor:
-        """Ask the rule who exits after the last step, boolean (A,), and remember what it says; in the end everybody."""
+        """Decide which rows exit after the last step, boolean (A,), and update the state of the rule."""
         if self.step == max_updates:
             return torch.ones_like(self.rows, dtype=torch.bool)
         exits, self.memory = rule.decide(StepView(self.step, max_updates, logits, halting_logits), self.memory)
         return exits
 
     def keep(self, positions: Tensor) -> None:
-        """Go on with these of the rows only, int64 (A',)."""
+        """Drop all rows but these positions, int64 (A',)."""
         self.rows, self.memory = self.rows[positions], self.memory[positions]
 
 
 def let_exit(
     rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
 ) -> Tensor:
-    """Take out of the cohorts who exits; returns the positions of the others among the rows that ran, int64 (A',).
+    """Drop exiting rows from the cohorts; return the positions of the remaining rows, int64 (A',).
 
     Args:
-        rule: Decides.
-        running: Those that took the step.
-        logits: Of the first cohort's rows, then of the next one's, (A, C).
-        halting_logits: Likewise, (A,).
-        max_updates: N.
+        rule: Exit rule.
+        running: Cohorts that ran the step.
+        logits: Logits of the rows, cohort by cohort, (A, C).
+        halting_logits: Halting logits of the rows, (A,), or None.
+        max_updates: Number N of steps.
     """
     sizes = [len(cohort) for cohort in running]
-    halting = [None] * len(sizes) if halting_logits is None else _apart(halting_logits, sizes)
+    halting = [None] * len(sizes) if halting_logits is None else _split_by_cohort(halting_logits, sizes)
     exits = [
         cohort.decide(rule, own_logits, own_halting, max_updates)
-        for cohort, own_logits, own_halting in zip(running, _apart(logits, sizes), halting, strict=True)
+        for cohort, own_logits, own_halting in zip(running, _split_by_cohort(logits, sizes), halting, strict=True)
     ]
-    # Waits for the device, once for all cohorts: the next step's shape depends on it.
+    # One synchronisation for all cohorts: the shape of the next step depends on it.
     stays = torch.cat(exits).logical_not().cpu()
     staying = stays.nonzero().squeeze(1)
     if len(staying) < len(stays):
-        for cohort, part in zip(running, _apart(stays, sizes), strict=True):
+        for cohort, part in zip(running, _split_by_cohort(stays, sizes), strict=True):
             cohort.keep(part.nonzero().squeeze(1).to(logits.device))
     return staying.to(logits.device)
 
 
-def _apart(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-    """What belongs to each cohort; mostly there is one."""
+def _split_by_cohort(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """Split values by cohort; mostly there is only one."""
     return values.split(sizes) if len(sizes) > 1 else [values]
 
 
@@ -234,32 +231,31 @@ def run_steps(
     generator: torch.Generator | None = None,
     places: int | None = None,
 ) -> Steps:
-    """Step until the rule has let every row out, at most `max_updates` times each.
+    """Run steps until every row has exited, at most `max_updates` per row.
 
     Args:
-        stepper: The model's side.
-        rule: Decides who exits; whoever is left exits at the last step. It sees every row at the row's own step.
-        max_updates: N.
-        run_all: Run all rows through all steps, and let the rule decide afterwards on what they gave: the loss needs
-            every step. The decisions are those of the other way.
-        generator: For rules that draw.
-        places: How many rows run at a time, of a `RefillingStepper` that has begun the first so many; None: all.
+        stepper: Interface to the model.
+        rule: Exit rule, which sees every row at the step of that row; remaining rows exit at the last step.
+        max_updates: Number N of steps.
+        run_all: Whether all rows run all steps, as the loss needs, and the rule decides afterwards with the same exits.
+        generator: Generator of rules that draw.
+        places: Number of rows that run at a time, of a `RefillingStepper` that has started these; None: all.
 
     Raises:
-        ValueError: If `places` are less than 1, or given with `run_all`.
+        ValueError: If `places` is less than 1, or not None with `run_all`.
     """
     if places is not None and (run_all or places < 1):
         reason = "no row waits where all run every step, as losses need" if run_all else "must be at least 1"
         raise ValueError(f"places={places}: {reason}")
     if run_all:
         return _run_all(stepper, rule, max_updates, generator)
-    everybody = torch.arange(stepper.rows, device=stepper.device)
-    waiting = Cohort(everybody, rule.start(stepper.rows, stepper.device, generator))
+    rows = torch.arange(stepper.rows, device=stepper.device)
+    waiting = Cohort(rows, rule.start(stepper.rows, stepper.device, generator))
     begun, waiting = waiting.split(stepper.rows if places is None else places)
     running, results = [begun], []
     while running:
         width, computed, size = stepper.width, stepper.computed, sum(map(len, running))
-        logits, halting_logits = _float32(stepper.advance())
+        logits, halting_logits = _convert_to_float32(stepper.advance())
         for cohort in running:
             cohort.step += 1
         taken = [(cohort.rows, cohort.step) for cohort in running]
@@ -270,7 +266,7 @@ def run_steps(
         if exited and (running or len(waiting)):
             stepper.keep(staying)
         if exited and len(waiting):
-            assert isinstance(stepper, RefillingStepper), "it began with a part of the rows"
+            assert isinstance(stepper, RefillingStepper), "it started with a part of the rows"
             admitted, waiting = waiting.split(exited)
             stepper.admit(admitted.rows)
             running.append(admitted)
@@ -278,7 +274,7 @@ def run_steps(
 
 
 class _Result(NamedTuple):
-    """What one iteration gave: of each cohort the rows and the step they took, and of all of them the logits."""
+    """Result of an iteration: rows and step of each cohort, and logits of all rows."""
 
     taken: list[tuple[Tensor, int]]
     width: int
@@ -288,33 +284,33 @@ class _Result(NamedTuple):
 
 
 def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torch.Generator | None) -> Steps:
-    pairs = [_float32(stepper.advance()) for _ in range(max_updates)]
+    pairs = [_convert_to_float32(stepper.advance()) for _ in range(max_updates)]
     logits = torch.stack([pair[0] for pair in pairs], dim=1)
     halting = [pair[1] for pair in pairs if pair[1] is not None]
     halting_logits = torch.stack(halting, dim=1) if halting else None
     with torch.no_grad():
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
     constant = torch.ones(max_updates, dtype=torch.int64)
-    computed = None if stepper.computed is None else _every_step(*stepper.computed, constant)
+    computed = None if stepper.computed is None else _repeat_counts(*stepper.computed, constant)
     sizes = stepper.rows * constant, stepper.width * constant
     return Steps(logits, halting_logits, exit_steps, *sizes, max_updates, computed)
 
 
-def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
-    """The same counts for each of N steps; no number is read, which would fix it in an exported program."""
+def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
+    """Repeat counts for N steps without reading a tensor, whose value would be fixed in an exported program."""
     every = pairs.expand(len(constant)) if isinstance(pairs, Tensor) else pairs * constant
     return ComputedSteps(queries * constant, keys * constant, every)
 
 
 def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
-    """Put every result where its row came from, at the row's own step."""
+    """Collect the results by row and step of the row."""
     taken = [cohort for result in results for cohort in result.taken]
     rows = torch.cat([numbers for numbers, _ in taken])
     steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
-    logits = _table([result.logits for result in results], rows, steps, (batch, max_updates))
+    logits = _fill_table([result.logits for result in results], rows, steps, (batch, max_updates))
     halting = [result.halting_logits for result in results if result.halting_logits is not None]
-    halting_logits = _table(halting, rows, steps, (batch, max_updates)) if halting else None
-    exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at the last step that it took
+    halting_logits = _fill_table(halting, rows, steps, (batch, max_updates)) if halting else None
+    exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at its last step
     counts = torch.tensor([[len(result.logits), result.width] for result in results])
     computed = [result.computed for result in results if result.computed is not None]
     of_tokens = ComputedSteps.of(computed) if computed else None
@@ -322,37 +318,37 @@ def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
     return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], deepest, of_tokens)
 
 
-def _table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:
-    """(B, N, ...) from what the iterations gave; NaN where a row did not run."""
+def _fill_table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Build a table (B, N, ...) of the values of all iterations; NaN where a row did not run."""
     table = values[0].new_full((*shape, *values[0].shape[1:]), torch.nan)
     return table.index_put_((rows, steps - 1), torch.cat(values))
 
 
-def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+def _convert_to_float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
     logits, halting_logits = pair
     return logits.float(), None if halting_logits is None else halting_logits.float()
 
 
 @dataclass
 class StepwiseOutput(ModelOutput):
-    """Predictions after every step. Everything is float32; NaN stands at steps that an example did not run.
+    """Predictions after every step, float32, with NaN at steps that an example did not run.
 
     Attributes:
-        loss: Sum of `loss_parts`, when labels are given.
+        loss: Sum of `loss_parts`, with labels only.
         loss_parts: Weighted and normalised parts by name.
-        logits: (B, C), at each example's own exit step; the logarithm of the mixture (the mixed value in regression)
-            under a rule that mixes the steps.
-        step_logits: (B, N, C).
-        halting_logits: z_n, (B, N); None where the model has no halting head.
+        logits: Logits at the exit step of each example, (B, C); the logarithm of the mixture (the mixed value in
+            regression) under a rule that mixes the steps.
+        step_logits: Logits of every step, (B, N, C).
+        halting_logits: Halting logits z_n, (B, N); None if the model has no halting head.
         halting_probabilities: lambda_n = sigmoid(z_n), (B, N): the probability of halting at step n, given that it was
             reached.
-        exit_steps: First step is 1, int64, (B,).
-        posterior: The halting distribution p of every example; only when all steps ran.
-        prior: The distribution that the loss draws p towards; with `posterior`.
-        trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
-        hidden_states: The states before the first and after every step, N + 1 tensors (B, T, H), on request, for which
-            no example leaves the batch: those beyond an example's own exit are what it would have become.
-        attentions: Attention weights of every step, N tensors (B, heads, T, T), likewise (eager attention).
+        exit_steps: Exit step of each example, from 1, int64, (B,).
+        posterior: Halting distribution p of every example, if all steps ran.
+        prior: Distribution towards which the loss pulls p; with `posterior`.
+        trace: Depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
+        hidden_states: States before the first and after every step on request, N + 1 tensors (B, T, H). No example
+            leaves the batch then, and its states after its exit continue its recurrence.
+        attentions: Attention weights of every step on request, N tensors (B, heads, T, T) (eager attention).
     """
 
     loss: Tensor | None = None
@@ -379,14 +375,14 @@ class StepwiseOutput(ModelOutput):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _read_alias(self, name: str) -> Any:
-        """Return what the original called so.
+        """Return the field of a name in the original.
 
         Raises:
             KeyError: If there is no such field because not all steps ran.
         """
         field = _ALIASES[name]
-        _tell_new_name(name)
-        if name == "passes":  # the number of the last step that the batch took, from 0
+        _log_new_name(name)
+        if name == "passes":  # number of the last step of the batch, from 0
             assert self.exit_steps is not None
             return int(self.exit_steps.max()) - 1
         value = getattr(self, field)
@@ -405,19 +401,19 @@ _ALIASES = {
 
 
 @cache
-def _tell_new_name(name: str) -> None:
-    """Tell the new name, once a process."""
+def _log_new_name(name: str) -> None:
+    """Log the new name, once per process."""
     more = ", the exit step of every example, from 1" if name == "passes" else ""
     logger.warning("%s: is called %s here%s", name, _ALIASES[name], more)
 
 
 def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:
-    """What a batch of whole sequences or vectors gave, without distribution and loss.
+    """Build the output of a batch of sequences or vectors, without distribution and loss.
 
     Args:
-        steps: From `run_steps`, a row an example.
-        rule: The rule that let them out.
-        tokens: Real tokens of each, (B,); None for inputs without tokens.
+        steps: Result of `run_steps`, one row per example.
+        rule: Exit rule of the steps.
+        tokens: Number of real tokens of each example, (B,); None for inputs without tokens.
     """
     probabilities, halting = None, None
     if steps.halting_logits is not None:
@@ -445,19 +441,19 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
 
 
 def unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
-    """What the output of a model whose tokens are read after every step says of its K units, tokens or sequences.
+    """Build the output fields about K units, tokens or sequences, that are read after every step.
 
-    These fields are all that recorders and studies of exits ask for, whatever model they come from.
+    Recorders and studies of exits need only these fields of any model.
 
     Args:
-        steps: From `run_steps`, a row a unit.
-        rule: The rule that let the units out.
-        slots: b T + t of the token at which each unit is read, int64, (K,).
-        shape: B and T, where units are tokens; None where they are whole sequences.
+        steps: Result of `run_steps`, one row per unit.
+        rule: Exit rule of the steps.
+        slots: Position b T + t of the token at which each unit is read, int64, (K,).
+        shape: B and T if units are tokens; None if they are whole sequences.
 
     Returns:
-        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at each unit's
-        exit: (K, C), or (B, T, C) with NaN where no unit is.
+        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at the
+        exit of each unit: (K, C), or (B, T, C) with NaN at tokens that are no unit.
     """
     logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
     if shape is not None:
@@ -478,16 +474,16 @@ _NAMES = ("hidden_states", "attentions")
 
 
 def asked_to_show(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
-    """What a call, or else the configuration, asks to see: `hidden_states`, `attentions`; empty where it is nothing."""
-    asked = {name: options.get(f"output_{name}") for name in _NAMES}
-    found = {name: getattr(config, f"output_{name}") if value is None else value for name, value in asked.items()}
-    return {name: value for name, value in found.items() if value is not None and value is not False}
+    """Return which of `hidden_states` and `attentions` the call requests, or else the configuration."""
+    requests = {name: options.get(f"output_{name}") for name in _NAMES}
+    choices = {name: getattr(config, f"output_{name}") if value is None else value for name, value in requests.items()}
+    return {name: value for name, value in choices.items() if value is not None and value is not False}
 
 
 def choose_states(states: Sequence[Tensor], choice: Choice) -> tuple[Tensor | None, ...]:
-    """All states, or None in place of those that were not chosen."""
+    """Return the chosen states, and None in place of others."""
     if choice is True:
         return tuple(states)
-    chosen = (choice,) if isinstance(choice, int) else choice
-    numbers = {number % len(states) for number in chosen if -len(states) <= number < len(states)}
+    indices = (choice,) if isinstance(choice, int) else choice
+    numbers = {number % len(states) for number in indices if -len(states) <= number < len(states)}
     return tuple(state if number in numbers else None for number, state in enumerate(states))
