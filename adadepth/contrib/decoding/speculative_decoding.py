@@ -366,5 +366,5 @@ def _crop(cache: DynamicCache, layers: Iterable[int], length: int) -> None:
     """Cut these layers of a cache to `length` tokens, where they have more."""
     for number in layers:
         if number < len(cache.layers):
-            layer = cache.layers[number]
+            layer: Any = cache.layers[number]
             layer.crop(min(length - int(layer.get_seq_length()), 0))

@@ -175,8 +175,8 @@ class LoopLayer(CacheLayerMixin):
         for number, stored in enumerate((self.keys, self.values)):
             if self._policy in ("mean", "first"):
                 accumulated = self._accumulated[number][rows, :, tokens]
-                entry = accumulated / loop if self._policy == "mean" else accumulated
-                stored[rows, 0, :, columns] = entry.to(stored.dtype)
+                result = accumulated / loop if self._policy == "mean" else accumulated
+                stored[rows, 0, :, columns] = result.to(stored.dtype)
             elif empty := self._find_empty_entries(loop):
                 newest = (loop - 1) % self._entries
                 filling = stored[rows, newest, :, columns] if frozen is None else frozen[number]
@@ -300,11 +300,11 @@ class LoopedCache(Cache):
         self.policy, self.loops = parse_policy(policy or config.cache_policy), config.loops(loops)
         if self.policy.name == "all":
             raise ConfigError("cache_policy=all: is what DynamicCache and StaticCache keep; LoopedCache has the others")
-        self.target, policy = Target(), self.policy
-        entries, coda_entries = policy.core_entries(self.loops), policy.coda_entries(self.loops)
-        coda_policy = "frozen" if policy.name == "frozen" else "last"
+        self.target, name = Target(), self.policy.name
+        entries, coda_entries = self.policy.core_entries(self.loops), self.policy.coda_entries(self.loops)
+        coda_policy = "frozen" if name == "frozen" else "last"
         self._prelude = [LoopLayer(1, self.target, "last") for _ in range(config.prelude)]
-        self.core = [LoopLayer(entries, self.target, policy.name) for _ in range(config.core)]
+        self.core = [LoopLayer(entries, self.target, name) for _ in range(config.core)]
         self.coda = [LoopLayer(coda_entries, self.target, coda_policy) for _ in range(config.coda)]
         super().__init__([*self._loop_layers])
 

@@ -125,8 +125,9 @@ def keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positi
     """
     results = []
     for layer in layers:
-        if hasattr(layer, "keys_and_values"):
-            results.append(layer.keys_and_values(states, rotation))
+        direct: Any = getattr(layer, "keys_and_values", None)
+        if direct is not None:
+            results.append(direct(states, rotation))
             continue
         recorder = _KeyValueRecorder()
         try:

@@ -60,7 +60,7 @@ def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
+def rotate_by_position(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
     """Rotate heads (B, h, T, d) by their positions: feature i with i + 1 (`pairs`), or with i + d/2."""
     cosines, sines = (table.unsqueeze(1) for table in rotation)
     first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
@@ -93,7 +93,7 @@ class LoopedAttention(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """Attend: `states` give keys and values, `queries` queries, (B, T, D) each; returns (B, T, D)."""
-        query = rotate(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
+        query = rotate_by_position(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
         key, value = self.keys_and_values(states, rotation)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
@@ -105,7 +105,7 @@ class LoopedAttention(nn.Module):
     def keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return keys and values of states (B, T, D): (B, h, T, d) each."""
         key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
-        return rotate(key, rotation, self.config.rope_pairs), value
+        return rotate_by_position(key, rotation, self.config.rope_pairs), value
 
     def _heads(self, features: Tensor) -> Tensor:
         return features.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -343,7 +343,8 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
         """Let `Layers` alone recompute activations, and not the layers of another decoder, one by one."""
         super()._set_gradient_checkpointing(*args, **kwargs)
         parts = [part for part in self.modules() if isinstance(part, Layers)]
-        for layer in (layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")):
+        layers: list[Any] = [layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")]
+        for layer in layers:
             layer.gradient_checkpointing = False
 
     @torch.no_grad()
