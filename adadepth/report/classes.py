@@ -182,12 +182,11 @@ def write_halting_files(
 
     Args:
         directory: Run directory.
-        summary: Result of `HaltingStatistics.summary`, of the set that selects the model. One architecture is the same for
-            everything that is evaluated.
-        sentences: Result of `SentenceSampler.sentences`, likewise.
+        summary: Result of `HaltingStatistics.summary` for the set that selects the model.
+        sentences: Result of `SentenceSampler.sentences` for the same set.
         step: Optimiser steps done.
         name: Name of that set.
-        further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
+        further_sets: Summaries of other sets, by name; their difficulty and attributes are stored.
     """
     summaries = {
         set_name: {key: other[key] for key in _FURTHER_SET_KEYS if key in other}
