@@ -111,7 +111,7 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
     A bar has a letter for every 4 % that an operation of the block has.
 
     Args:
-        halting: What halting.json holds, of a task whose unit is `architecture`.
+        halting: Contents of halting.json, of a task whose unit is `architecture`.
         step: Optimiser steps done, for the header.
     """
     architecture = halting["architecture"]
@@ -200,7 +200,7 @@ def comparison_text(comparison: Mapping[str, Any]) -> str:
     """Format networks of several architectures as text: quality, then multiply-accumulates and time by shape.
 
     Args:
-        comparison: What architectures.json holds; see `comparison`.
+        comparison: Contents of architectures.json; see `comparison`.
     """
     lines = [as_text(quality_table(comparison))]
     for shape in (shape["name"] for shape in comparison["shapes"]):

@@ -28,8 +28,8 @@ def budget_row(
     """Build the record of a checkpoint evaluated at one depth.
 
     Args:
-        metrics: Of the evaluation.
-        statistics: From `HaltingStatistics.summary`.
+        metrics: Metrics of the evaluation.
+        statistics: Result of `HaltingStatistics.summary`.
         target: The depth that was asked for; None: the checkpoint as it was trained.
         fit: `level` of the knob, `depth` on the examples it was fitted on, `is_reached`; None as above.
     """
@@ -62,7 +62,7 @@ def budget_table(budgets: Mapping[str, Any]) -> Table:
     """Build the table of a checkpoint at several depths; work is a share of full depth.
 
     Args:
-        budgets: What budgets.json holds.
+        budgets: Contents of budgets.json.
     """
     columns = [
         Column("row", "target", text, "text", where="view"),
@@ -85,7 +85,7 @@ def budgets_text(budgets: Mapping[str, Any]) -> str:
     """Format one checkpoint at several depths as text.
 
     Args:
-        budgets: What budgets.json holds.
+        budgets: Contents of budgets.json.
     """
     header = (
         f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: "
@@ -99,7 +99,7 @@ def rival_table(comparison: Mapping[str, Any]) -> Table:
     """Build the table of an adaptive run and its rivals: depth, relative work, quality.
 
     Args:
-        comparison: What rivals.json holds.
+        comparison: Contents of rivals.json.
     """
     reference = comparison["rows"][0]
     names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
@@ -127,7 +127,7 @@ def rivals_text(comparison: Mapping[str, Any]) -> str:
     """Format an adaptive run and its rivals as text.
 
     Args:
-        comparison: What rivals.json holds.
+        comparison: Contents of rivals.json.
     """
     return f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{as_text(rival_table(comparison))}"
 

@@ -105,7 +105,7 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     """Format a halting summary as text: a header, a line per class, and what is missing with the reason.
 
     Args:
-        summary: From `HaltingStatistics.summary`.
+        summary: Result of `HaltingStatistics.summary`.
         step: Optimiser steps done, for the header.
 
     Returns:
@@ -181,13 +181,12 @@ def write_halting_files(
     """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
 
     Args:
-        directory: Of the run.
-        summary: From `HaltingStatistics.summary`, of the set that selects the model. One architecture is the same for
-            everything that is evaluated.
-        sentences: From `SentenceSampler.sentences`, likewise.
+        directory: Run directory.
+        summary: Result of `HaltingStatistics.summary` for the set that selects the model.
+        sentences: Result of `SentenceSampler.sentences` for the same set.
         step: Optimiser steps done.
-        name: Of that set.
-        further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
+        name: Name of that set.
+        further_sets: Summaries of other sets, by name; their difficulty and attributes are stored.
     """
     summaries = {
         set_name: {key: other[key] for key in _FURTHER_SET_KEYS if key in other}

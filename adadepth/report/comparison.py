@@ -64,7 +64,7 @@ def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
 
     Args:
         comparison: The runs.
-        folder: Of the page, from where it links to theirs.
+        folder: Folder of the page, from which its links start.
     """
     return _build_sections(
         (best, searched, settings, verdicts, over_training, figures, tradeoff, classes_compared, runs),

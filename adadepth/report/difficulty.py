@@ -150,8 +150,8 @@ def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any])
     """Format depth and accuracy by difficulty of an adaptive run beside a rival's accuracy.
 
     Args:
-        adaptive: What its halting.json holds; a run that knows no difficulty gives an empty text.
-        rival: What the rival's halting.json holds.
+        adaptive: Contents of its halting.json; without difficulty the text is empty.
+        rival: Contents of the rival's halting.json.
     """
     pairs = zip(difficulty_sets(adaptive).items(), difficulty_sets(rival).values(), strict=False)
     rows = [

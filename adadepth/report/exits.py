@@ -94,7 +94,7 @@ def exits_text(summary: Mapping[str, Any]) -> str:
     """Format the step summary of a set as text: facts, a line per step, and what is missing with the reason.
 
     Args:
-        summary: From `step_summary`.
+        summary: Result of `step_summary`.
     """
     facts = [plain(f"{name}: {value}") for name, value in exit_facts(summary)]
     lines = [f"exits: {summary['n']:,} examples", *facts, "", as_text(step_table("", summary))]
@@ -184,7 +184,7 @@ def study_text(study: Mapping[str, Any]) -> str:
     """Format exit rules on one set as text, with Pareto sets marked.
 
     Args:
-        study: From `study`, or `add_timings`.
+        study: Result of `study`, or `add_timings`.
     """
     lines = [
         f"{score_title(study)}; {examples_text(study)}, {study['max_steps']} steps",
@@ -331,7 +331,7 @@ def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[
     """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence.
 
     Args:
-        summary: From `step_summary`.
+        summary: Result of `step_summary`.
         trained: The most steps in training, where those of the evaluation are others.
     """
     depth = summary["max_steps"]

@@ -24,12 +24,12 @@ class Axis:
     """One axis of a panel.
 
     Attributes:
-        title: What it measures, with its unit.
+        title: Quantity and unit.
         span: The values at its two ends.
-        ticks: Where it is labelled; None: at round numbers.
+        ticks: Labelled values; None: round numbers.
         names: Texts of the ticks instead of their numbers.
-        percent: Values are shares of one, told in percent.
-        start: Where what it measures begins; an axis that begins above it is cut, and says so.
+        percent: Whether values are shares that are shown in percent.
+        start: Lower end of the quantity; an axis that begins above it is marked as cut.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Lines:
 
     Attributes:
         curves: Name and points of each. One without points keeps the colours of those after it, and is not named.
-        members: Of every curve, where it is a mean, the curves that it is the mean of: thin, in its colour.
+        members: For each mean curve, the curves that it averages: thin, in its colour.
     """
 
     curves: Curves
@@ -102,7 +102,7 @@ class Heat:
 
     Attributes:
         columns: The shares of every column, from y = `bottom`.
-        measure: What the colour shows.
+        measure: Quantity that the colour shows.
         left: x of the first column.
         bottom: y of the first share of a column.
     """
@@ -166,10 +166,10 @@ class Boards:
 
     Attributes:
         boards: Title and cells of each.
-        rows: How many rows of cells each has.
-        columns: How many columns.
-        most: There is room for so many beside each other, further ones come below; 0: for all of them.
-        box: Rows and columns of the boxes that lines part; None: there are none.
+        rows: Number of rows of cells of a board.
+        columns: Number of columns of a board.
+        most: Largest number of boards in a row; 0: all.
+        box: Rows and columns of a box that lines enclose; None: no boxes.
     """
 
     boards: Sequence[tuple[str, Sequence[Cell]]]
@@ -204,11 +204,11 @@ class Panel:
 
     Attributes:
         title: Its heading.
-        mark: What is drawn.
+        mark: Content of the drawing.
         x: Horizontal axis; boards have none.
         y: Vertical axis; likewise.
         description: Text alternative; none: the title.
-        tall: How much higher than other drawings it is, as a factor.
+        tall: Height as a multiple of the usual one.
     """
 
     title: str
@@ -224,10 +224,10 @@ class Figure:
     """Panels that belong together.
 
     Attributes:
-        name: Of its files.
+        name: Stem of its files.
         panels: The drawings, row by row.
-        columns: How many stand beside each other in a file.
-        of: What it is of: the number of units, examples or runs.
+        columns: Number of panels in a row of a file.
+        of: Sample: the number of units, examples or runs.
     """
 
     name: str
@@ -319,7 +319,7 @@ def heat_over_steps(
     Args:
         title: Heading.
         history: (step, shares from `first`). Of too many, an even selection with the first and the last is drawn.
-        measure: What the colour shows.
+        measure: Quantity that the colour shows.
         y_title: Title of the axis of depths.
         first: The lowest depth.
         max_cells: More are not drawn, unless that left fewer than eight columns.

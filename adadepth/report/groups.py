@@ -39,11 +39,11 @@ class Parameter:
     """A dimension of a search space.
 
     Attributes:
-        key: Of the configuration.
+        key: Configuration key.
         low: The lowest value, or the first choice.
         high: The highest value, or the last choice.
-        is_log: Whether it was drawn evenly in the logarithm.
-        choices: All values, of one that has no order.
+        is_log: Whether it was sampled uniformly in the logarithm.
+        choices: All values of a categorical parameter.
     """
 
     key: str
@@ -72,11 +72,11 @@ class Search:
     """Finished trials of a study.
 
     Attributes:
-        metric: What was optimised.
+        metric: Optimised metric.
         less_is_better: Whether it was minimised.
-        parameters: What was searched.
+        parameters: Dimensions of the search space.
         trials: The values of the parameters, and the metric, of every trial that has one.
-        importances: By key the share of the metric's variance that the parameter explains (fANOVA, Hutter et al. 2014);
+        importances: Share of the metric's variance that each parameter explains, by key (fANOVA, Hutter et al. 2014);
             empty where the trials do not tell.
     """
 
@@ -110,8 +110,8 @@ def of_sweep(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
     """Return the runs below some folders that jobs of one sweep made, with evaluations, without summaries of seeds.
 
     Args:
-        folders: Where to look.
-        sweep: What run.json names in `sweep`.
+        folders: Folders to search.
+        sweep: Value of `sweep` in run.json.
     """
     records = (path for folder in folders for path in sorted(folder.rglob(RUN)) if sweep in path.read_text("utf-8"))
     runs = (read_run(path.parent) for path in records)
@@ -153,8 +153,8 @@ class Group:
     """Runs that differ in their seed only.
 
     Attributes:
-        label: What it is called.
-        settings: What may change a result, by key, without the seed.
+        label: Display name.
+        settings: Settings that may change a result, by key, without the seed.
         runs: One or more.
         summary: Mean and deviation of their final metrics, from `summarise_seeds`.
     """
@@ -175,7 +175,7 @@ class Comparison:
     """Runs side by side.
 
     Attributes:
-        groups: In the order in which their first runs were named.
+        groups: Groups in the order of their first runs.
         left_out: Sentences about what could not be compared.
         search: The search whose trials the runs are, where they are trials.
     """
@@ -219,7 +219,7 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
 
     Args:
         runs: The runs to compare.
-        remarks: Sentences about what else is not there.
+        remarks: Sentences on other missing runs.
     """
     left_out, selected = list(remarks), dict[tuple[str, Any], RunFiles]()
     for run in runs:

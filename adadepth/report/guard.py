@@ -19,12 +19,12 @@ _T = TypeVar("_T")
 def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwise: _T) -> _T:
     """Build a part of a report; one whose files contradict each other is left out with a warning.
 
-    What every page reads is checked as files are read. What one part alone reads is found here to be wrong.
+    Fields that every page reads are checked on reading; fields of a single part fail here.
 
     Args:
-        build: From a run's files to a section, a verdict, ...
-        files: Of the run.
-        otherwise: What stands for the part that is left out.
+        build: Function from a run's files to a part of a report.
+        files: Files of the run.
+        otherwise: Result if the part is left out.
     """
     try:
         return build(files)

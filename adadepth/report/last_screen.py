@@ -34,8 +34,8 @@ class ReferenceDepth:
     """Mean updates that others published, by class.
 
     Attributes:
-        means: By name of the class.
-        remark: What they are of, and how the run differs, in one sentence.
+        means: Mean updates by class name.
+        remark: Source, and how the run differs, in one sentence.
     """
 
     means: Mapping[str, float]
@@ -53,10 +53,10 @@ def format_screen(
     """Return the last screen of a run.
 
     Args:
-        files: Of the run.
-        verdict: Of the same files.
+        files: Files of the run.
+        verdict: Verdict of the same files.
         report: Path of the page.
-        commands: What can be run next, as words.
+        commands: Commands to run next, as words.
         reference: Published depths, for a column beside the run's own.
     """
     answers = verdict_lines(verdict)

@@ -133,7 +133,7 @@ def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     Bars are relative to the largest weight, and any weight at all shows; one of exactly 0 is printed as 0.
 
     Args:
-        summary: From `HaltingStatistics.summary`, of a task with `layers`.
+        summary: Result of `HaltingStatistics.summary`, of a task with `layers`.
         step: Optimiser steps done, for the header.
     """
     layers = summary["layers"]

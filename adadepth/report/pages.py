@@ -102,7 +102,7 @@ def write_report(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) 
     halting.json gets a small page.
 
     Args:
-        run_directory: Of the run.
+        run_directory: Run directory.
         extra: Sections of the family and of the kind of data.
 
     Returns:
@@ -139,7 +139,7 @@ def draw_figures(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) 
     """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
 
     Args:
-        run_directory: Of the run.
+        run_directory: Run directory.
         extra: Sections of the family and of the kind of data.
 
     Returns:

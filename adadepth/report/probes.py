@@ -27,8 +27,8 @@ def probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
     """Build the table of accuracy after each update and what the update added, with 95 % intervals, by readout.
 
     Args:
-        name: Of the set.
-        set_probes: What probes.json holds of it.
+        name: Name of the set.
+        set_probes: Contents of probes.json of it.
     """
     metrics = set_probes["rows"][0]["metrics"]
     columns = [
@@ -71,8 +71,8 @@ def accuracy_by_difficulty(name: str, set_probes: Mapping[str, Any]) -> Table | 
     """Build the table of accuracy by difficulty, a column per state; None if difficulty is unknown.
 
     Args:
-        name: Of the set.
-        set_probes: What probes.json holds of it.
+        name: Name of the set.
+        set_probes: Contents of probes.json of it.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in set_probes["rows"]:
@@ -96,7 +96,7 @@ def probes_text(results: Mapping[str, Any]) -> str:
     """Format what each update adds as text.
 
     Args:
-        results: What probes.json holds.
+        results: Contents of probes.json.
     """
     lines = [
         f"linear probes of the states after every update: {results['examples']['train']:,} training examples, "

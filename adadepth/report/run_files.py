@@ -85,7 +85,7 @@ class RunFiles:
         """Return the contents of an optional JSON file; empty where it is missing or damaged.
 
         Args:
-            name: Of the file.
+            name: File name.
             kind: The types of its fields, such as `{"reached": list}`; None: those of `adadepth.report.file_types`.
         """
         if name not in self.others:

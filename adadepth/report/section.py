@@ -30,12 +30,12 @@ class Token:
     """A token of a text.
 
     Attributes:
-        text: As a reader sees it.
+        text: Text as a reader sees it.
         depth: Updates, a whole number.
         starts: Whether there is a space before it.
-        after: What stands behind a bar: a label, a prediction; None: nothing.
+        after: Label or prediction behind a bar; None: nothing.
         is_marked: Whether it is outlined.
-        notes: What is said where one points at it.
+        notes: Annotations shown on hover, tap or focus.
     """
 
     text: str
@@ -74,12 +74,12 @@ class Section:
 
     Attributes:
         title: The heading; a section without one stands above the first heading.
-        anchor: Name of its place on the page.
-        html: What stands below the heading.
+        anchor: Anchor on the page.
+        html: Content below the heading.
         figures: The drawings that are also files of their own.
         tables: The tables that are also files of their own.
-        of: What all of it is of, where that is not the evaluation's units: the number of examples, networks or runs.
-            None: nothing is measured.
+        of: Sample: the number of examples, networks or runs. Empty: the units of the evaluation. None: nothing is
+            measured.
     """
 
     title: str
@@ -98,10 +98,10 @@ class Placed:
     """A section of a run's page and its order; modules of this package list theirs in a tuple `SECTIONS`.
 
     Attributes:
-        order: Where it stands: those of smaller numbers are above it.
-        build: From a run's files to the section, or to None where they have nothing to say.
-        alone: A file: the page of a run that has it consists of this section, and of those that are on every page.
-        subtitle: Of such a page.
+        order: Position on the page; smaller numbers come first.
+        build: Function from a run's files to the section; None where they hold nothing for it.
+        alone: File name; a run with that file gets a page of this section and those on every page.
+        subtitle: Subtitle of such a page.
         always: Whether it is on every page.
     """
 

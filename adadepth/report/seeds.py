@@ -111,7 +111,7 @@ def seeds_text(summary: Mapping[str, Any]) -> str:
     """Format the headline metrics of several seeds as text.
 
     Args:
-        summary: From `summarise_seeds`.
+        summary: Result of `summarise_seeds`.
     """
     seeds = [str(seed) for seed in summary["seeds"]]
     lines = [f"{len(seeds)} seed{'s' * (len(seeds) != 1)}: {', '.join(seeds)}", "", as_text(seed_table(summary))]

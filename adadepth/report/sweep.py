@@ -128,8 +128,8 @@ def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] =
     """Write what was found in a grid into its folder; returns the path of the report.
 
     Args:
-        folder: Of the sweep.
-        grid: From `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
+        folder: Folder of the sweep.
+        grid: Result of `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
             `checkpoint` and `evaluation`, folders relative to this one, and `submissions`, files in `submission/`.
         extra: Sections that follow.
     """

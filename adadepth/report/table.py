@@ -81,15 +81,15 @@ class Column:
     """A column of a table.
 
     Attributes:
-        key: Of its value in a row, and its heading in CSV.
+        key: Key of its value in a row, and heading in CSV.
         title: Its heading for people; none: the key.
-        write: A value as people read it.
+        write: Formatter for readers.
         kind: `number` and `text` differ in their alignment; `code` is text whose letters stand below each other. The
             value of a `range` is (low, middle, high), that of a `shape` the shares of the depths from 0: drawings.
         axis: First and last depth of a drawing.
         where: `view`: for people only; `file`: for programs only; `page`: in the report only.
         remark: Key of a text that explains the value, in the report.
-        absent: What stands where there is no value.
+        absent: Text for a missing value.
     """
 
     key: str

@@ -70,14 +70,14 @@ def write_page(
     """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
 
     Args:
-        directory: Where.
-        sections: In order.
+        directory: Folder of the page.
+        sections: Sections in order.
         title: Heading.
-        subtitle: What it is about.
+        subtitle: Subtitle of the page.
         sources: The files that it is made of.
-        whose: What these are files of.
-        error: What a run ended with.
-        max_updates: Up to which depth tokens are shaded.
+        whose: Owner of the files, in words.
+        error: Error that ended the run.
+        max_updates: Depth of the darkest shade.
 
     Returns:
         The path of the page.
