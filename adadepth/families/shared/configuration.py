@@ -1,4 +1,4 @@
-"""Models whose configuration is one of transformers' own, under trainers that gather outputs."""
+"""Base class of model configurations with the fields of the settings of a family, and checks of their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.settings.declaration import MISSING, choices, declared, field_with
 _KEY = "keys_to_ignore_at_inference"
 
 
-# Fields of other models -> values with which these compute as if there were no such field.
+# Fields of other models -> values with which these compute as without the field.
 _MEANINGS: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "rope_scaling": (),
@@ -42,35 +42,35 @@ _MEANINGS: dict[str, tuple[Any, ...]] = {
 
 
 class WithStockConfig(PreTrainedModel):
-    """Tells stock trainers to keep the logits alone, and nobody else: the checkpoint stays transformers' own."""
+    """Model with a configuration of transformers, saved unchanged, of which stock trainers gather only the logits."""
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         setattr(self.config, _KEY, ["trace", "loss_parts"])
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, and the configuration as it was given."""
-        told = vars(self.config).pop(_KEY, None)
+        """Save as transformers does, with the original configuration."""
+        ignored = vars(self.config).pop(_KEY, None)
         try:
             return super().save_pretrained(*args, **kwargs)
         finally:
-            if told is not None:
-                setattr(self.config, _KEY, told)
+            if ignored is not None:
+                setattr(self.config, _KEY, ignored)
 
 
-# Fields of `StepwiseOutput` that stock trainers cannot gather, or that nobody asked for: they keep the logits.
+# Fields of `StepwiseOutput` that stock trainers cannot gather or do not need beside the logits.
 BESIDE_LOGITS = [
     "trace", "loss_parts", "step_logits", "halting_logits", "halting_probabilities", "exit_steps", "posterior", "prior",
 ]  # fmt: skip
 
 
 class FamilyConfig(PreTrainedConfig):
-    """A configuration whose fields are the settings of its family, and what only a model has besides.
+    """Configuration whose fields are the settings of its family, and fields that only a model has.
 
     `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` has a field for every setting of a model
-    (`in_model`), as JSON keeps it: choices are strings, a number may have lost its point, and the default is what a
-    configuration file without the field means (`hub`). What is allowed, and what the docstring says of it, is the
-    setting's; what only a model has is declared in the class with `setting`. Its `model_type` is the family's name.
+    (`in_model`) in its JSON form: choices are strings, floats may be integers, and the default is that of a file
+    without the field (`hub`). Allowed values and descriptions are those of the setting. Fields that only a model has
+    are declared in the class with `setting`. The `model_type` is the name of the family.
 
     Raises:
         TypeError: If a class has no field for a setting.
@@ -85,7 +85,7 @@ class FamilyConfig(PreTrainedConfig):
                 cls.model_type = name
             _describe_fields(cls, settings)
         super().__init_subclass__(**kwargs)
-        cls.__doc__ = _documented(cls)
+        cls.__doc__ = _build_docstring(cls)
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
@@ -93,7 +93,7 @@ class FamilyConfig(PreTrainedConfig):
             check_values(self, settings)
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save it, with the file by which transformers finds the model's classes where this package is not imported."""
+        """Save the configuration, with the module by which transformers finds the classes without this package."""
         self.auto_map = auto_map(self.model_type)
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,10 +102,10 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; of another type of model, only those whose weights the family can start from.
+        """Load as transformers does, for this model type and those whose weights the family can start from.
 
         Raises:
-            CheckpointError: In one line, of any other type.
+            CheckpointError: In one line, for any other type.
         """
         stored = read_stored_config(pretrained_model_name_or_path, kwargs)
         check_model_type(cls, describe_place(pretrained_model_name_or_path), stored, starts=True)
@@ -113,28 +113,28 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers.
+        """Read as transformers does.
 
         Raises:
-            ConfigError: If it has a field by which other models compute something else, and this one does not read it.
+            ConfigError: If it has a field that changes the computation of other models, and that this one ignores.
         """
         check_unread_fields(cls, config_dict)
         return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """Do nothing: what is saved names this package, and transformers would copy the class's module beside it."""
+        """Do nothing: saved files name this package, and transformers would copy the module of the class."""
 
 
 def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[str, Any]) -> None:
     """Refuse a field of `_MEANINGS` that a configuration does not have, with a value that changes the computation.
 
     Raises:
-        ConfigError: Naming the first such field, its value, and those that change nothing.
+        ConfigError: Naming the first such field, its value, and the neutral values.
     """
-    known = {field.name for field in dataclasses.fields(config_class)}
+    fields = {field.name for field in dataclasses.fields(config_class)}
     for name, neutral in _MEANINGS.items():
-        if name in known or name not in stored or stored[name] in (None, *neutral):
+        if name in fields or name not in stored or stored[name] in (None, *neutral):
             continue
         value = stored[name]
         if isinstance(value, dict) and value.get("rope_type", value.get("type")) == "default":
@@ -144,7 +144,7 @@ def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[st
 
 
 def check_values(config: PreTrainedConfig, settings: type) -> None:
-    """Refuse a value that is none of a setting's choices or out of its range.
+    """Refuse a value that is not allowed for its setting.
 
     Raises:
         ConfigError: Naming the first such field, its value, what is allowed and the nearest match.
@@ -153,26 +153,26 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
         value = getattr(config, name, None)
         if value is not None and value not in allowed:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")
-    for name, about in declared(type(config)).items():
+    for name, setting in declared(type(config)).items():
         value = getattr(config, name)
-        if about.allowed is not None and value is not None and not about.allowed.test(value):
-            raise ConfigError(f"{name}={value} must be {about.allowed.words}")
+        if setting.allowed is not None and value is not None and not setting.allowed.test(value):
+            raise ConfigError(f"{name}={value} must be {setting.allowed.words}")
 
 
 def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
-    """Refuse what is not a field; the configuration itself would store it without a word.
+    """Refuse names that are no fields; the configuration itself would store them silently.
 
     Raises:
-        ConfigError: Naming the first that is not, and its nearest match.
+        ConfigError: Naming the first unknown name, and its nearest match.
     """
-    known = [*(field.name for field in dataclasses.fields(config_class)), "num_labels"]
+    fields = [*(field.name for field in dataclasses.fields(config_class)), "num_labels"]
     for name in names:
-        if name not in known:
-            raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, known)}")
+        if name not in fields:
+            raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, fields)}")
 
 
 def _describe_fields(config_class: type, settings: type) -> None:
-    """Declare the fields of settings as these are, before dataclass and strict read the class."""
+    """Declare the fields of the settings, before `dataclass` and `strict` read the class."""
     inherited = {field.name: field for field in dataclasses.fields(config_class)}  # it is no dataclass itself yet
     own = inspect.get_annotations(config_class, eval_str=True)
     declarations = {name: about for name, about in declared(settings).items() if about.in_model}
@@ -191,8 +191,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _documented(config_class: type) -> str:
-    """The class's own docstring, and a paragraph for every field that is declared."""
+def _build_docstring(config_class: type) -> str:
+    """Return the docstring of a class with a paragraph for every declared field."""
     options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
     wrap = functools.partial(textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     fields = [

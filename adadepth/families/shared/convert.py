@@ -1,7 +1,7 @@
-"""The file beside a saved configuration by which transformers finds the classes of a model of this package.
+"""Conversion of reference checkpoints, and the module beside saved configurations that imports this package.
 
-With this package imported nobody reads it, and nothing in this package ever runs it. Without, transformers says that
-the model has code of its own, and runs these lines if the user trusts them; they hold no code of a model.
+This package never runs that module. Without the package, transformers reports that the model has custom code, and runs
+these lines if the user trusts them; they contain no code of a model.
 """
 
 from __future__ import annotations
@@ -33,58 +33,58 @@ def __getattr__(name):
 
 
 def auto_map(model_type: str) -> dict[str, str]:
-    """Auto class of transformers -> the class that the file names, as configurations say it."""
-    about = families()[model_type]
-    places = {"AutoConfig": about.config, **about.auto_classes()}
-    return {auto: f"{MODULE}.{place.rpartition(':')[2]}" for auto, place in places.items()}
+    """Return the class of each Auto class of transformers, as configurations store it."""
+    spec = families()[model_type]
+    classes = {"AutoConfig": spec.config, **spec.auto_classes()}
+    return {auto: f"{MODULE}.{path.rpartition(':')[2]}" for auto, path in classes.items()}
 
 
 def write_module(folder: Path) -> None:
-    """Write the module of the model's own code into a folder."""
+    """Write the module that imports this package into a folder."""
     (folder / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
 
 
 def convert_reference_state_dict(
     model_type: str, state_dict: Mapping[str, Tensor], *, pooler_transpose: bool = False
 ) -> dict[str, Tensor]:
-    """Rename an original's parameters to this project's layout.
+    """Rename the parameters of an original to the layout of this package.
 
-    `albert_act` takes two layouts: that of the published ACT-ALBERT checkpoints, which is this project's own but for a
-    legacy buffer, and that of any single-group ALBERT of transformers, which has no halting unit: load the result
-    with `strict=False` and the unit keeps its initialisation. `albert` is the way back: from ACT-ALBERT's layout to
-    that of transformers, without the halting unit. `ponder_albert` takes the reference classifier's. `adalayers` takes
-    either reference model's: the distribution becomes a vector, and of the base the encoder is left.
+    `albert_act` reads two layouts. That of published ACT-ALBERT checkpoints differs only by a legacy buffer. That of
+    any single-group ALBERT of transformers has no halting head: load the result with `strict=False`, and the head keeps
+    its initialisation. `albert` converts ACT-ALBERT to the layout of transformers, without the halting head.
+    `ponder_albert` reads the reference classifier. `adalayers` reads both reference models: the distribution becomes a
+    vector, and only the encoder of the base remains.
 
     Args:
-        model_type: The family whose layout is wanted: `albert_act`, `albert`, `ponder_albert` or `adalayers`.
+        model_type: Family of the result: `albert_act`, `albert`, `ponder_albert` or `adalayers`.
         state_dict: Parameters by their original names.
-        pooler_transpose: Transpose the pooler's weight. The conversion that produced the published checkpoints left
-            this square matrix as TensorFlow stores it, and nothing fails when it is used the wrong way round.
+        pooler_transpose: Whether to transpose the weight of the pooler. The conversion of the published checkpoints
+            left this square matrix as TensorFlow stores it, and its wrong orientation causes no error.
 
     Raises:
         CheckpointError: For an unknown family, a checkpoint with more than one layer group, or a name that the
             reference classifier does not have.
     """
-    known = {name: family.weights_from for name, family in families().items() if family.weights_from is not None}
-    if model_type not in known:
+    converters = {name: family.weights_from for name, family in families().items() if family.weights_from is not None}
+    if model_type not in converters:
         raise CheckpointError(
-            f"model_type={model_type!r} has no reference layout; known are {', '.join(known)}"
-            f"{nearest(model_type, known)}"
+            f"model_type={model_type!r} has no reference layout; known are {', '.join(converters)}"
+            f"{nearest(model_type, converters)}"
         )
-    return load(known[model_type])(state_dict, pooler_transpose)
+    return load(converters[model_type])(state_dict, pooler_transpose)
 
 
 def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreTrainedConfig:
-    """Read an original's configuration.
+    """Convert the configuration of an original.
 
-    ACT-ALBERT's activation `gelu` is the tanh form that TensorFlow trained with. Adalayers comes with `seed_compat`.
+    The activation `gelu` of ACT-ALBERT is the tanh form of TensorFlow. Adalayers gets `seed_compat`.
 
     Raises:
         CheckpointError: For an unknown family, or an Adalayers head with a conditional random field.
     """
-    known = {name: family.config_from for name, family in families().items() if family.config_from is not None}
-    if model_type not in known:
+    readers = {name: family.config_from for name, family in families().items() if family.config_from is not None}
+    if model_type not in readers:
         raise CheckpointError(
-            f"model_type={model_type!r} has no reference configuration; known are {' and '.join(known)}"
+            f"model_type={model_type!r} has no reference configuration; known are {' and '.join(readers)}"
         )
-    return load(known[model_type])({name: value for name, value in config.items() if name != "model_type"})
+    return load(readers[model_type])({name: value for name, value in config.items() if name != "model_type"})

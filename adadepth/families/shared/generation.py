@@ -1,4 +1,4 @@
-"""`generate` of language models, whose prompts and ways of drafting are checked first."""
+"""`generate` of language models with checks of prompts and of drafting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from adadepth.errors import ConfigError, DataError
 
 
 class CheckedGeneration:
-    """A language model that refuses in one line what its `generate` cannot go on from.
-
-    Its class names `GenerationMixin` beside this one.
+    """Mixin, beside `GenerationMixin`, whose `generate` refuses invalid prompts in one line.
 
     Attributes:
-        drafting: How it drafts tokens with less depth, for the message about `assistant_early_exit`.
+        drafting: Way of drafting tokens with less depth, for the message about `assistant_early_exit`.
     """
 
     drafting: ClassVar[str] = "it has no way of drafting with less depth"
@@ -33,8 +31,8 @@ class CheckedGeneration:
             **kwargs: As in transformers.
 
         Raises:
-            DataError: If the prompt is empty, or no ids of this model's pieces.
-            ConfigError: If it is to draft with its first layers.
+            DataError: If the prompt is empty, or has ids outside of the vocabulary.
+            ConfigError: If drafting with the first layers is requested.
         """
         prompt = kwargs.get("input_ids") if inputs is None else inputs
         if prompt is not None:
@@ -53,8 +51,8 @@ def check_prompt(ids: Any, pieces: int | None) -> None:
     """Refuse a prompt that is no tensor of token ids, or empty.
 
     Args:
-        ids: What should be whole numbers (B, T).
-        pieces: Ids that there are.
+        ids: Token ids (B, T).
+        pieces: Size of the vocabulary; None: not checked.
 
     Raises:
         DataError: Naming what is wrong.
