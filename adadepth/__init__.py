@@ -8,13 +8,13 @@ conversions, see `adadepth.families.public_names`.
 from importlib import import_module
 from typing import Any
 
-from adadepth.families.auto_classes import register_when_asked
+from adadepth.families.auto_classes import register_lazily
 
 __version__ = "0.1.0"
 
 _OWN = {"DepthTrace": "adadepth.halting.trace", "Pipeline": "adadepth.prediction"}
 
-register_when_asked()
+register_lazily()
 
 
 def __getattr__(name: str) -> Any:

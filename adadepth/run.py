@@ -24,30 +24,30 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from adadepth.cli.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
-from adadepth.cli.composition import register_schema
-from adadepth.cli.debugging import given_keys
-from adadepth.cli.failures import end_with_failure, foreseen_line
+from adadepth.cli.command_line import CONFIGS, arguments, check_user_folder, folders, get_help_text
+from adadepth.cli.debug_sizes import find_overridden_keys
+from adadepth.cli.error_messages import format_error
+from adadepth.cli.failures import end_with_failure, format_expected_error
 from adadepth.cli.help import register_key_help
-from adadepth.cli.hints import explain
-from adadepth.cli.hydra_keys import close_hydra_keys
-from adadepth.cli.validation import checked
-from adadepth.runs.inheritance import describe_inheritance, resumption
-from adadepth.runs.program import note_choices, noted_choices
+from adadepth.cli.hydra_keys import guard_hydra_keys
+from adadepth.cli.schemas import register_schema
+from adadepth.cli.validation import build_config
+from adadepth.runs.commands import get_choices, note_choices
+from adadepth.runs.inheritance import describe_inheritance, describe_resumption
 from adadepth.settings import ExperimentConfig
-from adadepth.settings.interpolations import told_within
+from adadepth.settings.env_redaction import redact_env_values
 from adadepth.settings.modes import modes
 from adadepth.system.console import say
-from adadepth.system.failures import activity
-from adadepth.system.places import allow_remote_code
-from adadepth.system.processes import (
+from adadepth.system.distributed import (
     check_launcher,
-    end_with_launcher,
-    exit_with,
-    is_first_process,
-    keep_freed_memory,
+    exit_with_error,
+    is_main_process,
+    set_malloc_thresholds,
+    stop_when_launcher_exits,
 )
-from adadepth.system.signals import ending_as_exits, leaving_at_once, let_through
+from adadepth.system.failures import activity
+from adadepth.system.hub_access import allow_remote_code
+from adadepth.system.signals import convert_signals_to_exits, exit_at_once_on_signals, restore_signal_handlers
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -55,47 +55,47 @@ def run_job(composed: DictConfig) -> float | None:
     """Check one composed configuration and run its task; return the metric named by ``optimise``."""
     try:
         with activity("checking the configuration"):
-            config = checked(composed)
-        given = given_keys(composed)
-        line = describe_inheritance(composed, given) or resumption(config, composed, given)
-        if is_first_process():
-            for told in filter(None, [line, *noted_choices()]):
+            config = build_config(composed)
+        given = find_overridden_keys(composed)
+        line = describe_inheritance(composed, given) or describe_resumption(config, composed, given)
+        if is_main_process():
+            for told in filter(None, [line, *get_choices()]):
                 say(told)
         _apply_runtime(config)
         doing = f"{modes()[config.mode].activity} {config.name}"
-        with activity(doing, Path(config.output_dir)), let_through():
+        with activity(doing, Path(config.output_dir)), restore_signal_handlers():
             from adadepth import tasks  # torch and transformers are imported only once the configuration is right
 
             return tasks.run(config)
     except Exception as error:
-        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := foreseen_line(error)) is None:
+        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := format_expected_error(error)) is None:
             raise  # of a grid Hydra names the failing job and goes on with the next
-        exit_with(told_within(line), 2)
+        exit_with_error(redact_env_values(line), 2)
 
 
 def main() -> None:
     """Run the command line ``sys.argv`` and exit; mistakes end in one line, what nobody foresaw leaves a traceback."""
     show = os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith("debug=") for word in sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
-    with ending_as_exits():
+    with convert_signals_to_exits():
         _main(show)
 
 
 def _main(show: bool) -> None:
     try:
         check_launcher()
-        end_with_launcher()
-        with leaving_at_once():
+        stop_when_launcher_exits()
+        with exit_at_once_on_signals():
             _run(sys.argv[1:])
     except KeyboardInterrupt:
-        exit_with("interrupted", 130)
+        exit_with_error("interrupted", 130)
     except SystemExit:
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
-        if (line := foreseen_line(error)) is not None:
-            exit_with(told_within(line), 2)
+        if (line := format_expected_error(error)) is not None:
+            exit_with_error(redact_env_values(line), 2)
         if _is_of_composition(error):
-            exit_with(explain(error, folders), 2)
+            exit_with_error(format_error(error, folders), 2)
         end_with_failure(error, show=show)
     finally:
         _leave_process_group()
@@ -105,9 +105,9 @@ def _run(given: list[str]) -> None:
     """Say the help that is asked for, or hand the command line on to Hydra."""
     register_schema()
     register_key_help()
-    close_hydra_keys()
-    check_own_folder()
-    if (text := help_text(given)) is not None:
+    guard_hydra_keys()
+    check_user_folder()
+    if (text := get_help_text(given)) is not None:
         print(text, end="")
         return
     sys.argv[1:] = arguments(given)
@@ -125,7 +125,7 @@ def _apply_runtime(config: ExperimentConfig) -> None:
     """Set what must be in place before the libraries are imported."""
     if config.runtime.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    keep_freed_memory()
+    set_malloc_thresholds()
     allow_remote_code(config.runtime.trust_remote_code)
     if config.runtime.threads is not None:
         import torch

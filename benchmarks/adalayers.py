@@ -29,12 +29,12 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from adadepth import AdaLayersForSequenceClassification
-from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, cached_features
-from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.text.corpora import embedded_documents
+from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, ensure_features
+from adadepth.data.labelled.collators import SequenceCollator
+from adadepth.data.text.corpora import read_embedded_documents
+from adadepth.system.distributed import set_malloc_thresholds
 from adadepth.system.hardware import describe_machine
-from adadepth.system.places import resolve_place
-from adadepth.system.processes import keep_freed_memory
+from adadepth.system.hub_access import resolve_path
 
 CACHE_TARGET, TRUNCATE_TARGET, MEMORY_TARGET = 20.0, 1.03, 1.1
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,11 +69,11 @@ def make_model(
 
 def make_examples(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Texts of full length, cut from one long text."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve_place("--base", options.base))
+    tokenizer = AutoTokenizer.from_pretrained(resolve_path("--base", options.base))
     first, *_, last = tokenizer("")["input_ids"]
     room, count = options.length - 2, options.batch * options.batches
     ids: list[int] = []
-    for document in embedded_documents():
+    for document in read_embedded_documents():
         if len(ids) >= room * count:
             break
         ids += tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
@@ -99,7 +99,7 @@ def fill_cache(folder: str, model: AdaLayersForSequenceClassification, examples:
     def compute(batch: Batch, states: tuple[int, ...]) -> Mapping[int, Tensor]:
         return model.base_states(states, **batch)
 
-    return cached_features(
+    return ensure_features(
         Path(folder), examples, model.layer_states, model.config.layer_in_dim, "fp32", "benchmark", compute, collate
     )
 
@@ -275,7 +275,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.fast:
         options.batch, options.length, options.batches, options.repeats = 2, 16, 1, 1
-    keep_freed_memory()  # as a run does
+    set_malloc_thresholds()  # as a run does
 
     place = describe_machine(DEVICE)
     names = ("base", "batch", "length", "batches", "repeats", "project_dim")

@@ -64,7 +64,7 @@ def evaluated(model: Any, inputs: dict[str, Any], rule: str | None) -> dict[str,
     return {name: value.float().cpu() for name, value in found.items()}
 
 
-def rule_of(model: Any, inputs: dict[str, Any]) -> str | None:
+def resolve_exit_rule(model: Any, inputs: dict[str, Any]) -> str | None:
     """A rule of confidence between the confidences of the CPU; None where no rule can read predictions."""
     if "logits" not in model.exit_signals:
         return None
@@ -81,7 +81,7 @@ def compared(case: str, seed: int) -> dict[str, float]:
     """Differences of the device from the CPU."""
     model, inputs = case_of(f"{case} {ROWS}", seed)
     without_dropout(model)
-    rule = rule_of(model, inputs)
+    rule = resolve_exit_rule(model, inputs)
     there, given = copy.deepcopy(model).to(DEVICE), moved(inputs, DEVICE)
     loss, gradient = trained(model, inputs)
     loss_there, gradient_there = trained(there, given)

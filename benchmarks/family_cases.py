@@ -10,8 +10,8 @@ import torch
 from hydra import compose, initialize_config_module
 from torch import Tensor
 
-from adadepth.cli.composition import register_schema
-from adadepth.cli.validation import checked
+from adadepth.cli.schemas import register_schema
+from adadepth.cli.validation import build_config
 from adadepth.contrib.estimate.estimate import carried_inputs, set_for_training
 from adadepth.contrib.estimate.subject import Subject, subject_of
 from adadepth.data.batches import IGNORE
@@ -25,7 +25,7 @@ def config_of(case: str) -> Any:
     register_schema()
     root, *overrides = case.split()
     with initialize_config_module("configs", version_base="1.3"):
-        return checked(compose(root, overrides=["mode=estimate", "trainer.precision=fp32", *overrides]))
+        return build_config(compose(root, overrides=["mode=estimate", "trainer.precision=fp32", *overrides]))
 
 
 def model_of(config: Any, subject: Subject) -> Any:

@@ -29,7 +29,7 @@ from first_hour_page import write_report
 from first_hour_steps import Places, Step, steps
 
 from adadepth.report.run_files import write_json
-from adadepth.runs.directory import surroundings
+from adadepth.runs.directory import collect_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT, LOG = "result.json", "log.txt"
@@ -132,7 +132,11 @@ def machine(on_cpu: bool) -> dict[str, Any]:
             "memory": f"{about.total_memory / 1e9:.1f} GB", "capability": f"{about.major}.{about.minor}",
             "processors": about.multi_processor_count, "CUDA": torch.version.cuda, "ROCm": torch.version.hip,
         }  # fmt: skip
-    return {"device": device, **surroundings(), "begun": datetime.now().astimezone().isoformat(timespec="seconds")}
+    return {
+        "device": device,
+        **collect_environment(),
+        "begun": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
 
 
 def parse_options() -> argparse.Namespace:

@@ -9,10 +9,10 @@ from typing import Any
 from first_hour_steps import Step, crossovers, found_by
 from markupsafe import Markup
 
+from adadepth.report.page_writer import write_page
 from adadepth.report.run_files import write_json
 from adadepth.report.section import Section
-from adadepth.report.table import Column, Table, as_html, clock, rounded, text
-from adadepth.report.writing import write_page
+from adadepth.report.table import Column, Table, format_duration, make_number_format, text, to_html
 
 RESULTS = "first_hour.json"
 WORDS = {"done": "done", "failed": "failed", "cut": "its time ran out", "waiting": "not begun"}
@@ -40,7 +40,7 @@ def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) ->
     columns = [
         Column("step", "step", text, "text"),
         Column("status", "status", text, "text"),
-        Column("time", "time", clock),
+        Column("time", "time", format_duration),
         Column("figures", "figures"),
         Column("error", "what went wrong", text, "text", absent=""),
     ]
@@ -58,7 +58,7 @@ def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) ->
     done = sum(row["status"] == WORDS["done"] for row in rows)
     table = Table("steps", columns, rows)
     note = Markup('<p class="note">{} of {} steps are done. The same command goes on with the others.</p>')
-    html = as_html(table, wide=True) + note.format(done, len(rows))
+    html = to_html(table, wide=True) + note.format(done, len(rows))
     return Section("Steps", "steps", html, tables=[table], of=None)
 
 
@@ -68,7 +68,7 @@ def _machine(about: Mapping[str, Any]) -> Section:
     rows = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, [])]
     columns = [Column("fact", "fact", text, "text"), Column("value", "value", text, "text")]
     table = Table("machine", columns, rows)
-    return Section("Machine", "machine", as_html(table), tables=[table], of=None)
+    return Section("Machine", "machine", to_html(table), tables=[table], of=None)
 
 
 def _crossovers(folder: Path) -> Iterator[Section]:
@@ -98,11 +98,11 @@ def _crossovers(folder: Path) -> Iterator[Section]:
 def _section(step: Step, found: Mapping[str, Any]) -> Section:
     columns = [
         Column("what", "what", text, "text"),
-        Column("value", "value", rounded(4)),
+        Column("value", "value", make_number_format(4)),
         Column("unit", "unit", text, "text", absent=""),
         Column("n", "n"),
-        Column("low", "from", rounded(4)),
-        Column("high", "to", rounded(4)),
+        Column("low", "from", make_number_format(4)),
+        Column("high", "to", make_number_format(4)),
     ]
     parts = [Markup("<p>{}</p>").format(step.about)]
     if found["status"] != "done":
@@ -110,7 +110,7 @@ def _section(step: Step, found: Mapping[str, Any]) -> Section:
         parts.append(Markup('<p class="warning">{}</p>').format(told))
     table = Table(f"first_hour_{step.name}", columns, found["figures"])
     if found["figures"]:
-        parts.append(as_html(table, wide=True))
+        parts.append(to_html(table, wide=True))
     parts.append(Markup("<details><summary>Command</summary><pre>{}</pre></details>").format(found["command"]))
     tables = [table] if found["figures"] else []
     return Section(step.title, step.name, Markup("").join(parts), tables=tables, of=None)

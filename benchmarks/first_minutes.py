@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from adadepth.report.baseline_comparison import ANSWERS, qualities
 from adadepth.report.run_files import HALTING, RunFiles, read_run, write_json
-from adadepth.report.worth import ANSWERS, qualities
 from adadepth.system.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[1]

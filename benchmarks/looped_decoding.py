@@ -38,10 +38,10 @@ from adadepth import LoopedConfig, LoopedForCausalLM
 from adadepth.contrib.decoding import speculative_decoding
 from adadepth.contrib.decoding.continuous_batching import DecodingWork, decode_texts
 from adadepth.contrib.decoding.speculative_decoding import self_speculation
-from adadepth.families.looped.heads import layer_work
+from adadepth.families.looped.heads import compute_layer_macs
 from adadepth.halting.exit_rules import ExitRule, StepView
+from adadepth.system.distributed import set_malloc_thresholds
 from adadepth.system.hardware import describe_machine
-from adadepth.system.processes import keep_freed_memory
 
 TARGET = 0.85
 
@@ -96,7 +96,7 @@ def make_model(size: Size) -> LoopedForCausalLM:
 def executed(model: LoopedForCausalLM, size: Size, work: DecodingWork) -> float:
     """Multiply-accumulates of what ran."""
     config = model.config
-    token, pair = layer_work(config)
+    token, pair = compute_layer_macs(config)
     loop = config.core * (token + pair * (size.prompt + size.new / 2))
     prompt_loop = config.core * (token + pair * size.prompt / 2)
     frozen = config.core * 2 * config.hidden_size * config.key_value_heads * config.width_of_head
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
-    keep_freed_memory()  # as a run does
+    set_malloc_thresholds()  # as a run does
     print(f"{describe_machine(torch.device('cpu'))}, {options.repeats} repeats")
     found = []
     with torch.inference_mode():

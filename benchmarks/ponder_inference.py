@@ -29,8 +29,8 @@ from torch import Tensor
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification
 from adadepth.families.shared.albert.stepper import PackedRows
 from adadepth.halting.exit_rules import ExitRule, Fixed, StepView
+from adadepth.system.distributed import set_malloc_thresholds
 from adadepth.system.hardware import describe_machine
-from adadepth.system.processes import keep_freed_memory
 
 TARGET = 1.05
 LENGTH = 128
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
-    keep_freed_memory()  # as a run does
+    set_malloc_thresholds()  # as a run does
 
     on_gpu = torch.cuda.is_available()
     place = describe_machine(torch.device("cuda" if on_gpu else "cpu"))

@@ -34,7 +34,7 @@ from typing import Any
 
 from adadepth.data.pretraining.load import load_pretraining_data
 from adadepth.data.streams.blocks import load_text_blocks
-from adadepth.data.text.local_files import text_documents, text_lines
+from adadepth.data.text.local_files import read_lines, split_documents
 from adadepth.data.text.passages import split_sentences
 from adadepth.settings.data import CausalConfig, CorpusConfig, Separator, Source
 from adadepth.settings.experiment import TokenizerConfig
@@ -72,10 +72,10 @@ def prepare(kind: str, text: Path, cache: Path, workers: int) -> Any:
 
 def rows_of(kind: str, text: Path) -> Iterator[str]:
     """What the tokenizer is given: sentences, or lines."""
-    lines = text_lines("dataset.path", text)
+    lines = read_lines("dataset.path", text)
     if kind == "lines":
         return lines
-    return (sentence for document in text_documents(lines, "blank_line") for sentence in split_sentences(document))
+    return (sentence for document in split_documents(lines, "blank_line") for sentence in split_sentences(document))
 
 
 def own_rate(kind: str, text: Path, tokenizer: Any) -> dict[str, float]:
@@ -164,7 +164,7 @@ def killed(kind: str, text: Path, cache: Path, workers: int, kills: int, seconds
 
 def run_kind(kind: str, text: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for every number of workers, and one for the kills."""
-    characters = sum(len(line) + 1 for line in text_lines("dataset.path", text))
+    characters = sum(len(line) + 1 for line in read_lines("dataset.path", text))
     about = {"kind": kind, "bytes": text.stat().st_size, "characters": characters}
     known: dict[str, str] = {}
     seconds: dict[int, float] = {}

@@ -42,14 +42,14 @@ def make_cases(options: argparse.Namespace) -> Iterator[Case]:
     for mode in options.mode:
         for hidden in options.hidden:
             for depth in options.depth:
-                for name, mean in kinds_of(depth, options.depths):
+                for name, mean in list_head_kinds(depth, options.depths):
                     for length in options.length:
                         for batch in options.batch:
                             for padding in (False, True) if options.padding else (False,):
                                 yield Case(hidden, depth, name, mean, length, batch, padding, mode)
 
 
-def kinds_of(max_updates: int, kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
+def list_head_kinds(max_updates: int, kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
     """The distributions under a cap: name and mean."""
     for kind in kinds:
         if kind == "shallow":

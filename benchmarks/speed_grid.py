@@ -31,8 +31,8 @@ from prescribed_depths import prescribe_depths
 from torch import Tensor
 
 from adadepth import AlbertActConfig, AlbertActForTokenClassification
+from adadepth.system.distributed import set_malloc_thresholds
 from adadepth.system.hardware import describe_machine
-from adadepth.system.processes import keep_freed_memory
 from adadepth.system.timing import time_interleaved
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of a cell, if that is five rounds or more")
     parser.add_argument("--json", type=Path, default=None, help="written after every cell")
     options = parser.parse_args()
-    keep_freed_memory()  # as a run does
+    set_malloc_thresholds()  # as a run does
     cells = []
     for threads, mode, hidden, batch in product(options.threads, options.mode, options.hidden, options.batch):
         torch.set_num_threads(threads)

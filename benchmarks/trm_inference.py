@@ -22,8 +22,8 @@ import torch
 from adadepth import TrmForPuzzles
 from adadepth.data.puzzles.generated import load_sudoku
 from adadepth.settings.data import SudokuConfig
+from adadepth.system.distributed import set_malloc_thresholds
 from adadepth.system.hardware import describe_machine
-from adadepth.system.processes import keep_freed_memory
 from adadepth.system.timing import time_interleaved
 
 FULL = 64  # puzzles that run all N steps, which take the same time whichever they are
@@ -33,7 +33,7 @@ WARMUP = 1
 
 def main() -> None:
     options = arguments()
-    keep_freed_memory()
+    set_malloc_thresholds()
     model = TrmForPuzzles.from_pretrained(options.model).to(DEVICE).eval()
     dataset = SudokuConfig(name="sudoku", train_examples=500, max_evaluation_examples=options.puzzles)
     data = load_sudoku(dataset, seed=0)

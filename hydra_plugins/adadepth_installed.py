@@ -10,7 +10,7 @@ from dataclasses import field, is_dataclass, make_dataclass
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.sweeper import Sweeper
 
-from adadepth.settings.plugins import installed
+from adadepth.settings.plugins import load_plugins
 
 GROUP = "adadepth.sweepers"
 _OWN = ("basic", "choice", "grid", "optuna")
@@ -35,5 +35,5 @@ def _add(name: str, sweeper: type[Sweeper]) -> None:
     ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="adadepth")
 
 
-for _name, _sweeper in installed(GROUP, "sweeper", _OWN, _find_problem).items():
+for _name, _sweeper in load_plugins(GROUP, "sweeper", _OWN, _find_problem).items():
     _add(_name, _sweeper)

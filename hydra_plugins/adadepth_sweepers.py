@@ -26,22 +26,22 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.cli.failures import failure_text
-from adadepth.cli.validation import checked
+from adadepth.cli.failures import format_job_failure
+from adadepth.cli.validation import build_config
 from adadepth.errors import ConfigError, missing_package
-from adadepth.measure.directions import Direction, direction_of, is_contradicted
-from adadepth.report.sweep import settings_text
+from adadepth.measure.directions import Direction, is_contradicted, resolve_direction
+from adadepth.report.sweep import format_cell_settings
 from adadepth.runs.directory import SWEEP
 from adadepth.settings import ExperimentConfig
-from adadepth.settings.declaration import Allowed, at_least, between, out_of_range, setting
+from adadepth.settings.declaration import Allowed, at_least, between, find_range_errors, setting
 from adadepth.system.console import say
-from adadepth.system.processes import is_first_process, is_one_of_several
-from adadepth.tasks import grid
+from adadepth.system.distributed import is_distributed, is_main_process
+from adadepth.tasks import grid_search
 
 if TYPE_CHECKING:
     import optuna
 
-    from adadepth.report.groups import Search
+    from adadepth.report.run_groups import Search
 
 log = logging.getLogger(__name__)
 _MOST_JOBS = 10_000  # of a grid; to compose and check them takes an hour
@@ -64,7 +64,7 @@ class GridSweeper(Sweeper):
         Raises:
             ConfigError: If a setting of the sweeper is out of its range.
         """
-        if problems := list(out_of_range(OmegaConf.to_object(config.hydra.sweeper), "hydra.sweeper.")):
+        if problems := list(find_range_errors(OmegaConf.to_object(config.hydra.sweeper), "hydra.sweeper.")):
             raise ConfigError("\n".join(problems))
         self.base, self.context = config, hydra_context
         self.launcher: Launcher = Plugins.instance().instantiate_launcher(
@@ -79,7 +79,7 @@ class GridSweeper(Sweeper):
 
     def check(self, jobs: Sequence[Sequence[str]]) -> list[ExperimentConfig]:
         """Compose and validate every job; raises before anything has run."""
-        return [checked(self.context.config_loader.load_sweep_config(self.base, list(job))) for job in jobs]
+        return [build_config(self.context.config_loader.load_sweep_config(self.base, list(job))) for job in jobs]
 
     def launch(self, jobs: Sequence[list[str]], first: int) -> Sequence[JobReturn]:
         """Run jobs; their runs keep the name of the sweep, and why a job failed is kept here.
@@ -101,7 +101,7 @@ class GridSweeper(Sweeper):
         """Write the page of the runs of all jobs, which may be trials of a search, and print where it is."""
         from adadepth.tasks.report import compare_sweep  # jinja, which `--help` has no use for
 
-        if is_first_process():
+        if is_main_process():
             compare_sweep(self.name, [config.output_dir for config in configs], self.failures, search)
 
     def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
@@ -161,24 +161,27 @@ class ChoosingSweeper(GridSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run what is missing, choose, predict with what was chosen; returns the summary."""
-        from adadepth.report.sweep import grid_text, write_grid  # torch, which `--help` has no use for
+        from adadepth.report.sweep import format_grid, write_grid  # torch, which `--help` has no use for
 
         jobs, swept = self.grid(arguments)
-        jobs = [[*job, f"output_dir={self.folder / grid.RUNS}"] for job in jobs]
+        jobs = [[*job, f"output_dir={self.folder / grid_search.RUNS}"] for job in jobs]
         configs = self.check(jobs)
         for config in configs:
-            grid.check_epochs(config, self.from_epoch)
+            grid_search.check_epochs(config, self.from_epoch)
         self.direction = choose_direction(configs[0], self.direction)
-        self.metric, self.cells = configs[0].optimise, grid.cells_of(zip(jobs, configs, strict=True), swept)
-        failures = self._train(grid.missing_jobs(self.cells, grid.finished_runs(self.folder)))
+        self.metric, self.cells = (
+            configs[0].optimise,
+            grid_search.group_into_cells(zip(jobs, configs, strict=True), swept),
+        )
+        failures = self._train(grid_search.list_missing_jobs(self.cells, grid_search.find_finished_runs(self.folder)))
         found = self._chosen(failures)
         if not found["chosen"]:
-            if is_first_process():
+            if is_main_process():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_grid(self.folder, found)
-            raise ConfigError(grid_text(found))
+            raise ConfigError(format_grid(found))
         evaluation = self._evaluate(found["chosen"])
-        if is_first_process():
+        if is_main_process():
             self._write(found, evaluation)
         return found
 
@@ -190,7 +193,7 @@ class ChoosingSweeper(GridSweeper):
         for (number, _), result in zip(jobs, returns, strict=True):
             if result.status is not JobStatus.COMPLETED:
                 failures[number] = failure_of(result)
-                log.warning("%s failed: %s", settings_text(self.cells[number].settings), failures[number])
+                log.warning("%s failed: %s", format_cell_settings(self.cells[number].settings), failures[number])
         return failures
 
     def _chosen(self, failures: Mapping[int, str]) -> dict[str, Any]:
@@ -202,37 +205,39 @@ class ChoosingSweeper(GridSweeper):
         return found
 
     def _choose(self, failures: Mapping[int, str]) -> dict[str, Any]:
-        runs, maximize = grid.finished_runs(self.folder), self.direction == "maximize"
-        found = grid.choose(self.cells, runs, failures, self.metric, from_epoch=self.from_epoch, maximize=maximize)
+        runs, maximize = grid_search.find_finished_runs(self.folder), self.direction == "maximize"
+        found = grid_search.choose(
+            self.cells, runs, failures, self.metric, from_epoch=self.from_epoch, maximize=maximize
+        )
         return {"name": str(self.base.name), "metric": self.metric, "from_epoch": self.from_epoch, **found}
 
     def _evaluate(self, chosen: Mapping[str, Any]) -> Path:
         """Evaluate what was chosen, which predicts the test sets; the folder of that run, new or an earlier one's."""
         checkpoint, folder = chosen["checkpoint"], self.folder / "chosen" / chosen["run"].name
-        if (done := grid.newest_evaluation(folder, checkpoint)) is None:
+        if (done := grid_search.find_newest_evaluation(folder, checkpoint)) is None:
             job = [*self.cells[chosen["cell"]].of_seed(chosen["seed"]), f"output_dir={folder}"]
             job += ["mode=evaluate", f"checkpoint={checkpoint}"]
             _ = self.launcher.launch([job], initial_job_idx=0)[0].return_value  # raises what it ended with
             meet()
-            done = grid.newest_evaluation(folder, checkpoint)
+            done = grid_search.find_newest_evaluation(folder, checkpoint)
         assert done is not None
         return done
 
     def _write(self, found: dict[str, Any], evaluation: Path) -> None:
         """Write and tell the summary; delete the checkpoints that are not needed any more."""
-        from adadepth.report.sweep import grid_text
+        from adadepth.report.sweep import format_grid
 
-        runs, chosen = grid.finished_runs(self.folder), found["chosen"]
+        runs, chosen = grid_search.find_finished_runs(self.folder), found["chosen"]
         used = [runs[name] for cell in self.cells for name in cell.hashes.values() if name in runs]
-        checkpoint, names = chosen["checkpoint"], grid.take_submissions(evaluation, self.folder)
+        checkpoint, names = chosen["checkpoint"], grid_search.take_submissions(evaluation, self.folder)
         chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}
         chosen |= {"evaluation": str(evaluation.relative_to(self.folder)), "submissions": names}
-        report = grid.write_grid_report(self.folder, found, used)
-        say(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}")
+        report = grid_search.write_grid_report(self.folder, found, used)
+        say(f"\n{format_grid(found)}\ncheckpoint: {checkpoint}")
         for name in names:
-            say(f"submission: {self.folder / grid.SUBMISSION / name}")
+            say(f"submission: {self.folder / grid_search.SUBMISSION / name}")
         say(f"report: {report}")
-        grid.delete_checkpoints(used, checkpoint)
+        grid_search.delete_checkpoints(used, checkpoint)
 
 
 class OptunaSweeper(GridSweeper):
@@ -258,7 +263,7 @@ class OptunaSweeper(GridSweeper):
         fixed = [assignment for o in overrides if not o.is_sweep_override() for assignment in _assignments(o)]
         if not space:
             raise ConfigError("hydra.sweeper.params: the search space is empty")
-        if is_one_of_several():
+        if is_distributed():
             raise ConfigError("an Optuna sweep cannot run under torchrun: its processes would ask for different trials")
         configs = self.check([fixed + _job(corner) for corner in _corners(space)])
         study = self._open_study(choose_direction(configs[0], self.direction))
@@ -320,12 +325,12 @@ def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
             f"hydra.sweeper.direction={chosen}: optimise={config.optimise} is better the {better} it is; "
             "null says so of every metric"
         )
-    return direction_of(config.optimise, chosen)
+    return resolve_direction(config.optimise, chosen)
 
 
 def failure_of(result: JobReturn) -> str:
     """Why a job failed; what nobody foresaw leaves its traceback in a file, which is named."""
-    return failure_text(result._return_value)  # the property would raise it
+    return format_job_failure(result._return_value)  # the property would raise it
 
 
 def meet() -> None:
@@ -400,7 +405,7 @@ def _search(study: "optuna.Study", metric: str) -> "Search | None":
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
-    from adadepth.report.groups import Parameter, Search
+    from adadepth.report.run_groups import Parameter, Search
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if not done:

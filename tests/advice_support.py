@@ -18,11 +18,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.cli.composition import known_keys
+from adadepth.cli.schemas import list_keys
 from tests.configs.support import GROUPS, composed
 
 ROOT = Path(__file__).resolve().parents[1]
-KEYS = frozenset(known_keys()) | GROUPS
+KEYS = frozenset(list_keys()) | GROUPS
 
 _ADVICE = re.compile(
     r"'(?P<quoted>[a-z_][\w./]*=[^']*)'"

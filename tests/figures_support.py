@@ -12,9 +12,9 @@ from accelerate.utils import memory
 from PIL import Image
 
 from adadepth.tasks import exit_study, results
-from adadepth.training import speed
+from adadepth.training import profiling
 
-_timed = speed.time_interleaved
+_timed = profiling.time_interleaved
 
 
 @contextmanager
@@ -25,8 +25,10 @@ def briefly_timed() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
-        patch.setattr(speed, "_REPEATS", 1)
-        patch.setattr(speed, "time_interleaved", lambda calls, repeats, _, device: _timed(calls, repeats, 0, device))
+        patch.setattr(profiling, "_REPEATS", 1)
+        patch.setattr(
+            profiling, "time_interleaved", lambda calls, repeats, _, device: _timed(calls, repeats, 0, device)
+        )
         patch.setattr(results, "_TIMING_S", 0.0)
         patch.setattr(exit_study, "REPETITIONS", 1)
         patch.setattr(exit_study, "WARM_UP", 0)

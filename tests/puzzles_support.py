@@ -22,7 +22,7 @@ Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentation
 
 
 _drawn = cache(generated.draw_sudoku)  # most of what a run of seconds takes, and every run of a root draws the same
-_usable = cache(bigram_shift.usable_sentences)  # of the same embedded documents every time
+_usable = cache(bigram_shift.select_sentences)  # of the same embedded documents every time
 _encode = bigram_shift._encode
 _encoded: dict[Any, Any] = {}
 
@@ -46,7 +46,7 @@ def drawn_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generated, "draw_sudoku", copies)
-        patch.setattr(bigram_shift, "usable_sentences", usable)
+        patch.setattr(bigram_shift, "select_sentences", usable)
         patch.setattr(bigram_shift, "_encode", encoded)
         yield
 

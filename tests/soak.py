@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from adadepth import tasks
-from adadepth.runs.checkpoints import complete_checkpoints
+from adadepth.runs.checkpoints import list_complete_checkpoints
 from tests.runs_support import become
 
 _COMMON = ("debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=3")
@@ -177,7 +177,7 @@ def after(folder: Path, status: int, said: str, tally: Counter[str]) -> tuple[st
     elif "Traceback" in said:
         tally["tracebacks"] += 1
         print(said[-2000:], flush=True)
-    if any(complete_checkpoints(place) for place in folder.glob("*/*/checkpoints")):
+    if any(list_complete_checkpoints(place) for place in folder.glob("*/*/checkpoints")):
         return (f"resume={only_run(folder)}",)
     shutil.rmtree(folder, ignore_errors=True)
     tally["begun anew"] += 1

@@ -86,9 +86,9 @@ class BudgetSchedule:
     ramp: float = 0.0
     grow_from: int = 1
 
-    def target_at(self, progress: float) -> float:
+    def compute_target(self, progress: float) -> float:
         """Return the target depth; while depth grows, the depth of all units."""
-        if (forced := self.forced_at(progress)) is not None:
+        if (forced := self.compute_forced_depth(progress)) is not None:
             return self.full * forced / self.max_updates
         falling = progress - self.grow - self.hold
         if falling < 0:
@@ -97,7 +97,7 @@ class BudgetSchedule:
             return self.target
         return self.full + (self.target - self.full) * falling / self.ramp
 
-    def forced_at(self, progress: float) -> int | None:
+    def compute_forced_depth(self, progress: float) -> int | None:
         """Return the updates of all units while depth grows; None once tokens halt."""
         if progress >= self.grow:
             return None
@@ -139,12 +139,12 @@ class BudgetController:
         multiplier, smoothed, _ = self._state.unbind()
         is_counted = count > 0
         measured = total.double() / count.double()
-        if self.schedule.forced_at(progress) is not None:
+        if self.schedule.compute_forced_depth(progress) is not None:
             self._state = torch.where(is_counted, torch.stack([multiplier, measured, measured]), self._state)
             return
         followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
         smoothed = torch.where(self._begun, followed, measured)
-        error = (smoothed - self.schedule.target_at(progress)) / self.schedule.full
+        error = (smoothed - self.schedule.compute_target(progress)) / self.schedule.full
         multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
         self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
         self._begun = self._begun | is_counted
@@ -163,13 +163,13 @@ class BudgetController:
 
     def _proportional(self, progress: float) -> Tensor:
         """Return k_p (m - t) / D, times the gain."""
-        error = (self._state[2] - self.schedule.target_at(progress)) / self.schedule.full
+        error = (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
         return self.gain * self.response.proportional * error
 
     def figures(self, progress: float) -> dict[str, float]:
         """Return the logged figures: target, measured depth and multiplier, by name."""
         multiplier, smoothed, _ = self._state.tolist()
-        return {"target": self.schedule.target_at(progress), "measured": smoothed, "multiplier": multiplier}
+        return {"target": self.schedule.compute_target(progress), "measured": smoothed, "multiplier": multiplier}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the exact state as JSON values."""

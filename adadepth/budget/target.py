@@ -14,7 +14,7 @@ def is_held(measured: float, target: float, unit: str) -> bool:
     return (error if unit in CEILINGS else abs(error)) <= TOLERANCE * target
 
 
-def full_in(unit: str, most_updates: float | None) -> float | None:
+def get_full_depth(unit: str, most_updates: float | None) -> float | None:
     """Return full depth in the unit of a budget.
 
     Args:

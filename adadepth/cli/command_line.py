@@ -9,10 +9,10 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from adadepth.cli.composition import check_yaml
+from adadepth.cli.error_messages import list_configs, list_published_configs
 from adadepth.cli.help import describe_topic, format_usage, format_versions
-from adadepth.cli.hints import known_configs, published_configs
 from adadepth.cli.python_values import from_python
+from adadepth.cli.schemas import check_yaml
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
 from adadepth.runs.directory import read_record
@@ -48,7 +48,7 @@ def arguments(words: list[str]) -> list[str]:
     options = [word for word in words if word not in overrides]
     if any(override.lstrip("+~").startswith("hydra.searchpath") for override in overrides):
         raise ConfigError("hydra.searchpath: say the folder with --config-dir")
-    overrides = [beyond_ascii(from_python(verbatim(override))) for override in overrides]
+    overrides = [quote_non_ascii(from_python(quote_text_override(override))) for override in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (name := _find_config_of_run(overrides)):
         options = ["--config-name", name, *options]
@@ -72,9 +72,9 @@ def expand_preset(override: str, config_name: str | None) -> str:
     """
     key, _, value = override.partition("=")
     presets = [preset.strip() for preset in value.split(",")]
-    if key != "preset" or "paper" not in presets or config_name not in known_configs(folders()):
+    if key != "preset" or "paper" not in presets or config_name not in list_configs(folders()):
         return override
-    if config_name not in (published := published_configs(folders())):
+    if config_name not in (published := list_published_configs(folders())):
         raise ConfigError(f"preset=paper: {config_name} has no published run; {', '.join(published)} have")
     return "preset=" + ",".join(f"paper/{config_name}" if preset == "paper" else preset for preset in presets)
 
@@ -92,7 +92,7 @@ def is_override(word: str) -> bool:
 
 def _format_missing_config(options: list[str]) -> str:
     """Return the error of a command without a configuration: most likely another option is meant as one."""
-    configs = known_configs(folders())
+    configs = list_configs(folders())
     for option in (option.partition("=")[0] for option in options):
         if option in configs:
             return f"{option}: a configuration is named with --config-name {option}"
@@ -101,7 +101,7 @@ def _format_missing_config(options: list[str]) -> str:
     return f"--config-name is missing; known configurations: {', '.join(configs)}"
 
 
-def help_text(words: list[str]) -> str | None:
+def get_help_text(words: list[str]) -> str | None:
     """Return the text for ``--help [GROUP|EXPERIMENT|KEY]`` or ``--version``; None with a configuration or neither."""
     options, rest = _parse_options(words)
     if options.version:
@@ -118,7 +118,7 @@ def folders() -> list[Path]:
     return [CONFIGS, *([] if folder is None else [folder]), *config_folders()]
 
 
-def check_own_folder() -> None:
+def check_user_folder() -> None:
     """Refuse a user's YAML file with the name of one of ours, which Hydra would silently read instead."""
     if (folder := _find_user_folder()) is None:
         return
@@ -165,7 +165,7 @@ def _find_config_of_run(overrides: list[str]) -> str | None:
             return "act_tiny"
         if key in ("resume", "run") and value != "latest":
             name = read_record(Path(_parse_text(value))).get("config_name")
-            return name if name in known_configs(folders()) else "act_tiny"
+            return name if name in list_configs(folders()) else "act_tiny"
     return None
 
 
@@ -198,7 +198,7 @@ def _names_latest(override: str) -> bool:
     return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in _split_list(value)
 
 
-def verbatim(override: str) -> str:
+def quote_text_override(override: str) -> str:
     """Quote the text of `text=...`, so that its commas, quotes and colons are text to Hydra, too, except for lists."""
     key, _, value = override.partition("=")
     if key != "text" or value.startswith("[") or value in ("", "null"):
@@ -206,7 +206,7 @@ def verbatim(override: str) -> str:
     return f"text={escape_references(quote_text(value))}"
 
 
-def beyond_ascii(override: str) -> str:
+def quote_non_ascii(override: str) -> str:
     """Quote texts with letters beyond ASCII, which Hydra reads in quotes only: `name=ü`, `dataset.path=jörg/`.
 
     Lists and values of a sweep are quoted item by item. Values with quotes, braces or functions are not changed.

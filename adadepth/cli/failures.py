@@ -13,12 +13,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from adadepth.cli.command_line import folders
-from adadepth.cli.hints import explain
+from adadepth.cli.error_messages import format_error
 from adadepth.errors import UserError
-from adadepth.settings.interpolations import told_within
-from adadepth.system.failures import failure_line
-from adadepth.system.files import full_disk
-from adadepth.system.processes import short_memory
+from adadepth.settings.env_redaction import redact_env_values
+from adadepth.system.distributed import format_memory_error
+from adadepth.system.failures import format_failure
+from adadepth.system.files import format_full_disk_error
 
 # Errors of files that a person can put right.
 _FILE_ERRORS = (
@@ -28,11 +28,16 @@ _FILE_ERRORS = (
 _OPEN_FILE_ERRORS, _OPEN_FILES_MESSAGE = (errno.EMFILE, errno.ENFILE), "Too many open files"
 
 
-def foreseen_line(error: BaseException) -> str | None:
+def format_expected_error(error: BaseException) -> str | None:
     """Return the line for a mistake of the user or a limit of the machine; None for any other error."""
     if isinstance(error, UserError | HydraException | OmegaConfBaseException | YAMLError):
-        return explain(error, folders)
-    return full_disk(error) or _format_open_files(error) or short_memory(error) or _format_file_error(error)
+        return format_error(error, folders)
+    return (
+        format_full_disk_error(error)
+        or _format_open_files(error)
+        or format_memory_error(error)
+        or _format_file_error(error)
+    )
 
 
 def _format_open_files(error: BaseException) -> str | None:
@@ -51,11 +56,11 @@ def _format_file_error(error: BaseException) -> str | None:
     return f"{os.fsdecode(error.filename) if not isinstance(error.filename, int) else error.filename}: {error.strerror}"
 
 
-def failure_text(error: BaseException) -> str:
+def format_job_failure(error: BaseException) -> str:
     """Return the line for an error of a job: its type and message, or where its traceback is."""
-    if foreseen_line(error) is not None:
+    if format_expected_error(error) is not None:
         return f"{type(error).__name__}: {error}"
-    return failure_line(error, told_within)
+    return format_failure(error, redact_env_values)
 
 
 def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
@@ -65,9 +70,9 @@ def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
         error: An unexpected error.
         show: Whether the traceback is printed, too.
     """
-    line = failure_line(error, told_within)
+    line = format_failure(error, redact_env_values)
     if show:
-        print(told_within("".join(traceback.format_exception(error))), file=sys.stderr, end="", flush=True)
+        print(redact_env_values("".join(traceback.format_exception(error))), file=sys.stderr, end="", flush=True)
     from adadepth.system.console import visible  # its imports would slow `--help`
 
     rank = os.environ.get("RANK", "0")

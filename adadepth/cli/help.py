@@ -15,10 +15,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from adadepth import __version__
-from adadepth.cli.composition import declared_keys, group_schemas
-from adadepth.cli.hints import published_configs
+from adadepth.cli.error_messages import list_published_configs
+from adadepth.cli.schemas import list_declared_keys, list_group_schemas
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings.declaration import MISSING, choices, declared, in_words
+from adadepth.settings.declaration import MISSING, choices, format_help, get_field_specs
 from adadepth.settings.modes import modes
 
 _WIDTH = 112
@@ -75,7 +75,7 @@ def describe_topic(name: str, folders: Sequence[Path]) -> str:
     """
     groups, experiments = _find_groups(folders), _find_files(folders)
     keys: dict[str, type] = {}  # with the first class that declares the key
-    for key, owner in declared_keys():
+    for key, owner in list_declared_keys():
         keys.setdefault(key, owner)
     parts = []
     if name in groups:
@@ -107,11 +107,11 @@ def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
     """Yield the lines of a composed configuration as YAML, with the help of every key as a comment."""
     schema = OmegaConf.get_type(node) or dict
     allowed = choices(schema)
-    for name, spec in declared(schema).items():
-        comment = f"  # {in_words(spec, allowed.get(name, ()))}"
+    for name, spec in get_field_specs(schema).items():
+        comment = f"  # {format_help(spec, allowed.get(name, ()))}"
         is_missing = OmegaConf.is_missing(node, name)
         value = "???" if is_missing else node._get_node(name)
-        if isinstance(value, DictConfig) and declared(OmegaConf.get_type(value) or object):
+        if isinstance(value, DictConfig) and get_field_specs(OmegaConf.get_type(value) or object):
             yield f"{_INDENT * depth}{name}:{comment}"
             yield from _annotate_keys(value, depth + 1)
         else:
@@ -127,16 +127,16 @@ def _find_files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
 def _find_groups(folders: Sequence[Path]) -> list[str]:
     """Return the folders that hold options, without that of Hydra's own settings."""
     groups = {path.parent.name for folder in folders for path in folder.glob("*/*.yaml")}
-    return sorted((groups | set(group_schemas())) - {"hydra"})
+    return sorted((groups | set(list_group_schemas())) - {"hydra"})
 
 
 def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
     """Return the text of every option of a group: of YAML files, and of the schemas that they extend."""
-    schemas = group_schemas().get(group, {})
+    schemas = list_group_schemas().get(group, {})
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
     files = {name: _read_comment(path) for name, path in _find_files(folders, group).items()}
     if group == "preset":
-        files["paper"] = f"The published run, everything of it, of {', '.join(published_configs(folders))}."
+        files["paper"] = f"The published run, everything of it, of {', '.join(list_published_configs(folders))}."
     return dict(sorted({**first_lines, **files}.items()))
 
 
@@ -175,8 +175,8 @@ def _describe_key(name: str) -> Iterator[str]:
     yield name
     classes: dict[tuple[str, str], list[str]] = {}
     field = name.rpartition(".")[2]
-    for owner in dict.fromkeys(owner for key, owner in declared_keys() if key == name):
-        sentences = " ".join(filter(None, (f"{_format_help_line(owner, name)}.", declared(owner)[field].more)))
+    for owner in dict.fromkeys(owner for key, owner in list_declared_keys() if key == name):
+        sentences = " ".join(filter(None, (f"{_format_help_line(owner, name)}.", get_field_specs(owner)[field].more)))
         classes.setdefault((sentences, _format_default(owner, field)), []).append(owner.__name__)
     for (sentences, default), owners in classes.items():
         owner_names = f" ({', '.join(owners)})" if len(classes) > 1 else ""
@@ -187,7 +187,7 @@ def _describe_key(name: str) -> Iterator[str]:
 
 def _format_help_line(owner: type, key: str) -> str:
     field = key.rpartition(".")[2]
-    return in_words(declared(owner)[field], choices(owner).get(field, ()))
+    return format_help(get_field_specs(owner)[field], choices(owner).get(field, ()))
 
 
 def _format_default(owner: type, name: str) -> str:

@@ -31,7 +31,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-def close_hydra_keys() -> None:
+def guard_hydra_keys() -> None:
     """Check every configuration when it is composed, which is before Hydra instantiates anything of it."""
     compose = ConfigLoaderImpl.load_configuration  # of a job of a sweep, too
     if hasattr(compose, "__wrapped__"):

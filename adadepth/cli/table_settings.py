@@ -21,20 +21,20 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.cli.command_line import is_override, parse_config_name
-from adadepth.data.cache import cache_root
-from adadepth.data.labelled.classes import is_numeric, label_text
+from adadepth.data.cache import get_cache_root
+from adadepth.data.labelled.classes import format_label, is_numeric
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
-from adadepth.data.labelled.sentences import tokenizer_of_texts
+from adadepth.data.labelled.sequence_classification import load_tokenizer_for_texts
 from adadepth.data.labelled.splits import HELD_OUT, open_splits
-from adadepth.data.labelled.tagging import tokenizer_of_words
-from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.labelled.token_classification import load_tokenizer_for_words
+from adadepth.data.text.table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, parallel_encoding
 from adadepth.errors import ConfigError, DataError
-from adadepth.runs.program import note_choices
+from adadepth.runs.commands import note_choices
 from adadepth.settings import LabelledConfig, Source, TableConfig, TaggingConfig, TokenizerConfig
 from adadepth.settings.modes import modes
 from adadepth.settings.overrides import format_override
-from adadepth.system.places import require_hub
+from adadepth.system.hub_access import check_hub
 
 _CONFIGURATION = "finetune"
 _SCHEMAS: dict[str, type[TableConfig]] = {"table": LabelledConfig, "tagging_table": TaggingConfig}
@@ -211,7 +211,7 @@ def _has_labels(table: DataTable, column: str) -> bool:
 
 def _format_label(value: Any) -> str | None:
     try:
-        return str(value) if isinstance(value, list) else label_text(value)
+        return str(value) if isinstance(value, list) else format_label(value)
     except ValueError:  # bytes, which the loader refuses and names the row
         return repr(value)
 
@@ -359,7 +359,7 @@ def _can_load(command: _Command, weights: str) -> bool:
     if command.values.get("runtime.offline") or os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return False
     try:
-        require_hub("model.pretrained", "")
+        check_hub("model.pretrained", "")
     except (DataError, ConfigError):
         return False
     return True
@@ -381,12 +381,12 @@ def _count_tokens(command: _Command, table: DataTable, columns: list[str], path:
         key.removeprefix("tokenizer."): value for key, value in command.values.items() if key[:10] == "tokenizer."
     }
     settings = TokenizerConfig(**{"path": path, "vocab_size": 3000, **options})
-    root, cls_tokens = cache_root(command.dataset.cache_dir), 1
+    root, cls_tokens = get_cache_root(command.dataset.cache_dir), 1
     with parallel_encoding():
         if command.name == "table":
-            tokenizer = tokenizer_of_texts(settings, root, table, columns, cls_tokens)
+            tokenizer = load_tokenizer_for_texts(settings, root, table, columns, cls_tokens)
         else:
-            tokenizer = tokenizer_of_words(settings, root, table, columns[0], cls_tokens)
+            tokenizer = load_tokenizer_for_words(settings, root, table, columns[0], cls_tokens)
         rows = list(islice(_join_texts(table, columns), _MAX_ROWS_MEASURED))
         return np.array([len(tokens) for tokens in encode_sentences(tokenizer, rows)], dtype=np.int64)
 

@@ -12,17 +12,17 @@ from adadepth.cli.checks.measures import check_optimised, check_prediction, chec
 from adadepth.cli.checks.model import check_budget, check_halting_stage, check_largest_sizes, check_settings_of_family
 from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer
-from adadepth.cli.composition import to_config
-from adadepth.cli.debugging import given_keys, shrunk
+from adadepth.cli.debug_sizes import apply_debug_sizes, find_overridden_keys
+from adadepth.cli.schemas import to_config
 from adadepth.errors import ConfigError, missing_package, nearest
-from adadepth.families.registry import families, family, one_of, with_head
-from adadepth.measure.quality import metric_key
-from adadepth.runs.inheritance import resumed, with_inherited
+from adadepth.families.registry import families, family, join_alternatives, list_families_with_head
+from adadepth.measure.task_metrics import get_metric_key
+from adadepth.runs.inheritance import load_resumed_config, merge_run_settings
 from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.declaration import misfits, out_of_range, shown
-from adadepth.settings.interpolations import note_environment
-from adadepth.settings.kinds import REGIMES, kind_of, problem_of
-from adadepth.settings.modes import misplaced_settings, modes
+from adadepth.settings.declaration import find_range_errors, find_type_errors, format_value
+from adadepth.settings.env_redaction import record_env_references
+from adadepth.settings.kinds import TASKS, get_kind, get_problem
+from adadepth.settings.modes import find_misplaced_settings, modes
 from adadepth.settings.plugins import load
 from adadepth.training.trackers import trackers
 
@@ -31,30 +31,30 @@ METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 _MAX_NAME = 200  # bytes; file systems have 255, of which temporary names need some
 
 
-def checked(composed: DictConfig) -> ExperimentConfig:
+def build_config(composed: DictConfig) -> ExperimentConfig:
     """Turn a composed configuration into typed objects, without Hydra's own node, and validate it.
 
     Raises:
         ConfigError: One line for every mistake.
     """
-    overridden, whole = given_keys(composed), composed
+    overridden, whole = find_overridden_keys(composed), composed
     if "hydra" in composed:
         composed = copy.deepcopy(composed)
         with open_dict(composed):
             del composed["hydra"]
     _refuse(f"{key}: unknown key; leave out the + that forces it in" for key in _find_unknown_keys(composed))
-    composed = with_inherited(composed, overridden)
-    note_environment(composed)
+    composed = merge_run_settings(composed, overridden)
+    record_env_references(composed)
     config = to_config(composed)
-    _refuse(misfits(config))  # before a group is read: an interpolation may have put a number in its place
+    _refuse(find_type_errors(config))  # before a group is read: an interpolation may have put a number in its place
     if not isinstance(config.model, family(config.model.name).settings):
         hint = "an option of the group model does, and --help model lists them"
         raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; {hint}")
     if config.small:
-        config = shrunk(config, overridden)
+        config = apply_debug_sizes(config, overridden)
     if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_check_seeds` refuses it
-        config = resumed(config, whole, overridden)
-        _refuse(misfits(config))
+        config = load_resumed_config(config, whole, overridden)
+        _refuse(find_type_errors(config))
     validate(config)
     return config
 
@@ -67,7 +67,7 @@ def _refuse(problems: Iterable[str]) -> None:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        out_of_range, check_largest_sizes, _check_task, check_prediction, check_halting_stage,
+        find_range_errors, check_largest_sizes, _check_task, check_prediction, check_halting_stage,
         check_settings_of_family, check_budget,
         *((check_data,) if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing,
         check_trainer, _check_mode, _check_reports, _check_exit_rules, _check_baseline, _check_seeds, _check_names,
@@ -92,8 +92,8 @@ _TEXT_CONFIGS = {Task.pretrain: "act_tiny", Task.language_model: "par_tiny"}  # 
 
 def _check_task(config: ExperimentConfig) -> Iterator[str]:
     """Check that the task can train this model on these data."""
-    dataset, model, regime = config.dataset, family(config.model.name), REGIMES[config.task]
-    kind = kind_of(dataset)
+    dataset, model, regime = config.dataset, family(config.model.name), TASKS[config.task]
+    kind = get_kind(dataset)
     if config.task not in kind.tasks:
         configs = [_TEXT_CONFIGS[task] for task in kind.tasks if task in _TEXT_CONFIGS]
         is_text = configs and config.task is Task.finetune
@@ -101,10 +101,11 @@ def _check_task(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset={dataset.name}: task={config.task} reads {regime.describe_data(model.text)}{hint}"
     if regime.head is not None:
         if regime.head not in model.heads:
-            yield f"model={model.name}: task={config.task} trains {one_of(with_head(regime.head))}"
+            able = join_alternatives(list_families_with_head(regime.head))
+            yield f"model={model.name}: task={config.task} trains {able}"
         elif kind.reading is not None and config.task in kind.tasks and kind.reading != model.text:
-            readers = [name for name in with_head(regime.head) if family(name).text == kind.reading]
-            how = f"is read as {kind.reading}, by {one_of(readers)}"
+            readers = [name for name in list_families_with_head(regime.head) if family(name).text == kind.reading]
+            how = f"is read as {kind.reading}, by {join_alternatives(readers)}"
             yield f"dataset={dataset.name}: {how}; {model.name} reads {model.text}"
         return
     vectors = kind.vectors(dataset)
@@ -129,14 +130,15 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
         value = getattr(config, key)
         if value is not None and config.mode not in able:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
-            yield f"{key}={shown(value)}: read only with mode={one_of(able)}, but mode={config.mode}{hint}"
+            allowed = f"read only with mode={join_alternatives(able)}"
+            yield f"{key}={format_value(value)}: {allowed}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         choices = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a model of the package"
         yield f"checkpoint: mode={config.mode} needs it ({choices})"
     yield from _check_several_checkpoints(config)
     if config.mode is Mode.predict:
         yield from _check_predict_inputs(config)
-    for group in misplaced_settings(config):
+    for group in find_misplaced_settings(config):
         yield f"{group}: read only with {format_mode(group, config)}, but mode={config.mode}"
     for check in modes()[config.mode].checks:
         yield from load(check)(config)
@@ -153,7 +155,7 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
     """Check `exit_rules` and `adopt_rule`, and `predictions`, which read evaluated examples, too."""
-    has_examples = config.task is Task.finetune or kind_of(config.dataset).reading == "blocks"
+    has_examples = config.task is Task.finetune or get_kind(config.dataset).reading == "blocks"
     if config.exit_rules and not has_examples:
         data = "labelled data or blocks of text"
         yield f"exit_rules={config.exit_rules}: read only of {data}, not with task={config.task}"
@@ -172,7 +174,7 @@ def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
 
 def _check_baseline(config: ExperimentConfig) -> Iterator[str]:
     if config.rival_of is not None and family(config.model.name).fixed_depth is None:
-        able = one_of(name for name, spec in families().items() if spec.fixed_depth is not None)
+        able = join_alternatives(name for name, spec in families().items() if spec.fixed_depth is not None)
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
     if config.rival_of is not None and config.seeds > 1:
         yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
@@ -188,8 +190,8 @@ def _check_seeds(config: ExperimentConfig) -> Iterator[str]:
 def _check_several_checkpoints(config: ExperimentConfig) -> Iterator[str]:
     able = [name for name, mode in modes().items() if mode.checkpoints == "several"]
     if isinstance(config.checkpoint, list) and (config.mode not in able or not config.checkpoint):
-        hint = f"; a list is read only with mode={one_of(able)}" if able else ""
-        yield f"checkpoint={shown(config.checkpoint)}: must be one{hint}"
+        hint = f"; a list is read only with mode={join_alternatives(able)}" if able else ""
+        yield f"checkpoint={format_value(config.checkpoint)}: must be one{hint}"
 
 
 def _check_predict_inputs(config: ExperimentConfig) -> Iterator[str]:
@@ -207,7 +209,7 @@ def _check_predict_inputs(config: ExperimentConfig) -> Iterator[str]:
         choices = "a text, a list of texts or of pairs of them, or @FILE with one a line"
         yield f"text: mode=predict needs it ({choices}), or input, a table"
     elif not texts or not all(isinstance(item, str) or _is_pair(item) for item in texts):
-        yield f"text={shown(text)}: must be a text, a list of texts or of pairs of them, or @FILE"
+        yield f"text={format_value(text)}: must be a text, a list of texts or of pairs of them, or @FILE"
 
 
 def _is_pair(item: object) -> bool:
@@ -217,7 +219,7 @@ def _is_pair(item: object) -> bool:
 def _check_names(config: ExperimentConfig) -> Iterator[str]:
     """Check the names of the run, of folders and of metrics."""
     if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _MAX_NAME:
-        yield f"name={shown(config.name)}: must be a plain folder name"
+        yield f"name={format_value(config.name)}: must be a plain folder name"
     for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
         value = getattr(config, key)
         for path in value if isinstance(value, list) else [value]:
@@ -229,11 +231,11 @@ def _check_names(config: ExperimentConfig) -> Iterator[str]:
         yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
-    data_kind = kind_of(config.dataset)
+    data_kind = get_kind(config.dataset)
     if data_kind.evaluate is not None or config.task not in data_kind.tasks:
         return  # the data are only measured, without a metric of training, or are refused for this task
     prefix, _, metric = config.optimise.partition("/")
-    metrics = evaluation_metrics(config)
+    metrics = list_evaluation_metrics(config)
     yield from check_optimised(config)
     if prefix == "eval":
         yield from _check_metric("optimise", config.optimise, metric, metrics)
@@ -249,11 +251,11 @@ def _check_trackers(config: ExperimentConfig) -> Iterator[str]:
         elif not specs[name].is_installed:
             yield f"logger={name}: {missing_package(specs[name].library, specs[name].needs)}"
     if logger.artifacts and not any(specs[name].keeps_files for name in logger.report_to if name in specs):
-        able = one_of(name for name, spec in specs.items() if spec.keeps_files)
+        able = join_alternatives(name for name, spec in specs.items() if spec.keeps_files)
         yield f"logger.artifacts={list(map(str, logger.artifacts))}: read only with logger={able}"
 
 
-def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
+def list_evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Return the names of the metrics of an evaluation on its first set, which selects the model."""
     names = _list_joint_metrics(config)
     if not config.halting.alone:
@@ -264,12 +266,12 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
 
 def _list_joint_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Return the metrics of a model that is trained as a whole, with its halting head."""
-    dataset, metrics = config.dataset, kind_of(config.dataset).metrics
+    dataset, metrics = config.dataset, get_kind(config.dataset).metrics
     losses = family(config.model.name).reported_losses(config.model)
     if metrics is not None:
         return (*metrics, *losses)
-    default = ["token_accuracy" if problem_of(dataset) == "tagging" else "accuracy"]
-    return ("loss", "task_loss", *losses, "score", *map(metric_key, getattr(dataset, "metrics", default)))
+    default = ["token_accuracy" if get_problem(dataset) == "tagging" else "accuracy"]
+    return ("loss", "task_loss", *losses, "score", *map(get_metric_key, getattr(dataset, "metrics", default)))
 
 
 def _check_metric(key: str, value: str, metric: str, metrics: tuple[str, ...]) -> Iterator[str]:

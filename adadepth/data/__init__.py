@@ -1,8 +1,8 @@
 """Corpora, labelled data, tokenizers and examples. Knows no model and no trainer."""
 
 from adadepth.data.batches import EpochSampler
-from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.labelled.load import check_submission_names, load_labelled_data, write_submission
+from adadepth.data.labelled.types import LabelledData
 from adadepth.data.pretraining.load import PretrainingData, load_pretraining_data, unigram_baseline
 from adadepth.data.streams.contiguous import StreamBatches, TwoPhase
 from adadepth.data.streams.load import LanguageData, load_language_data

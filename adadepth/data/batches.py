@@ -20,7 +20,7 @@ Columns = Mapping[str, tuple[int, type[np.generic]]]  # name -> value of padding
 Examples = Sequence[Mapping[str, Any]]
 
 
-def sequence_columns(pad_id: int) -> Columns:
+def get_sequence_columns(pad_id: int) -> Columns:
     """Return the columns that every token sequence has."""
     return {
         "input_ids": (pad_id, np.int64),
@@ -30,7 +30,7 @@ def sequence_columns(pad_id: int) -> Columns:
     }
 
 
-def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
+def pad_columns(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
     """Return the columns of examples as tensors (B, width), the attention mask included."""
     batch = {}
     for name, (padding, dtype) in columns.items():
@@ -41,7 +41,7 @@ def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor
     return batch
 
 
-def numbers_of(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
+def collect_numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
     """Return one number an example, (B,), for each of the names that the examples have."""
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
@@ -76,10 +76,14 @@ class PretrainingCollator(PaddingCollator):
 
         Also ``sentence_order_label`` and, for numbered examples, ``index``, each (B,) int64.
         """
-        columns: Columns = {**sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8)}
+        columns: Columns = {
+            **get_sequence_columns(self.pad_id),
+            "labels": (IGNORE, np.int64),
+            "mask_kind": (0, np.uint8),
+        }
         return {
-            **padded(examples, self.width(examples), columns),
-            **numbers_of(examples, ("sentence_order_label", "index")),
+            **pad_columns(examples, self.width(examples), columns),
+            **collect_numbers(examples, ("sentence_order_label", "index")),
         }
 
 
@@ -143,22 +147,22 @@ class ProcessBatches(Sampler[list[Any]]):
             yield list(islice(order, self.together))[self.share]
 
 
-def known_lengths(examples: Any) -> np.ndarray | None:
+def get_lengths(examples: Any) -> np.ndarray | None:
     """Return the number of tokens of each example, (examples,) int64; None where a data set cannot tell cheaply."""
     return examples.lengths() if hasattr(examples, "lengths") else None
 
 
-def evaluation_order(examples: Any) -> np.ndarray:
+def order_for_evaluation(examples: Any) -> np.ndarray:
     """Return the numbers of all examples in the order of an evaluation, (examples,) int64.
 
     Consecutive examples have similar lengths, so that batches need little padding; so do those of a process that takes
     every n-th. Examples of unknown or equal lengths keep the order of the data.
     """
-    lengths = known_lengths(examples)
-    return np.arange(len(examples)) if lengths is None else longest_first(lengths)
+    lengths = get_lengths(examples)
+    return np.arange(len(examples)) if lengths is None else order_longest_first(lengths)
 
 
-def longest_first(lengths: np.ndarray) -> np.ndarray:
+def order_longest_first(lengths: np.ndarray) -> np.ndarray:
     """Return the order of examples by falling length, (examples,) int64.
 
     A batch that does not fit into memory then fails at once. Examples of equal length keep their order.

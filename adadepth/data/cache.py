@@ -17,14 +17,14 @@ from typing import Protocol
 from filelock import FileLock
 
 from adadepth.errors import DataError
-from adadepth.system.files import damage, describe_files, free_space, is_full, write_atomic
+from adadepth.system.files import damage, describe_files, format_free_space, is_full, write_atomic
 
 logger = logging.getLogger(__name__)
 
 SEAL = "files.json"
 
 
-def seal(folder: Path) -> None:
+def write_manifest(folder: Path) -> None:
     """Flush the files of a folder to the disk, then write their manifest.
 
     A power cut after the folder was renamed must not leave it with empty files.
@@ -84,7 +84,7 @@ def digest(*parts: object) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def cache_root(cache_dir: str | None) -> Path:
+def get_cache_root(cache_dir: str | None) -> Path:
     """Return the cache folder: the given one, ``$ADADEPTH_CACHE``, or ``~/.cache/adadepth``."""
     return Path(cache_dir or os.environ.get("ADADEPTH_CACHE") or Path.home() / ".cache" / "adadepth").expanduser()
 
@@ -117,7 +117,7 @@ def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
     check_sources(sources)
 
 
-def cached_folder(
+def ensure_folder(
     root: Path,
     name: str,
     build: Callable[[Path], None],
@@ -138,7 +138,7 @@ def cached_folder(
         DataError: The folder cannot be written, e.g. the disk is full, or a source changed while it was read.
     """
     target = root / name
-    with usable_cache(root, "free some space"):
+    with wrap_cache_errors(root, "free some space"):
         if target.exists() and find_damage(target) is None:
             return target
         root.mkdir(parents=True, exist_ok=True)
@@ -158,14 +158,14 @@ def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequen
         temporary.mkdir()
         with require_unchanged(sources):
             build(temporary)
-        seal(temporary)
+        write_manifest(temporary)
         temporary.rename(root / name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def usable_cache(root: Path, when_full: str) -> Iterator[None]:
+def wrap_cache_errors(root: Path, when_full: str) -> Iterator[None]:
     """Report a cache folder that is full, closed to the user or no folder in one line.
 
     Raises:
@@ -181,7 +181,7 @@ def usable_cache(root: Path, when_full: str) -> Iterator[None]:
             raise
         reason, advice = error.strerror, "make it a folder that can be written"
         if is_full(error):
-            reason, advice = f"No space left on device ({free_space(root)})", when_full
+            reason, advice = f"No space left on device ({format_free_space(root)})", when_full
         raise DataError(
             f"dataset.cache_dir={str(root)[:_LONGEST]}: {reason}; {advice}, or choose another folder with "
             "dataset.cache_dir=..."

@@ -31,7 +31,7 @@ class Purpose(IntEnum):
     RESUMING = 17
 
 
-def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:
+def split_item(item: int | tuple[int, int]) -> tuple[int, int]:
     """Return the epoch and the number of an example; a bare index belongs to the epoch that never changes."""
     return item if isinstance(item, tuple) else (FIXED_EPOCH, item)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.labelled.contract import LabelledData, spread_rows
-from adadepth.data.labelled.sentences import LabelledExamples
-from adadepth.data.labelled.tagging import TaggingExamples
-from adadepth.measure.quality import quality, tagging_quality
+from adadepth.data.labelled.sequence_classification import LabelledExamples
+from adadepth.data.labelled.token_classification import TaggingExamples
+from adadepth.data.labelled.types import LabelledData, spread_rows
+from adadepth.measure.task_metrics import quality, score_tagging
 
 _MOST_ROWS = 20_000  # training rows of a baseline, evenly spread
 _PAIRS = 2**18  # shared columns of pairs of neighbouring pieces
@@ -110,7 +110,7 @@ def _score_tags(train: TaggingExamples, data: LabelledData) -> Scores:
         numbers = range(len(examples))
         predicted = [[data.labels[best.get(word, default)] for word in _words(examples, index)] for index in numbers]
         labels = [[data.labels[tag] for tag in examples.gold(index)] for index in numbers]
-        scores[name] = tagging_quality(data.metrics, predicted, labels)
+        scores[name] = score_tagging(data.metrics, predicted, labels)
     return scores
 
 

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.evaluation.predictions import seeded_exits
+from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.evaluation.vocabulary import vocabulary_depths
 from adadepth.families.contract import DepthModel, LearnsGates, MixesLayers
 from adadepth.families.registry import families
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.measure.architectures import describe_architecture
-from adadepth.measure.statistics import HaltingStatistics, describe_work
-from adadepth.system.processes import add_over_processes, of_all_processes
+from adadepth.measure.depth_statistics import HaltingStatistics, describe_work
+from adadepth.system.distributed import all_reduce_sum, gather_from_processes
 
 
-class OneDepth(Scorer):
+class TaskDepthReporter(Scorer):
     """A reporter for models with one depth per task, whose report describes layers instead of units."""
 
     def __init__(self, model: DepthModel) -> None:
@@ -43,7 +43,7 @@ class OneDepth(Scorer):
         return EvaluationReport(statistics)
 
 
-class LossSums:
+class LossAccumulator:
     """An accumulator of loss means over targets, which batch size and world size cannot change."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class LossSums:
     def merge(self) -> None:
         """Add the sums of all processes, some of which may have had no example; every process calls it."""
         total: dict[str, Tensor] = {}
-        for parts in of_all_processes({name: sums.cpu() for name, sums in self._sums.items()}):
+        for parts in gather_from_processes({name: sums.cpu() for name, sums in self._sums.items()}):
             for name, sums in parts.items():
                 total[name] = total.get(name, torch.zeros_like(sums)) + sums
         self._sums = total
@@ -126,7 +126,7 @@ class ArchitectureStatistics:
 Statistics = UnitStatistics | ArchitectureStatistics
 
 
-def statistics_of(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
+def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
     """Return the statistics for the unit of a model: an architecture, or tokens, sequences and tasks."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
@@ -160,13 +160,13 @@ class Evaluation:
     ) -> None:
         self.model = model
         self.scorer = scorer
-        self._reporter = OneDepth(model) if model.depth_unit == "task" else scorer
+        self._reporter = TaskDepthReporter(model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
         self.wants_rows = wants_rows
-        self._losses = LossSums()
-        self._statistics = statistics_of(model, self._reporter.classes, self._reporter.difficulties, device)
+        self._losses = LossAccumulator()
+        self._statistics = build_statistics(model, self._reporter.classes, self._reporter.difficulties, device)
         self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
-        self._options = seeded_exits(model)
+        self._options = make_exit_kwargs(model)
         self._reads_states = wants_statistics and wants_states and model.shows_states
         if self._reads_states:
             self._options["output_hidden_states"] = True
@@ -193,8 +193,8 @@ class Evaluation:
         """Add the sums and records of the other processes; every process calls it."""
         self.scorer.merge()
         self._losses.merge()
-        add_over_processes(self._statistics.tensors())
-        add_over_processes([] if self._words is None else self._words.tensors())
+        all_reduce_sum(self._statistics.tensors())
+        all_reduce_sum([] if self._words is None else self._words.tensors())
 
     def losses(self) -> dict[str, float]:
         """Return the means of the loss parts over the whole set."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from adadepth.families.contract import DepthModel
 from adadepth.halting.exit_rules import LOGITS
 from adadepth.halting.trace import DepthTrace, Execution
-from adadepth.measure.exit_records import StepRecords, sequences_of
+from adadepth.measure.step_records import StepRecords, get_sequence_numbers
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTra
 
 def _trace_tokens(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
     """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
-    _, rows, counts = sequences_of(records.index).unique_consecutive(return_inverse=True, return_counts=True)
+    _, rows, counts = get_sequence_numbers(records.index).unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
     columns = torch.arange(len(rows)) - first[rows]
     updates = torch.zeros(len(counts), int(counts.max()))

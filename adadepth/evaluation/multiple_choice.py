@@ -13,7 +13,7 @@ from torch import Tensor
 from adadepth.data.labelled.multiple_choice import BEGINNING, ENDING
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import RecordingScorer
-from adadepth.measure.classes import CHOICE_CLASSES, choice_classes
+from adadepth.measure.unit_classes import CHOICE_CLASSES, classify_choice_tokens
 
 
 class ChoiceScorer(RecordingScorer):
@@ -30,7 +30,7 @@ class ChoiceScorer(RecordingScorer):
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """Return the tokens by class: of context and endings, of the right choice and of the predicted one."""
-        masks = choice_classes(
+        masks = classify_choice_tokens(
             outputs.logits,
             batch["labels"],
             batch["attention_mask"].bool(),

@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 
 from adadepth.families.contract import DepthModel
-from adadepth.measure.exit_records import StepRecorder, StepRecords, merge
+from adadepth.measure.step_records import StepRecorder, StepRecords, merge
 from adadepth.settings.kinds import Problem
-from adadepth.system.processes import of_all_processes
+from adadepth.system.distributed import gather_from_processes
 
 
-def seeded_exits(model: DepthModel) -> dict[str, Any]:
+def make_exit_kwargs(model: DepthModel) -> dict[str, Any]:
     """Return arguments of the forward pass whose seeded generator gives every evaluation the same sampled exits."""
     return {"generator": torch.Generator().manual_seed(0)} if model.exit_signals else {}
 
 
 def merge_processes(recorder: StepRecorder) -> StepRecords:
     """Return the records of all processes, on each of them."""
-    return merge(of_all_processes(recorder.parts()))
+    return merge(gather_from_processes(recorder.parts()))
 
 
 _DIGITS = 6  # decimals of a probability and of a mean depth
 _Row = dict[str, Any]
 
 
-def example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[_Row]:
+def build_example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[_Row]:
     """Return one row per example, in the order of their ids.
 
     Args:
@@ -81,7 +81,7 @@ def probabilities(logits: Tensor) -> list[Any]:
     return values
 
 
-def word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
+def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
     """Return the figures of the words of every sentence of a batch: lists over the words that were not truncated.
 
     Args:
@@ -104,7 +104,7 @@ def word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
     ]
 
 
-def word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> _Row:
+def build_word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> _Row:
     """Return the row of a sentence: lists over its words, None for words that were truncated."""
     padded = {name: [*values, *[None] * (len(labels) - len(values))] for name, values in columns.items()}
     return {"id": number, "label": labels, "prediction": predicted, **padded}

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
-from adadepth.measure.classes import TOKEN_CLASSES, token_classes
-from adadepth.measure.sentences import SentenceSampler
-from adadepth.system.processes import add_over_processes
+from adadepth.measure.example_sentences import SentenceSampler
+from adadepth.measure.unit_classes import TOKEN_CLASSES, token_classes
+from adadepth.system.distributed import all_reduce_sum
 
 
 class PretrainingScorer(Scorer):
@@ -41,7 +41,7 @@ class PretrainingScorer(Scorer):
 
     def merge(self) -> None:
         """Add the counts of all processes."""
-        add_over_processes([self._sums])
+        all_reduce_sum([self._sums])
 
     def quality(self) -> dict[str, float]:
         """Return `mlm_accuracy` and `sop_accuracy`; one without targets is absent."""
@@ -53,7 +53,7 @@ class PretrainingScorer(Scorer):
         """Return the tokens by class, with the losses of the predicted ones."""
         masked = batch["labels"] >= 0
         losses = torch.full(masked.shape, math.nan, device=masked.device).masked_scatter(masked, outputs.token_losses)
-        return Units(special_token_classes(batch, self._tokenizer), losses)
+        return Units(classify_tokens(batch, self._tokenizer), losses)
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add sentences with their predicted words to the examples."""
@@ -73,7 +73,7 @@ def _count_right(logits: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([right, right.new_tensor(len(targets))])
 
 
-def special_token_classes(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
+def classify_tokens(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
     """Return `token_classes` for the special tokens of a tokenizer."""
     return token_classes(
         batch, cls_id=tokenizer.cls_token_id, sep_id=tokenizer.sep_token_id, mask_id=tokenizer.mask_token_id

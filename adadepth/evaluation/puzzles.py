@@ -9,14 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from adadepth.data import LabelledData
-from adadepth.data.puzzles.examples import PuzzleExamples
+from adadepth.data.puzzles.dataset import PuzzleExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import SequenceClasses, describe_attributes
-from adadepth.measure.pictures import NO_SYMBOL, PuzzleSampler
+from adadepth.measure.grid_examples import NO_SYMBOL, PuzzleSampler
 from adadepth.measure.scoring import is_right
+from adadepth.measure.unit_classes import SequenceClasses, describe_attributes
 
 
 class PuzzleScorer(SequenceScorer):

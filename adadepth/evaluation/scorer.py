@@ -94,7 +94,7 @@ class Scorer:
         """Return the attributes of the units of a batch for the statistics."""
         return Units({"all": torch.ones_like(outputs.trace.valid)})
 
-    def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+    def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
         """Return the mask of the first tokens of words, boolean, (B, T); None if the tokenizer decides."""
         return None
 

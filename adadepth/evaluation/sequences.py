@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from adadepth.data import LabelledData
-from adadepth.evaluation.predictions import example_rows, merge_processes
-from adadepth.evaluation.pretraining import special_token_classes
+from adadepth.evaluation.predictions import build_example_rows, merge_processes
+from adadepth.evaluation.pretraining import classify_tokens
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.families.contract import DepthModel
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import SequenceClasses, classes_of, like_units
-from adadepth.measure.exit_records import StepRecorder, StepRecords
-from adadepth.measure.exit_steps import step_summary
-from adadepth.measure.pictures import GridSampler
-from adadepth.measure.scoring import example_losses, quality_of, rightness
-from adadepth.measure.sentences import SentenceSampler
+from adadepth.measure.example_sentences import SentenceSampler
+from adadepth.measure.grid_examples import GridSampler
+from adadepth.measure.scoring import compute_example_losses, compute_quality, compute_rightness
+from adadepth.measure.step_records import StepRecorder, StepRecords
+from adadepth.measure.step_summary import summarise_steps
+from adadepth.measure.unit_classes import SequenceClasses, build_sequence_classes, expand_to_units
 from adadepth.settings.kinds import PREDICTED
 
 _TOKEN_CLASSES = ("plain", "cls", "sep")  # further classes if tokens halt
@@ -75,12 +75,12 @@ class RecordingScorer(LabelledScorer):
         records = self._records
         assert records is not None
         assert records.labels is not None, "evaluation sets are labelled"
-        return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
+        return compute_quality(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per example, see `example_rows`."""
+        """Return one row per example, see `build_example_rows`."""
         assert self._records is not None
-        return example_rows(self._records, self.data.labels, self.data.problem)
+        return build_example_rows(self._records, self.data.labels, self.data.problem)
 
 
 class SequenceScorer(RecordingScorer):
@@ -115,22 +115,22 @@ class SequenceScorer(RecordingScorer):
         lengths = mask.sum(dim=1) if mask is not None else torch.full_like(batch["index"], batch["inputs"].shape[1])
         masks = self.groups.masks(outputs.logits, labels, lengths, difficulty, valid=trace.valid)
         if self._token_classes:
-            tokens = special_token_classes(batch, self.data.tokenizer)
+            tokens = classify_tokens(batch, self.data.tokenizer)
             masks |= {name: tokens[name] for name in self._token_classes}
         if difficulty is not None:
-            difficulty = like_units(difficulty, trace.updates).expand(trace.updates.shape)
+            difficulty = expand_to_units(difficulty, trace.updates).expand(trace.updates.shape)
         losses = None if labels is None else self.unit_losses(trace, outputs.logits, labels)
         return Units(masks, losses, self._compute_rightness(trace, outputs.logits, labels), difficulty)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
         """Return the loss of every unit of the trace; None if units are parts of an example."""
-        return None if trace.unit == "token" else example_losses(logits, labels, self.data.problem)
+        return None if trace.unit == "token" else compute_example_losses(logits, labels, self.data.problem)
 
     def _compute_rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return 1 for every right unit, 0 for a wrong one; if tokens halt, the first one stands for its sequence."""
         if labels is None or not self.data.labels:
             return None
-        right = rightness(logits, labels, self.data.problem)
+        right = compute_rightness(logits, labels, self.data.problem)
         if right.shape == trace.updates.shape:
             return right
         first = torch.full_like(trace.updates, math.nan, dtype=torch.float32)
@@ -159,7 +159,7 @@ class SequenceScorer(RecordingScorer):
                 "labels": self.data.labels,
                 "metrics": self.data.metrics,
             }
-            exits = step_summary(self._records, **task, **self._prior_facts)
+            exits = summarise_steps(self._records, **task, **self._prior_facts)
         return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
 
 
@@ -170,9 +170,9 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
     has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)
     difficulty = _collect_difficulties(examples) if data.has_difficulty else None
     if data.problem == "puzzle":
-        return classes_of((), lengths, difficulty, has_cells=True)
+        return build_sequence_classes((), lengths, difficulty, has_cells=True)
     names = () if data.problem == "multi_label" else data.labels  # a text may have several of them
-    return classes_of(names, lengths, difficulty, has_unlabelled)
+    return build_sequence_classes(names, lengths, difficulty, has_unlabelled)
 
 
 def _collect_difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from adadepth.data import LabelledData
-from adadepth.data.labelled.contract import TaggedExamples
-from adadepth.evaluation.predictions import word_columns, word_row
+from adadepth.data.labelled.types import TaggedExamples
+from adadepth.evaluation.predictions import build_word_columns, build_word_row
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import SequenceClasses
-from adadepth.measure.quality import tagging_quality
 from adadepth.measure.scoring import token_losses
-from adadepth.system.processes import of_all_processes
+from adadepth.measure.task_metrics import score_tagging
+from adadepth.measure.unit_classes import SequenceClasses
+from adadepth.system.distributed import gather_from_processes
 
 _Value = TypeVar("_Value")
 _OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of speech
@@ -54,10 +54,10 @@ class TaggingScorer(SequenceScorer):
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Record the tags predicted at the first piece of each word."""
         numbers, predicted = batch["index"].tolist(), outputs.logits.argmax(dim=-1).cpu().numpy()
-        firsts = [self.examples.first_pieces(number) for number in numbers]
+        firsts = [self.examples.find_first_pieces(number) for number in numbers]
         self._tags |= {n: row[first].tolist() for n, row, first in zip(numbers, predicted, firsts, strict=True)}
         if self.wants_rows:
-            self._columns |= zip(numbers, word_columns(outputs, firsts), strict=True)
+            self._columns |= zip(numbers, build_word_columns(outputs, firsts), strict=True)
 
     def merge(self) -> None:
         """Join the tags of all processes."""
@@ -67,7 +67,7 @@ class TaggingScorer(SequenceScorer):
     def quality(self) -> dict[str, float]:
         """Return the metrics of the task over all words of the set."""
         words = [self._name_tags(number) for number in sorted(self._tags)]
-        return tagging_quality(self.data.metrics, [tags for _, tags in words], [gold for gold, _ in words])
+        return score_tagging(self.data.metrics, [tags for _, tags in words], [gold for gold, _ in words])
 
     def _name_tags(self, number: int) -> tuple[list[str], list[str]]:
         """Return the right and the predicted tags of all words of a sentence."""
@@ -79,15 +79,15 @@ class TaggingScorer(SequenceScorer):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per sentence, with lists over its words; its id is the number of its row in the data."""
         return [
-            word_row(self.examples.row_number(number), *self._name_tags(number), self._columns[number])
+            build_word_row(self.examples.row_number(number), *self._name_tags(number), self._columns[number])
             for number in sorted(self._tags)
         ]
 
-    def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the mask of the first pieces of words, boolean, (B, T)."""
         starts = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
         for row, number in zip(starts, batch["index"].tolist(), strict=True):
-            row[torch.from_numpy(self.examples.first_pieces(number))] = True
+            row[torch.from_numpy(self.examples.find_first_pieces(number))] = True
         return starts.to(batch["input_ids"].device)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
@@ -102,4 +102,4 @@ class TaggingScorer(SequenceScorer):
 
 def _join_processes(values: dict[int, _Value]) -> dict[int, _Value]:
     """Return the values of all processes, by sentence."""
-    return {number: value for part in of_all_processes(values) for number, value in part.items()}
+    return {number: value for part in gather_from_processes(values) for number, value in part.items()}

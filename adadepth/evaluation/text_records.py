@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.data.batches import known_lengths
+from adadepth.data.batches import get_lengths
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.evaluation.predictions import merge_processes
-from adadepth.measure.exit_records import POSITIONS, StepRecorder, StepRecords
+from adadepth.measure.step_records import POSITIONS, StepRecorder, StepRecords
 
 NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 
 
-def drawn_places(blocks: TextBlocks, logits_per_position: int) -> Tensor:
+def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
     """Sample positions of a text to record, sorted, int64: block times `POSITIONS` plus position.
 
     As many as `NUMBERS` allows, drawn without repetition among all positions but the last of each block. They depend on
@@ -31,7 +31,7 @@ def drawn_places(blocks: TextBlocks, logits_per_position: int) -> Tensor:
         blocks: Packed blocks of the text.
         logits_per_position: N V.
     """
-    lengths = known_lengths(blocks)
+    lengths = get_lengths(blocks)
     assert lengths is not None
     ends = np.cumsum(lengths - 1)
     count = min(int(ends[-1]), max(1, NUMBERS // logits_per_position))
@@ -48,7 +48,7 @@ def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -
         batch: `index` (B,), `attention_mask` and `labels` (B, T).
         outputs: `step_logits`, read as (B, T, N, V), `exit_steps` (B, T), and if the model has them `halting_logits`
             (B, T, N) and `state_moves` (B, T, N, 2).
-        positions: Sampled positions from `drawn_places`, on any device.
+        positions: Sampled positions from `sample_positions`, on any device.
 
     Returns:
         The columns of `StepRecords`, each (K, ...): the label is the next token, the length that of the block.
@@ -78,7 +78,7 @@ def text_records(passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: 
 
     Args:
         passes: Batches of this process with the outputs of all steps.
-        positions: Sampled positions from `drawn_places`.
+        positions: Sampled positions from `sample_positions`.
     """
     recorder = StepRecorder()
     for batch, outputs in passes:

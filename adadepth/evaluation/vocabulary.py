@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from adadepth.data.pretraining.masking import word_starts
+from adadepth.data.pretraining.masking import find_word_starts
 from adadepth.evaluation.scorer import Scorer
 from adadepth.measure.words import WordDepths, Words
 
@@ -27,7 +27,7 @@ class VocabularyDepths:
         self._scorer = scorer
         self._tokenizer = tokenizer
         pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
-        self._starts = torch.from_numpy(word_starts(pieces)).to(device)
+        self._starts = torch.from_numpy(find_word_starts(pieces)).to(device)
         self._special = torch.zeros(len(pieces), dtype=torch.bool, device=device)
         self._special[tokenizer.all_special_ids] = True
         self._depths = WordDepths(len(pieces), device, len(scorer.tags))
@@ -43,7 +43,7 @@ class VocabularyDepths:
             selected = batch["mask_kind"] > 0
             pieces = torch.where(selected, batch["labels"], pieces)
         counted = real.bool() & ~self._special[pieces]
-        starts = self._scorer.word_starts(batch)
+        starts = self._scorer.find_word_starts(batch)
         starts = ~counted | (self._starts[pieces] if starts is None else starts)
         starts[:, 1:] |= ~counted[:, :-1]  # a segment's first token
         starts[:, 0] = True

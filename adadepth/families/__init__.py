@@ -21,9 +21,9 @@ def public_names() -> Mapping[str, str]:
     A name that both a family and the entry-point group `adadepth.names` have is the family's.
     """
     from adadepth.families.registry import families
-    from adadepth.settings.plugins import installed_places
+    from adadepth.settings.plugins import list_plugin_paths
 
-    names = installed_places("adadepth.names") | _SHARED
+    names = list_plugin_paths("adadepth.names") | _SHARED
     for family in families().values():
         package = f"{family.settings.__module__.partition('.')[0]}."
         places = (family.config, *family.heads.values(), *family.auto.values())

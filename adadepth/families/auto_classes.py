@@ -22,7 +22,7 @@ _HOOKED = {
 }
 
 
-def register_when_asked() -> None:
+def register_lazily() -> None:
     """Register the families before an Auto class loads a model, whichever of the packages is imported first."""
     for name in _HOOKED:
         if name in sys.modules:

@@ -11,17 +11,17 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
-from adadepth.families.folder import is_weightless, loaded, read_config, told
+from adadepth.families.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
 from adadepth.families.loading import list_weight_names
-from adadepth.families.members import check_model
-from adadepth.families.registry import families, family, load, one_of
-from adadepth.families.shared.steps import rule_of
-from adadepth.families.size import check_size
+from adadepth.families.memory_check import check_size
+from adadepth.families.registry import families, family, join_alternatives, load
+from adadepth.families.shared.steps import resolve_exit_rule
+from adadepth.families.validation import check_model
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.settings import ModelConfig
-from adadepth.settings.declaration import declared, shapes
+from adadepth.settings.declaration import get_field_specs, shapes
 from adadepth.settings.kinds import PREDICTED, Problem
-from adadepth.system.places import first_line
+from adadepth.system.hub_access import get_first_line
 
 register_auto_classes()
 
@@ -74,7 +74,7 @@ def build_classifier(
     model: Any = _build(model_class, settings, vocab_size, fields)
     if parsed is not None:
         with _prefix_setting("model.exit_rule"):
-            rule_of(model, parsed)
+            resolve_exit_rule(model, parsed)
     return model
 
 
@@ -112,7 +112,7 @@ def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrai
     return spec.head("search" if spec.searches(described) else "language_model")
 
 
-def rehearse(settings: ModelConfig, head: str) -> None:
+def check_on_meta_device(settings: ModelConfig, head: str) -> None:
     """Check the model of a family as `check_model` does, on the meta device and before data are prepared.
 
     Vocabulary and classes are the defaults of the configuration. A model that cannot be made of those, or is built
@@ -152,7 +152,7 @@ def _build(
     source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
     adopt = family(settings.name).adopts
     if source is not None and adopt is not None and source.model_type not in families():
-        with _name_unknown_setting(settings), told("model.pretrained", str(settings.pretrained)):
+        with _name_unknown_setting(settings), convert_loading_errors("model.pretrained", str(settings.pretrained)):
             return load(adopt)(model_class, settings, source, vocab_size, fields)
     config = _build_config(model_class.config_class, settings, source, vocab_size, fields)
     implementation = getattr(settings, "attn_implementation", None)
@@ -174,12 +174,12 @@ def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
     try:
         yield
     except (ImportError, KeyError) as error:
-        values = {name: str(getattr(settings, name)) for name in declared(type(settings))}
+        values = {name: str(getattr(settings, name)) for name in get_field_specs(type(settings))}
         name = next((name for name, value in values.items() if (value,) == error.args), None)
         if name is None and isinstance(error, KeyError):
             raise ConfigError(f"model={settings.name}: it cannot be made, there is no {error}") from error
         name = name or "attn_implementation"
-        raise ConfigError(f"model.{name}={values.get(name)}: {first_line(error)}") from error
+        raise ConfigError(f"model.{name}={values.get(name)}: {get_first_line(error)}") from error
 
 
 def _build_config(
@@ -211,7 +211,7 @@ def _build_config(
 
 
 def _list_model_settings(settings: ModelConfig) -> list[str]:
-    return [name for name, setting in declared(type(settings)).items() if setting.in_model]
+    return [name for name, setting in get_field_specs(type(settings)).items() if setting.in_model]
 
 
 def _check_source(
@@ -225,7 +225,9 @@ def _check_source(
     path, fixed = settings.pretrained, _list_shape_fields(config_class, settings)
     allowed = sorted({settings.name, *family(settings.name).starts_from})
     if source.model_type not in allowed:
-        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {one_of(allowed)}")
+        raise CheckpointError(
+            f"model.pretrained={path}: holds {source.model_type}; needed is {join_alternatives(allowed)}"
+        )
     required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
     required |= {f"the data's {name}": (name, fields[name]) for name in fixed if name in fields}
     differing = [
@@ -246,12 +248,12 @@ def _load_weights(
     model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
 ) -> PreTrainedModel:
     if load_source := family(config.model_type).starts_from.get(source.model_type):
-        with told("model.pretrained", path):
+        with convert_loading_errors("model.pretrained", path):
             return load(load_source)(model_class, path, config, attention)
     if source.model_type != model_class.config_class.model_type:
-        with told("model.pretrained", path):
+        with convert_loading_errors("model.pretrained", path):
             return model_class.from_pretrained(path, config=config, **attention)
-    return loaded("model.pretrained", path, model_class, config, has=list_weight_names(source), **attention)
+    return load_with_weights("model.pretrained", path, model_class, config, has=list_weight_names(source), **attention)
 
 
 def load_model(
@@ -296,12 +298,12 @@ def load_model(
             setattr(config, name, value)
     has = list_weight_names(config) if only_encoder else None
     with _name_unknown_setting(settings):
-        model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
+        model: Any = load_with_weights("checkpoint", path, model_class, config, has=has, **attention)
     if only_encoder:
         return model
     if "exit_rule" in overrides and config.exit_rule is not None:
         with _prefix_setting("model.exit_rule"):
-            rule_of(model, None)
+            resolve_exit_rule(model, None)
     check_model(model, settings.name)
     return model
 

@@ -2,8 +2,8 @@
 
 Training, evaluation, statistics, compute counts and budgets use models through these classes only. Members that every
 family must define are marked `required`. Optional members have a default, or form a mixin, which callers test by
-`isinstance(model, ...)` and never by the name of the family. `adadepth.families.members` reports missing members, and
-`adadepth.families.heads` specifies the outputs of heads.
+`isinstance(model, ...)` and never by the family's name. `adadepth.families.validation` reports missing members, and
+`adadepth.families.head_outputs` specifies the outputs of heads.
 
 Shape legend: B rows, T tokens, N steps, L layers, K operations.
 """
@@ -101,7 +101,7 @@ class DepthModel(StrictLoading):
         Otherwise its forward takes `exit_rule`, `run_all_steps` and, for rules that draw, a `generator`; with all steps
         its output has `step_logits` and `exit_steps`, `halting_logits` where it has a halting head, and `state_moves`
         where rules read its states, see `adadepth.halting.exit_rules.state_moves`. A model whose tokens are classified
-        adds `unit_slots`; see `adadepth.measure.exit_records.token_columns`.
+        adds `unit_slots`; see `adadepth.measure.step_records.build_token_columns`.
         """
         return frozenset()
 
@@ -145,7 +145,7 @@ class DepthModel(StrictLoading):
         return None
 
     def prior_facts(self, outputs: Any) -> dict[str, Any]:
-        """Return the arguments of `step_summary` about its prior: `prior_pmf` (N,), `truncation`, `kl_direction`."""
+        """Return the arguments of `summarise_steps` about its prior: `prior_pmf` (N,), `truncation`, `kl_direction`."""
         return {}
 
     def set_step(self, step: int, total: int) -> None:

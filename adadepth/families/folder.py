@@ -34,8 +34,8 @@ from adadepth.families.loading import (
 )
 from adadepth.families.registry import families, load
 from adadepth.families.shared.convert import MODULE
-from adadepth.settings.declaration import declared
-from adadepth.system.places import first_line, load_trusted, quiet
+from adadepth.settings.declaration import get_field_specs
+from adadepth.system.hub_access import get_first_line, load_with_code_policy, silence_transformers
 
 _READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of the files that are read
 _LARGEST_JSON = 2**25  # bytes of a configuration or an index
@@ -69,12 +69,12 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     """
     check_files(key, path)
     try:
-        return load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
+        return load_with_code_policy(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except Exception as error:  # a wrong type of a field raises errors of many classes
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
         what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model that can be fetched"
-        raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
+        raise CheckpointError(f"{key}={path}: {what} ({get_first_line(error)})") from error
 
 
 def _extract_reason(error: Exception) -> str:
@@ -96,7 +96,7 @@ def check_files(key: str, path: str) -> None:
     folder = Path(path)
     if not os.path.isdir(folder):
         return
-    with told(key, path):
+    with convert_loading_errors(key, path):
         files = sorted(folder.iterdir())
     for file in files:
         if file.suffix in _READ and (problem := _check_file(file)):
@@ -122,7 +122,7 @@ def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{key}={path}: its {name} is no JSON ({first_line(error)})") from error
+        raise CheckpointError(f"{key}={path}: its {name} is no JSON ({get_first_line(error)})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(content).__name__}")
     return content
@@ -145,7 +145,7 @@ def _check_config(owner: str, config: Mapping[str, Any]) -> None:
             f"{owner}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
             f"{', '.join(families())}{nearest(name, families())}"
         )
-    fields = declared(load(families()[name].config)).items()
+    fields = get_field_specs(load(families()[name].config)).items()
     sizes = [size for size, field in fields if field.shape and not field.later]
     if missing := [size for size in sizes if size not in config]:
         raise CheckpointError(f"{owner}: lacks {', '.join(missing)}")
@@ -166,7 +166,7 @@ def _check_index(key: str, path: str, name: str, ending: str) -> None:
 
 
 @contextmanager
-def told(key: str, path: str) -> Iterator[None]:
+def convert_loading_errors(key: str, path: str) -> Iterator[None]:
     """Convert loading errors of libraries within the context to a one-line error that names the setting.
 
     Raises:
@@ -178,16 +178,16 @@ def told(key: str, path: str) -> Iterator[None]:
     except (UserError, ImportError, MemoryError, torch.OutOfMemoryError):
         raise
     except SafetensorError as error:
-        raise CheckpointError(f"{key}={path}: its weights are damaged ({first_line(error)})") from error
+        raise CheckpointError(f"{key}={path}: its weights are damaged ({get_first_line(error)})") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{key}={path}: {first_line(error)}") from error
+        raise CheckpointError(f"{key}={path}: {get_first_line(error)}") from error
     except Exception as error:
         raise CheckpointError(
-            f"{key}={path}: cannot be loaded ({type(error).__name__}: {first_line(error)})"
+            f"{key}={path}: cannot be loaded ({type(error).__name__}: {get_first_line(error)})"
         ) from error
 
 
-def loaded(
+def load_with_weights(
     key: str,
     path: str,
     model_class: Any,
@@ -215,7 +215,7 @@ def loaded(
         return weightless
     # A class of this package refuses other shapes itself; for others `refuse_mismatched` reads the report.
     ignores_shapes = not issubclass(model_class, StrictLoading)
-    with quiet(), told(key, path):
+    with silence_transformers(), convert_loading_errors(key, path):
         model, report = model_class.from_pretrained(
             path, config=config, ignore_mismatched_sizes=ignores_shapes, output_loading_info=True, **options
         )

@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, WeightShapeError
 from adadepth.families.generation_file import check_generation_file
-from adadepth.families.registry import Family, families, load, one_of
+from adadepth.families.registry import Family, families, join_alternatives, load
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def check_model_type(
     allowed = list_readable_types(getattr(loaded_class, "config_class", None) or loaded_class, starts)
     kind = stored.get("model_type")
     if allowed and kind is not None and kind not in allowed:
-        problem = f"holds a model of type {kind}; {loaded_class.__name__} reads {one_of(allowed)}"
+        problem = f"holds a model of type {kind}; {loaded_class.__name__} reads {join_alternatives(allowed)}"
         raise CheckpointError(f"{place}: {problem}{advice}")
 
 

@@ -19,8 +19,8 @@ from adadepth.errors import ConfigError, nearest
 from adadepth.settings import BudgetUnit, ExperimentConfig, ModelConfig
 from adadepth.settings.kinds import Kind, kinds
 from adadepth.settings.modes import ModeSpec, modes
-from adadepth.settings.plugins import installed
 from adadepth.settings.plugins import load as load  # exported for users of descriptors
+from adadepth.settings.plugins import load_plugins
 
 GROUP = "adadepth.families"
 
@@ -141,7 +141,7 @@ class Family:
         sections: Additional sections of its report, each a `"module:function"` from the files of a run to a section, or
             to None; see `adadepth.report.section`.
         reference_depth: Published depths of its models, a `"module:function"` from the files of a run to an
-            `adadepth.report.last_screen.ReferenceDepth`, or to None.
+            `adadepth.report.console_summary.ReferenceDepth`, or to None.
     """
 
     settings: type[ModelConfig]
@@ -225,7 +225,7 @@ def families() -> Mapping[str, Family]:
     modules = [import_module(f"{__package__}.{folder}.family") for folder in folders]
     specs = [spec for module in modules for spec in getattr(module, "FAMILIES", None) or (module.FAMILY,)]
     by_name = {spec.name: spec for spec in specs}
-    return by_name | installed(GROUP, "family", by_name, _check_descriptor)
+    return by_name | load_plugins(GROUP, "family", by_name, _check_descriptor)
 
 
 def family(name: str) -> Family:
@@ -240,7 +240,7 @@ def family(name: str) -> Family:
     return specs[name]
 
 
-def met(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
+def budget_mode(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
     """Return whether training holds `budget.target` or the trained model is fitted to it; None without a target."""
     if config.budget.target is None:
         return None
@@ -256,17 +256,17 @@ def config_folders() -> list[Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
-def with_head(kind: str) -> list[str]:
+def list_families_with_head(kind: str) -> list[str]:
     """Return the names of the families with a head for a kind of task."""
     return [name for name, spec in families().items() if kind in spec.heads]
 
 
-def families_reading(group: str) -> list[str]:
+def list_families_reading(group: str) -> list[str]:
     """Return the names of the families that read an optional group of a configuration."""
     return [name for name, spec in families().items() if group in spec.reads]
 
 
-def one_of(names: Iterable[str]) -> str:
+def join_alternatives(names: Iterable[str]) -> str:
     """Join names for a sentence: `a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from adadepth.halting.trace import traced
+from adadepth.halting.trace import register_trace_part
 from adadepth.settings import choices
 
 
-def further_gain(losses: Tensor) -> Tensor:
+def future_loss_reduction(losses: Tensor) -> Tensor:
     """Return the reduction of the loss g_n >= 0 after each step but the last, (..., N) to (..., N - 1)."""
     best_from_here_on = losses.flip(-1).cummin(dim=-1).values.flip(-1)
     return (losses[..., :-1] - best_from_here_on[..., 1:]).clamp(min=0.0)
@@ -40,7 +40,7 @@ def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tens
     Returns:
         Probabilities, (..., N - 1).
     """
-    return torch.sigmoid(slope * (further_gain(losses.detach().float()) - threshold))
+    return torch.sigmoid(slope * (future_loss_reduction(losses.detach().float()) - threshold))
 
 
 def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, threshold: float) -> Tensor:
@@ -64,7 +64,7 @@ KL_DIRECTIONS = tuple(map(str, choices.KLDirection))
 LOGIT_LIMIT = 80.0
 
 
-@traced
+@register_trace_part
 @dataclass(frozen=True)
 class HaltingDistribution:
     """Probabilities p_1..p_N of stopping at each step.

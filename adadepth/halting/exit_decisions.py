@@ -96,7 +96,7 @@ class ExitRule(ABC):
             raise ConfigError(f"exit rule {self.name}: {parameter}={value} must be {allowed}")
 
 
-def widened(memory: Tensor, columns: int) -> Tensor:
+def pad_memory(memory: Tensor, columns: int) -> Tensor:
     """Pad a memory with NaN to more columns, (A, k) to (A, columns)."""
     return nn.functional.pad(memory, (0, max(columns - memory.shape[1], 0)), value=math.nan)
 
@@ -136,7 +136,9 @@ def apply_rule(
     return exit_steps
 
 
-def predictions_at(rule: ExitRule, step_logits: Tensor, halting_logits: Tensor | None, exit_steps: Tensor) -> Tensor:
+def select_predictions(
+    rule: ExitRule, step_logits: Tensor, halting_logits: Tensor | None, exit_steps: Tensor
+) -> Tensor:
     """Return the prediction of each example under a rule, (M, C) float32: its logits at its exit step.
 
     A mixing rule gives the logarithm of the mixed probabilities, whose softmax is the mixture, or the mixed value

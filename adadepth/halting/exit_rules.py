@@ -41,11 +41,11 @@ from adadepth.halting.exit_decisions import (
     StepView,
     all_rows,
     apply_rule,
-    predictions_at,
-    widened,
+    pad_memory,
+    select_predictions,
 )
-from adadepth.halting.rules import parse_named, problem_with_rule
-from adadepth.settings.plugins import installed
+from adadepth.halting.rules import find_rule_problem, parse_named
+from adadepth.settings.plugins import load_plugins
 
 __all__ = [
     "CORRECTNESS",
@@ -71,11 +71,11 @@ __all__ = [
     "apply_rule",
     "check_rule",
     "exit_rules",
+    "list_supported_rules",
+    "pad_memory",
     "parse_rule",
-    "predictions_at",
+    "select_predictions",
     "state_moves",
-    "supported_rules",
-    "widened",
 ]
 
 GROUP = "adadepth.exit_rules"
@@ -133,7 +133,7 @@ def exit_rules() -> Mapping[str, type[ExitRule]]:
     Raises:
         ConfigError: If a rule of a plug-in is broken, or its name exists already.
     """
-    return RULES | installed(GROUP, "exit rule", RULES, lambda rule, name: problem_with_rule(rule, name, ExitRule))
+    return RULES | load_plugins(GROUP, "exit rule", RULES, lambda rule, name: find_rule_problem(rule, name, ExitRule))
 
 
 # A compiled forward pass reads the name of a rule but cannot inspect classes or packages, so every text is parsed once,
@@ -152,7 +152,7 @@ def parse_rule(text: str) -> ExitRule:
     return _PARSED[text]
 
 
-def supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
+def list_supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
     """Return the names of the rules that a model supports, see `check_rule`."""
     return [
         name
@@ -195,5 +195,5 @@ def check_rule(
         reason = f"the model has {max_updates} steps"
     else:
         return
-    supported = ", ".join(supported_rules(signals, num_classes, one_class=one_class)) or "no exit rule"
+    supported = ", ".join(list_supported_rules(signals, num_classes, one_class=one_class)) or "no exit rule"
     raise ConfigError(f"exit rule {rule.label!r}: {reason}; {model_type} supports {supported}")

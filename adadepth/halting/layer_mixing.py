@@ -63,7 +63,7 @@ def expected_state(weights: Tensor, first_state: int) -> Tensor:
     return (weights * states).sum()
 
 
-def tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
+def compute_tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
     """Return t_n, the sum of the weights of the states from n on, n = 1..N, (N,).
 
     With a = 1 the powers t_n^a add up to the expected state, with a -> 0 to the deepest state with weight.

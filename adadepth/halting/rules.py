@@ -10,8 +10,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings.declaration import out_of_range
-from adadepth.settings.plugins import installed
+from adadepth.settings.declaration import find_range_errors
+from adadepth.settings.plugins import load_plugins
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
         rule: Rule = kind(*converted)
     except TypeError as error:
         raise ConfigError(f"{noun} {text!r}: a parameter is missing, the form is {form}") from error
-    if wrong := next(out_of_range(rule), None):
+    if wrong := next(find_range_errors(rule), None):
         raise ConfigError(f"{noun} {text!r}: {wrong}")
     return rule
 
@@ -62,7 +62,7 @@ def label(rule: Any) -> str:
     return ":".join([rule.name, *(_format_number(value) for value, _ in parameters)])
 
 
-def problem_with_rule(rule: Any, name: str, base: type) -> str | None:
+def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
     """Return the reason why an object of a plug-in is no rule of this name, a subclass of `base`; None if it is one."""
     if not (isinstance(rule, type) and issubclass(rule, base) and dataclasses.is_dataclass(rule)):
         return f"must be a dataclass that extends {base.__module__}.{base.__name__}"
@@ -127,8 +127,8 @@ def halting_rules() -> Mapping[str, type[HaltingRule]]:
         ConfigError: If a rule of a plug-in is broken, or its name exists already.
     """
     rules: dict[str, type[HaltingRule]] = {Act.name: Act}
-    is_wrong = partial(problem_with_rule, base=HaltingRule)
-    return rules | installed(GROUP, "halting rule", rules, is_wrong)
+    is_wrong = partial(find_rule_problem, base=HaltingRule)
+    return rules | load_plugins(GROUP, "halting rule", rules, is_wrong)
 
 
 def halting_rule(text: str) -> HaltingRule:

@@ -21,7 +21,7 @@ Detail = TypeVar("Detail")
 DepthUnit = Literal["token", "sequence", "task", "architecture"]
 
 
-def traced(kind: type[Detail]) -> type[Detail]:
+def register_trace_part(kind: type[Detail]) -> type[Detail]:
     """Register a part of a trace as a pytree node, because `torch.export` and sharding traverse outputs."""
     pytree.register_dataclass(kind, field_names=[field.name for field in fields(kind)])  # type: ignore[arg-type]
     return kind
@@ -47,7 +47,7 @@ class ComputedSteps(NamedTuple):
         return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))
 
 
-@traced
+@register_trace_part
 @dataclass(frozen=True)
 class Execution:
     """Executed computation of a batch, which determines its cost.
@@ -71,7 +71,7 @@ class Execution:
     memory_length: int = 0
 
 
-@traced
+@register_trace_part
 @dataclass(frozen=True)
 class Halting:
     """Probabilities and remainders of a halting unit, float32 for any precision of the model.
@@ -85,7 +85,7 @@ class Halting:
     remainders: Tensor | None = None
 
 
-@traced
+@register_trace_part
 @dataclass(frozen=True)
 class Operations:
     """Weights of K operations in each of N blocks.
@@ -99,7 +99,7 @@ class Operations:
     executed: Tensor
 
 
-@traced
+@register_trace_part
 @dataclass(frozen=True)
 class DepthTrace:
     """Depth of the units of a batch.

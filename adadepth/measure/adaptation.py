@@ -39,8 +39,8 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
 
     Returns:
         `effective_depths` of all units; `effective_depths_within`, the mean over classes weighted by their units, if
-        there are any; `commonest`, the most frequent depth, and `commonest_share`; `between`, see `shares_between`;
-        and `warning`, one line, if depth does not adapt. Empty if nothing halts.
+        there are any; `commonest`, the most frequent depth, and `commonest_share`; `between`, see
+        `compute_variance_shares`; and `warning`, one line, if depth does not adapt. Empty if nothing halts.
     """
     everyone = classes["all"]
     if "entropy" not in everyone or unit not in ("token", "sequence"):
@@ -51,7 +51,7 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
         "effective_depths": math.exp(everyone["entropy"]),
         "commonest": commonest,
         "commonest_share": histogram[commonest] / everyone["n"],
-        "between": shares_between(classes),
+        "between": compute_variance_shares(classes),
     }
     subsets = [described for name, described in classes.items() if name != "all" and described["n"]]
     if subsets:
@@ -76,7 +76,7 @@ def effective_depths(shares: Sequence[float]) -> float:
     return math.exp(-sum(share * math.log(share) for share in shares if share > 0))
 
 
-def shares_between(classes: _Classes) -> dict[str, dict[str, float]]:
+def compute_variance_shares(classes: _Classes) -> dict[str, dict[str, float]]:
     """Return the share of the variance of depth that lies between the classes of each partition of the units.
 
     Epsilon squared (Kelley 1935): 1 - (SSW / (n - k)) / (SST / (n - 1)) of k classes and n units. It is 0 on average
@@ -218,7 +218,7 @@ class Estimate(NamedTuple):
     clusters: int
 
 
-def clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
+def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
     """Return the mean of values and its 95 % interval, with whole clusters as independent draws.
 
     Args:

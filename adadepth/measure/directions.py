@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from adadepth.measure.names import is_loss
-from adadepth.measure.quality import is_hub_metric, metric_key
+from adadepth.measure.metric_names import is_loss
+from adadepth.measure.task_metrics import get_metric_key, is_hub_metric
 
 Direction = Literal["minimize", "maximize"]
 _EVALUATION = "eval/"
@@ -24,7 +24,7 @@ def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
     return not is_loss(metric or "loss") if greater_is_better is None else greater_is_better
 
 
-def direction_of(metric: str, direction: str | None) -> Direction:
+def resolve_direction(metric: str, direction: str | None) -> Direction:
     """Return `minimize` or `maximize`, the direction in which a sweep searches for the best value of a metric.
 
     Args:
@@ -45,5 +45,5 @@ def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:
         greater: Whether the greatest value counts as the best.
         metrics: `dataset.metrics`. The direction of a metric of the hub is unknown, so it contradicts nothing.
     """
-    has_direction = metric not in {metric_key(name) for name in metrics if is_hub_metric(name)}
+    has_direction = metric not in {get_metric_key(name) for name in metrics if is_hub_metric(name)}
     return has_direction and greater == is_loss(metric)

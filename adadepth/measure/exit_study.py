@@ -31,21 +31,21 @@ from adadepth.halting.exit_rules import (
     Quantile,
     Sample,
     apply_rule,
+    list_supported_rules,
     parse_rule,
-    predictions_at,
-    supported_rules,
+    select_predictions,
 )
 from adadepth.measure.adaptation import spearman
-from adadepth.measure.classes import classes_of
-from adadepth.measure.exit_costs import ORACLE, SETTLED, mark_pareto
-from adadepth.measure.exit_records import StepRecords
-from adadepth.measure.exit_scores import StepScores, first_stable_step, least_loss_exits, near_last_exits
-from adadepth.measure.exit_steps import confidence_calibration, first_correct_steps
-from adadepth.measure.scoring import is_right, quality_of
+from adadepth.measure.exit_pareto import ORACLE, SETTLED, mark_pareto
+from adadepth.measure.scoring import compute_quality, is_right
+from adadepth.measure.step_records import StepRecords
+from adadepth.measure.step_scores import StepScores, find_first_stable_step, find_least_loss_exits, find_near_last_exits
+from adadepth.measure.step_summary import confidence_calibration, find_first_correct_steps
+from adadepth.measure.unit_classes import build_sequence_classes
 from adadepth.settings.kinds import Problem
 
 
-def standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
+def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
     """Return the labels of all supported rules, each on a small grid; rules of plug-ins at their defaults."""
     fixed = torch.linspace(1, max_updates, min(max_updates, 12)).round().long().unique().tolist()
     uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -64,17 +64,17 @@ def standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) 
         "correct": [Correct(threshold) for threshold in (0.5, 0.8, 0.9, 0.95, 0.99)],
         "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_updates],
     }
-    supported = supported_rules(signals, num_classes)
+    supported = list_supported_rules(signals, num_classes)
     return [rule.label for name in supported for rule in (grids[name] if name in grids else [parse_rule(name)])]
 
 
-def random_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:
+def permute_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:
     """Permute exit steps over the examples at random, int64 (M,), as a control. The generator is on the CPU."""
     order = torch.randperm(len(exit_steps), generator=generator)
     return exit_steps[order.to(exit_steps.device)]
 
 
-def oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
+def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
     """Return the first step whose prediction is right, else N; int64 (M,): an upper bound, not a system.
 
     For a regression it is the first step with the smallest absolute error.
@@ -86,15 +86,15 @@ def oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
     if step_logits.shape[-1] == 1:
         errors = (step_logits.squeeze(-1).float() - labels.float().unsqueeze(1)).abs()
         return errors.argmin(dim=1) + 1
-    return first_correct_steps(step_logits, labels).clamp(max=step_logits.shape[1])
+    return find_first_correct_steps(step_logits, labels).clamp(max=step_logits.shape[1])
 
 
-def settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
+def find_settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
     """Return the first step from which on every prediction is right, else N; int64 (M,).
 
-    It is as accurate as the last step, at the fewest updates. Arguments as in `oracle_exits`, for classes only.
+    It is as accurate as the last step, at the fewest updates. Arguments as in `find_oracle_exits`, for classes only.
     """
-    return first_stable_step(is_right(step_logits, labels))
+    return find_first_stable_step(is_right(step_logits, labels))
 
 
 DRAWS = 5
@@ -166,10 +166,10 @@ class _ReplayEvaluator:
     def _find_oracle_exits(self) -> tuple[Tensor, Tensor]:
         """Return the first right step and the first of those that stay right; for a text, compare losses instead."""
         if self.scores.losses is not None:
-            return least_loss_exits(self.scores.losses), near_last_exits(self.scores.losses)
+            return find_least_loss_exits(self.scores.losses), find_near_last_exits(self.scores.losses)
         assert self.records.labels is not None
-        first = oracle_exits(self.step_logits, self.records.labels)
-        return first, first if self.right is None else settled_exits(self.step_logits, self.records.labels)
+        first = find_oracle_exits(self.step_logits, self.records.labels)
+        return first, first if self.right is None else find_settled_exits(self.step_logits, self.records.labels)
 
     def evaluate(self, rule: ExitRule) -> dict[str, Any]:
         """Return the figures of a rule, and of its controls if it is adaptive."""
@@ -177,7 +177,7 @@ class _ReplayEvaluator:
         signals = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
         exits = [apply_rule(rule, *signals) for _ in range(draws)]
         if rule.mixes:
-            logits = [predictions_at(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
+            logits = [select_predictions(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
             return self._figures(
                 rule.label, "rule", exits, [self.scores.score_logits(mixed) for mixed in logits], rule.reads
             )
@@ -189,7 +189,7 @@ class _ReplayEvaluator:
         if len(steps) == 1:
             row["warning"] = _format_warning(int(steps), self.records.max_updates)
             return row
-        permuted = [random_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
+        permuted = [permute_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
         row["permuted"] = self._evaluate_control(permuted, rule.reads)
         mixed, depths = self._mix_fixed_depths(row["macs"])
         row["mixture"] = {**self._evaluate_control(mixed, ()), **depths}
@@ -311,7 +311,7 @@ def _group_difficulties(records: StepRecords) -> dict[str, Tensor]:
     difficulty = records.difficulty
     if difficulty is None:
         return {}
-    classes = classes_of((), records.lengths, difficulty[difficulty >= 0])
+    classes = build_sequence_classes((), records.lengths, difficulty[difficulty >= 0])
     masks = classes.masks(records.logits, None, records.lengths, difficulty)
     return {name: mask for name, mask in masks.items() if name.startswith("difficulty") and mask.any()}
 
@@ -366,6 +366,6 @@ def online_figures(records: StepRecords, problem: Problem, metrics: Sequence[str
     """Return the quality and the mean updates of units that exited while the model ran."""
     assert records.labels is not None
     return {
-        "quality": quality_of(records.logits, records.labels, problem, metrics),
+        "quality": compute_quality(records.logits, records.labels, problem, metrics),
         "mean_updates": float(records.depth.double().mean()),
     }

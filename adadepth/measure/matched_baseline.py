@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.measure.exit_records import StepRecords
-from adadepth.measure.exit_scores import StepScores
-from adadepth.measure.exit_study import DRAWS, random_exits
+from adadepth.measure.exit_study import DRAWS, permute_exits
+from adadepth.measure.step_records import StepRecords
+from adadepth.measure.step_scores import StepScores
 from adadepth.settings.kinds import Problem
 
 _Metrics = Mapping[str, float]
 
 
-def neighbouring_depths(mean: float) -> list[int]:
+def find_neighbouring_depths(mean: float) -> list[int]:
     """Return the whole depths next to a mean depth of at least 1: one where the mean is whole, else two."""
     return sorted({max(1, math.floor(mean)), max(1, math.ceil(mean))})
 
@@ -45,8 +45,8 @@ def compare_recorded(
     """
     scores, generator = StepScores(records, problem, metrics), torch.Generator().manual_seed(seed)
     mean = float(exits.double().mean())
-    fixed = {depth: scores.score_exits(torch.full_like(exits, depth)) for depth in neighbouring_depths(mean)}
-    permuted = [scores.score_exits(random_exits(exits, generator)) for _ in range(DRAWS)]
+    fixed = {depth: scores.score_exits(torch.full_like(exits, depth)) for depth in find_neighbouring_depths(mean)}
+    permuted = [scores.score_exits(permute_exits(exits, generator)) for _ in range(DRAWS)]
     comparison = describe_comparison(exits, len(exits), scores.score_exits(exits), fixed, permuted)
     return comparison | {"max_depth": records.max_updates}
 
@@ -85,7 +85,7 @@ def describe_comparison(
     }
 
 
-def masses_of_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:
+def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:
     """Return halting masses that give every token `depth` updates, (N,).
 
     They are the mean masses of the tokens with at least `depth` updates, whose sum stays below the threshold before the
@@ -101,7 +101,7 @@ def masses_of_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:
     return profile
 
 
-def deal_masses(masses: Sequence[Tensor], valid: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+def permute_masses(masses: Sequence[Tensor], valid: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
     """Permute the halting masses of the tokens of all batches at random.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from adadepth.measure.quality import quality
+from adadepth.measure.task_metrics import quality
 from adadepth.settings.kinds import Problem
 
 
@@ -24,7 +24,7 @@ def predictions(logits: Tensor, problem: Problem) -> Tensor:
     return logits.squeeze(-1) if problem == "regression" else logits.argmax(dim=-1)
 
 
-def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
+def compute_example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
     """Return the loss of each example, (M,) float32: cross-entropy in nats, or squared error for a regression.
 
     The loss of a puzzle is the mean over its labelled cells, that of several labels the mean over labels. Logits of any
@@ -51,7 +51,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.view(labels.shape).masked_fill(labels < 0, math.nan)
 
 
-def rightness(logits: Tensor, labels: Tensor, problem: Problem = "classification") -> Tensor:
+def compute_rightness(logits: Tensor, labels: Tensor, problem: Problem = "classification") -> Tensor:
     """Return 1 where a prediction is right, 0 where it is wrong, NaN where the label is negative; float32."""
     if problem == "multi_label":
         return (predictions(logits, problem) == labels).all(dim=-1).float()
@@ -73,9 +73,9 @@ def is_right(logits: Tensor, labels: Tensor) -> Tensor:
     return right if labels.dim() == 1 else (right | (targets < 0)).all(dim=-1)
 
 
-def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
+def compute_quality(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
     """Return the metrics of logits, (M, C), and `score`, their mean; for a text, `loss` and minus the loss."""
     if problem == "language_model":
-        loss = float(example_losses(logits, labels, problem).double().mean())
+        loss = float(compute_example_losses(logits, labels, problem).double().mean())
         return {"loss": loss, "score": -loss}
     return quality(metrics, predictions(logits, problem).numpy(), labels.numpy())

@@ -11,7 +11,7 @@ from torch import Tensor
 SPAN_CLASSES = ("all", "correct", "wrong", "question", "context", "answer", "cls", "sep")
 
 
-def best_spans(
+def find_best_spans(
     start_logits: Tensor, end_logits: Tensor, allowed: Tensor, *, n_best: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Combine the K best starts and the K best ends of every window, as BERT does (Devlin et al. 2019).
@@ -36,7 +36,7 @@ def best_spans(
     return score, first.gather(1, row).squeeze(1), last.gather(1, column).squeeze(1)
 
 
-def span_classes(
+def classify_span_tokens(
     logits: tuple[Tensor, Tensor],
     positions: tuple[Tensor, Tensor],
     real: Tensor,

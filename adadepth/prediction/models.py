@@ -9,14 +9,14 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import needed_tokens
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import list_needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
-from adadepth.families.folder import loaded, read_config, told
+from adadepth.families.folder import convert_loading_errors, load_with_weights, read_config
 from adadepth.families.loading import find_model_class
 from adadepth.families.registry import Family, families, load
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
-from adadepth.system.places import resolve_place
+from adadepth.system.hub_access import resolve_path
 
 # Kind of prediction -> heads of families, and the auto classes of transformers under which families register them.
 _HEADS = {
@@ -38,7 +38,7 @@ _TOKENS_WITHOUT_CLS = {
 _ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
-def what_is_predicted(model: object) -> str | None:
+def get_prediction_type(model: object) -> str | None:
     """Return what a model predicts: `classes`, `tags`, `masks`, `next` or `cells`; None: nothing about texts."""
     for kind in _HEADS:
         if isinstance(model, tuple(_load_heads(kind).values()) + tuple(_load_generic_heads(kind))):
@@ -52,14 +52,14 @@ def load_parts(path: Any) -> tuple[Any, Any]:
     Raises:
         CheckpointError: If no whole model that predicts texts, or no tokenizer, is there; one line.
     """
-    folder = resolve_place("model", str(path))
+    folder = resolve_path("model", str(path))
     config = read_config("model", folder)
-    model = loaded("model", folder, predicting_class("model", folder, config), config)
-    with told("model", folder):
+    model = load_with_weights("model", folder, resolve_model_class("model", folder, config), config)
+    with convert_loading_errors("model", folder):
         return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def predicting_class(key: str, path: str, config: PreTrainedConfig) -> Any:
+def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
     """Return the class that predicts texts with the model of a folder or hub id.
 
     Args:
@@ -82,11 +82,11 @@ def predicting_class(key: str, path: str, config: PreTrainedConfig) -> Any:
     candidates = [heads.get(architecture), *published, *extending, *(of_any_type if is_foreign else [])]
     model_class = next(filter(None, candidates), None)
     if model_class is None:
-        raise CheckpointError(f"{key}={path}: {cannot(architecture)}")
+        raise CheckpointError(f"{key}={path}: {format_unsupported(architecture)}")
     return model_class
 
 
-def cannot(architecture: str) -> str:
+def format_unsupported(architecture: str) -> str:
     """Return why an architecture is refused, with the nearest and all allowed ones."""
     names = sorted({name for kind in _HEADS for name in _load_heads(kind)})
     suffixes = [
@@ -126,7 +126,7 @@ def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
     """Return the attributes of the special tokens that a tokenizer must have."""
     if predicts in _TOKENS_WITHOUT_CLS:
         return _TOKENS_WITHOUT_CLS[predicts]
-    tokens = needed_tokens(get_first_tokens(model).get("cls_tokens", 1))
+    tokens = list_needed_tokens(get_first_tokens(model).get("cls_tokens", 1))
     return (*tokens, "mask_token") if predicts == "masks" else tokens
 
 
@@ -136,7 +136,7 @@ def _get_vocabulary_size(model: Any) -> int:
     return int(model.get_input_embeddings().num_embeddings if size is None else size)
 
 
-def layout_of(
+def build_layout(
     model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
     """Return the layout in which a model was trained to read texts.
@@ -144,7 +144,7 @@ def layout_of(
     Args:
         model: Model that predicts texts.
         tokenizer: Tokenizer of the model.
-        predicts: Kind of prediction, see `what_is_predicted`.
+        predicts: Kind of prediction, see `get_prediction_type`.
         max_length: Maximum number of tokens of a text; None: the length of training.
         trained: Data of training, whose sequence length cuts all texts but those of a language model. Without a known
             length the positions of the model are the limit. None: unknown.

@@ -6,33 +6,33 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from adadepth.data.batches import longest_first, padded, sequence_columns
-from adadepth.data.text.passages import EncodedText, Place, Text, TextParts, encode_texts, text_parts
+from adadepth.data.batches import get_sequence_columns, order_longest_first, pad_columns
+from adadepth.data.text.passages import EncodedText, Text, TextParts, TokenLocation, check_texts, encode_texts
 from adadepth.errors import CheckpointError, ConfigError, DataError, refuse_panics
 from adadepth.families.contract import Remembers
 from adadepth.families.shared.albert.heads import PretrainingHeads
-from adadepth.families.shared.losses import label_count, takes_one_class
+from adadepth.families.shared.losses import count_head_classes, takes_one_class
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.measure.pictures import NO_SYMBOL
+from adadepth.measure.grid_examples import NO_SYMBOL
 from adadepth.prediction.models import (
-    cannot,
+    build_layout,
     end_tokens,
+    format_unsupported,
+    get_prediction_type,
     is_drawn,
-    layout_of,
     load_parts,
     refuse_other_tokenizer,
     refuse_tokenizer,
-    what_is_predicted,
 )
-from adadepth.prediction.results import Prediction, Step, TokenPrediction
+from adadepth.prediction.outputs import Prediction, Step, TokenPrediction
 from adadepth.runs.data_identity import DataIdentity
 
 logger = logging.getLogger(__name__)
@@ -82,9 +82,9 @@ class Pipeline:
         generation: Mapping[str, Any] | None = None,
         allow_changed_data: bool = False,
     ) -> None:
-        predicts = what_is_predicted(model)
+        predicts = get_prediction_type(model)
         if predicts is None:
-            raise ConfigError(f"model: {cannot(type(model).__name__)}")
+            raise ConfigError(f"model: {format_unsupported(type(model).__name__)}")
         _check_count("batch_size", batch_size)
         self.model: Any = model if device is None else _move_to_device(model, device)
         self.tokenizer = tokenizer
@@ -92,13 +92,13 @@ class Pipeline:
         self.batch_size = 1 if predicts == "next" else batch_size  # language models read without padding
         self.exit_rule = _resolve_exit_rule(exit_rule, model)
         refuse_tokenizer(tokenizer, model, predicts)
-        self.model.take_padding(tokenizer.pad_token_id)
+        cast(Any, model).take_padding(tokenizer.pad_token_id)
         trained = DataIdentity.from_config("model", str(model.name_or_path), model.config)
         if trained is not None and not allow_changed_data:
             refuse_other_tokenizer(tokenizer, trained)
         self.trained_length = None if trained is None else trained.sequence_length
         self.is_drawn = is_drawn(predicts, trained)
-        self.layout = layout_of(model, tokenizer, predicts, max_length, trained)
+        self.layout = build_layout(model, tokenizer, predicts, max_length, trained)
         self.segment_length = _resolve_segment_length(segment_length, model)
         self.new_tokens = _resolve_new_tokens(new_tokens, model, predicts)
         self.generation = dict(generation or {})
@@ -149,7 +149,7 @@ class Pipeline:
         return predictions, needed / full
 
     @refuse_panics("tokenizer")
-    def examine_example(
+    def predict_example(
         self, example: Mapping[str, Any], batch: Mapping[str, Tensor], *, every_step: bool = True
     ) -> tuple[Prediction, float]:
         """Predict an example of labelled data, as `examine` predicts a text.
@@ -168,15 +168,15 @@ class Pipeline:
         return prediction, float(work.adaptive) / float(work.full)
 
     @refuse_panics("tokenizer")
-    def answers_of_text(self, text: Text) -> dict[int, list[str]]:
-        """Return the answers after every step for a text; see `answers_of_steps`."""
-        (encoded,) = self._encode(text_parts([text], takes_words=self.predicts == "tags"))
-        columns = sequence_columns(self.tokenizer.pad_token_id or 0)
-        return self.answers_of_steps(padded([encoded.example], len(encoded), columns))
+    def predict_text_steps(self, text: Text) -> dict[int, list[str]]:
+        """Return the answers after every step for a text; see `predict_token_steps`."""
+        (encoded,) = self._encode(check_texts([text], takes_words=self.predicts == "tags"))
+        columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)
+        return self.predict_token_steps(pad_columns([encoded.example], len(encoded), columns))
 
     @refuse_panics("tokenizer")
     @torch.inference_mode()
-    def answers_of_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
+    def predict_token_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
         """Return the answer for every token of one example after every step.
 
         Taggers and language models run as if no token halted. A masked language model applies its head to the state of
@@ -228,8 +228,8 @@ class Pipeline:
             texts: Texts as in `__call__`, with the same errors.
             every_step: Whether to include the prediction after every step.
         """
-        encoded = self._encode(text_parts(texts, takes_words=self.predicts == "tags"))
-        order = longest_first(np.array([len(text) for text in encoded])).tolist()
+        encoded = self._encode(check_texts(texts, takes_words=self.predicts == "tags"))
+        order = order_longest_first(np.array([len(text) for text in encoded])).tolist()
         generator = torch.Generator().manual_seed(0)
         self.model.eval()
         predictions: dict[int, Prediction] = {}
@@ -276,7 +276,7 @@ class Pipeline:
     def _list_puzzle_symbols(self) -> list[str]:
         return [name for name in self.tokenizer.get_vocab() if name not in self.tokenizer.all_special_tokens]
 
-    def flaw_of_puzzle(self, text: str) -> str | None:
+    def find_puzzle_flaw(self, text: str) -> str | None:
         """Return why a text is no puzzle of the model; None: it is one."""
         cells, symbols, cell_count = self.cells(text), self._list_puzzle_symbols(), self.model.config.cells
         if unknown := next((mark for mark in cells if mark not in symbols), None):
@@ -287,15 +287,15 @@ class Pipeline:
     def _parse_puzzle(self, number: int, parts: TextParts) -> tuple[str]:
         """Return the cells of a puzzle; refuse any other text."""
         text = "".join(parts)
-        if (flaw := self.flaw_of_puzzle(text)) is not None:
+        if (flaw := self.find_puzzle_flaw(text)) is not None:
             raise DataError(f"texts[{number}]={text!r:.60}: {flaw}")
         return (self.cells(text),)
 
     @torch.inference_mode()
     def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:
         """Predict a batch of texts, padded to the longest."""
-        columns = sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
-        batch = padded([text.example for text in texts], max(map(len, texts)), columns)
+        columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
+        batch = pad_columns([text.example for text in texts], max(map(len, texts)), columns)
         if self.predicts == "next":
             return self._predict_words(texts[0], batch["input_ids"], self._build_options(generator, every_step))
         return self._run_model(texts, batch, generator, every_step)
@@ -371,7 +371,9 @@ class Pipeline:
             is_part = whole.endswith("\N{REPLACEMENT CHARACTER}") and count < len(written)
             now = before if is_part else whole
             span = first + len(before) - len(start), first + len(now) - len(start)
-            spans.append(Place(max((place.part for place in text.places if place is not None), default=0), span))
+            spans.append(
+                TokenLocation(max((place.part for place in text.places if place is not None), default=0), span)
+            )
             before = now
         return EncodedText({"input_ids": np.array(prompt + written)}, spans, text.is_cut), before[len(start) :]
 
@@ -475,7 +477,7 @@ class Pipeline:
         """Return probabilities of classes, or a value, from logits (C,)."""
         _check_logits(logits)
         config = self.model.config
-        if label_count(config) == 1:
+        if count_head_classes(config) == 1:
             return {"value": float(logits[0])}
         scores = (softmax if takes_one_class(config) else sigmoid)(logits.numpy())
         names, best = [config.id2label[number] for number in range(len(scores))], int(scores.argmax())
@@ -638,7 +640,7 @@ def _resolve_exit_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | No
     parsed = parse_rule(rule) if isinstance(rule, str) else rule
     config = model.config
     check_rule(
-        parsed, model.exit_signals, label_count(config), model.max_updates, config.model_type,
+        parsed, model.exit_signals, count_head_classes(config), model.max_updates, config.model_type,
         one_class=takes_one_class(config),
     )  # fmt: skip
     return parsed

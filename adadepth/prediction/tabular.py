@@ -10,19 +10,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from adadepth.data.labelled.columns import USUAL_TEXTS, usual_texts
+from adadepth.data.labelled.columns import USUAL_TEXTS, find_text_columns
 from adadepth.data.labelled.splits import open_table
-from adadepth.data.text.delimited import DELIMITERS, csv_delimiter
+from adadepth.data.text.delimited import DELIMITERS, detect_csv_delimiter
 from adadepth.data.text.json_rows import read_json_rows
-from adadepth.data.text.local_files import find_files, text_lines
+from adadepth.data.text.local_files import find_files, read_lines
 from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.shared.losses import takes_one_class
+from adadepth.prediction.outputs import Prediction
 from adadepth.prediction.pipeline import Pipeline
-from adadepth.prediction.results import Prediction
-from adadepth.report.table import csv_text, defused
+from adadepth.report.table import escape_csv_formula, format_csv
 from adadepth.system.files import open_atomic
-from adadepth.system.places import first_line
+from adadepth.system.hub_access import get_first_line
 
 _Row = dict[str, Any]
 OUTPUT_ENDINGS = (*DELIMITERS, ".jsonl")
@@ -36,7 +36,7 @@ _WORD = re.compile(r"[^ \t\r\n]+")  # other white space may be inside a word to 
 _BREAKS = re.compile(r"\r\n|[\t\r\n]")  # end of a field or a line of TSV
 
 
-class Written(NamedTuple):
+class TablePredictionTotals(NamedTuple):
     """Totals of a predicted table.
 
     Attributes:
@@ -54,12 +54,12 @@ class Written(NamedTuple):
     full: float
 
 
-def output_ending(source: Path) -> str:
+def get_output_ending(source: Path) -> str:
     """Return the default file ending for the predictions of a file."""
     return _CSV if source.suffix == _LINES else source.suffix if source.suffix in DELIMITERS else _JSON_LINES
 
 
-def input_file(value: str) -> Path:
+def resolve_input_file(value: str) -> Path:
     """Return the file that `input` names.
 
     Raises:
@@ -89,7 +89,7 @@ def check_output_file(value: str, source: Path) -> Path:
     return path
 
 
-def input_columns(source: Path, configured: Sequence[str] | None, trained: Sequence[str]) -> list[str]:
+def resolve_input_columns(source: Path, configured: Sequence[str] | None, trained: Sequence[str]) -> list[str]:
     """Return the columns of a file that a model reads.
 
     Args:
@@ -109,7 +109,7 @@ def input_columns(source: Path, configured: Sequence[str] | None, trained: Seque
         return [USUAL_TEXTS[0]]
     if trained and set(trained) <= set(first):
         return list(trained)
-    if columns := usual_texts(list(first)):
+    if columns := find_text_columns(list(first)):
         return columns
     raise DataError(
         f"input={source}: has the columns {', '.join(first)}; say with dataset.text_columns which hold the texts"
@@ -130,7 +130,7 @@ def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> Non
     _read_text(pipeline, source, columns, 0, first)
 
 
-def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> Written:
+def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> TablePredictionTotals:
     """Predict the rows of a file, and write them with their predictions.
 
     Args:
@@ -143,7 +143,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
         DataError: Naming file, row and column.
     """
     rows = _iterate_rows(source, columns)
-    total = Written(0, 0.0, 0, 0.0, 0.0)
+    total = TablePredictionTotals(0, 0.0, 0, 0.0, 0.0)
     with open_atomic(path) as file:
         write = _build_writer(path, file, _choose_delimiter(source))
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
@@ -159,8 +159,13 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
                     raise DataError(f"input={source}: row {number} has a column {taken}, as the output has; rename it")
                 write(number, {**row, **added})
             depths = [depth for prediction in predictions for depth in prediction.depths()]
-            batch_total = (len(batch), sum(depths), len(depths), needed, full)
-            total = Written(*(before + value for before, value in zip(total, batch_total, strict=True)))
+            total = TablePredictionTotals(
+                total.rows + len(batch),
+                total.depths + sum(depths),
+                total.units + len(depths),
+                total.needed + needed,
+                total.full + full,
+            )
     return total
 
 
@@ -176,7 +181,7 @@ def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     try:
         yield from _open_rows(source, columns)
     except OSError as error:
-        raise DataError(f"input={source}: {first_line(error)}") from error
+        raise DataError(f"input={source}: {get_first_line(error)}") from error
 
 
 def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
@@ -195,7 +200,7 @@ def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
 
 
 def _read_lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    for number, line in enumerate(text_lines("input", source)):
+    for number, line in enumerate(read_lines("input", source)):
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):
             raise DataError(f"input={source}: row {number} has {len(texts)} texts with tabs between them, not 2")
@@ -221,7 +226,7 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
             return value
         if not isinstance(value, str):
             raise DataError(f"input={source}: row {number}, column {name}: holds {type(value).__name__}, not text")
-        if pipeline.predicts == "cells" and (flaw := pipeline.flaw_of_puzzle(value)) is not None:
+        if pipeline.predicts == "cells" and (flaw := pipeline.find_puzzle_flaw(value)) is not None:
             raise DataError(f"input={source}: row {number}, column {name}: {value!r:.60}: {flaw}")
         parts.append(value)
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
@@ -274,7 +279,7 @@ def _round(value: Any) -> Any:
 
 def _choose_delimiter(source: Path) -> str:
     """Return the delimiter of an output CSV: that of an input CSV, or else the usual one."""
-    return csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
+    return detect_csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
 
 
 def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _Row], None]:
@@ -300,8 +305,8 @@ def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _R
 def _format_line(cells: list[Any], path: Path, delimiter: str) -> str:
     """Format a line of CSV with quotes where needed, or of TSV without quotes."""
     if path.suffix == _CSV:
-        return csv_text([cells], delimiter)
-    return "\t".join("" if cell is None else str(defused(cell)) for cell in cells) + "\n"
+        return format_csv([cells], delimiter)
+    return "\t".join("" if cell is None else str(escape_csv_formula(cell)) for cell in cells) + "\n"
 
 
 def _flatten(added: Mapping[str, Any]) -> _Row:

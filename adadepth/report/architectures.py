@@ -20,9 +20,8 @@ from adadepth.measure.architectures import (
     quality_points,
     set_title,
 )
-from adadepth.report.classes import at_step, cost_words, not_available
+from adadepth.report.depth_by_class import describe_cost, format_at_step, list_unavailable
 from adadepth.report.exits import NOT_MEASURED
-from adadepth.report.facts import tokenizer
 from adadepth.report.figure import (
     Axis,
     Dot,
@@ -30,23 +29,24 @@ from adadepth.report.figure import (
     Panel,
     Scatter,
     Stacks,
-    depth_axis,
-    heat_over_steps,
+    build_depth_axis,
+    build_heat_over_steps,
+    build_line_panel,
     is_followed,
-    line_panel,
-    thin,
-    with_air,
+    pad_range,
+    subsample,
 )
-from adadepth.report.run_files import ARCHITECTURES, RunFiles, run_unit, series
-from adadepth.report.section import Placed, Section, absent, fill, told_if_damaged
-from adadepth.report.style import OPERATION_COLORS, text_on
-from adadepth.report.svg import swatch_legend
-from adadepth.report.table import Column, Table, as_text, percent, rounded, text
+from adadepth.report.run_files import ARCHITECTURES, RunFiles, get_run_unit, series
+from adadepth.report.run_metadata import tokenizer
+from adadepth.report.section import Placed, Section, absent, explain_damage, fill
+from adadepth.report.style import OPERATION_COLORS, get_text_color
+from adadepth.report.svg import render_swatch_legend
+from adadepth.report.table import Column, Table, make_number_format, percent, text, to_text
 
 OPERATION_TITLES = ("attention", "feed-forward", "identity")
 
 
-def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
+def build_third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
     """Build the table of how often each operation occurs in every third of the depth, and in all."""
     operations = zip(OPERATION_NAMES, OPERATION_TITLES, LETTERS, strict=True)
     columns = [
@@ -58,13 +58,13 @@ def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
     return Table("operations_by_third", columns, [*rows, {"third": "all", **total}])
 
 
-def gate_table(described: Mapping[str, Any]) -> Table:
+def build_gate_table(described: Mapping[str, Any]) -> Table:
     """Build the table of operation probabilities of every block of a supernet."""
     columns = [
         Column("block"),
         Column("operation", "operation", text, "text"),
         *(Column(key, title, _format_percent) for key, title in zip(OPERATION_NAMES, OPERATION_TITLES, strict=True)),
-        Column("entropy", "entropy (nats)", rounded(3)),
+        Column("entropy", "entropy (nats)", make_number_format(3)),
     ]
     blocks = zip(described["string"], described["probabilities"], described["entropy"], strict=True)
     rows = [
@@ -75,15 +75,15 @@ def gate_table(described: Mapping[str, Any]) -> Table:
 
 
 def _format_percent(share: float) -> str:
-    return rounded(2)(100 * share) + "%"
+    return make_number_format(2)(100 * share) + "%"
 
 
-def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
+def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
     """Build the table of the quality of every evaluation, with a column per metric that any of them has."""
     names = measured_qualities([{"quality": qualities} for qualities in evaluations.values()])
     columns = [
         Column("evaluation", "evaluation", text, "text", remark="definition"),
-        *(Column(name, QUALITIES[name], rounded(4)) for name in names),
+        *(Column(name, QUALITIES[name], make_number_format(4)) for name in names),
     ]
     rows = [
         {"evaluation": name, "definition": EVALUATION_COSTS.get(name, ""), **qualities}
@@ -92,20 +92,20 @@ def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
     return Table("evaluations", columns, rows)
 
 
-def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
+def build_history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
     """Build the table of the architecture at every evaluation, with the perplexity of the first kind of evaluation."""
     columns = [
         Column("step"),
         Column("string", "most probable operations", text, "code"),
-        Column("expected_blocks", "blocks expected", rounded(2)),
-        Column("mean_entropy", "mean entropy (nats)", rounded(3)),
-        Column("temperature", "temperature", rounded(3)),
-        Column("perplexity", f"perplexity, {first}" if first else "perplexity", rounded(2)),
+        Column("expected_blocks", "blocks expected", make_number_format(2)),
+        Column("mean_entropy", "mean entropy (nats)", make_number_format(3)),
+        Column("temperature", "temperature", make_number_format(3)),
+        Column("perplexity", f"perplexity, {first}" if first else "perplexity", make_number_format(2)),
     ]
     return Table("architecture_over_training", columns, rows)
 
 
-def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> str:
+def format_architecture(halting: Mapping[str, Any], step: int | None = None) -> str:
     """Format a search or a fixed architecture as text: a header, a line per gated block, the evaluations.
 
     A bar has a letter for every 4 % that an operation of the block has.
@@ -116,7 +116,7 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
     """
     architecture = halting["architecture"]
     header = [
-        f"architecture{at_step(step)}: {architecture['string']}",
+        f"architecture{format_at_step(step)}: {architecture['string']}",
         f"{architecture['blocks'] - architecture['string'].count('-')} of {architecture['blocks']} blocks kept",
     ]
     if architecture["temperature"] is not None:
@@ -127,15 +127,19 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
         header.append(f"temperature {architecture['temperature']:.3f}")
     thirds = ", ".join("/".join(str(third[name]) for name in OPERATION_NAMES) for third in architecture["thirds"])
     second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
-    second += cost_words(halting["cost"], halting["unit"])
-    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(architecture) else ["", *gate_lines(architecture)])]
-    lines += ["", as_text(evaluation_table(halting["evaluations"]))] if halting["evaluations"] else []
-    return "\n".join([*lines, *not_available(halting)])
+    second += describe_cost(halting["cost"], halting["unit"])
+    lines = [
+        "; ".join(header),
+        "; ".join(second),
+        *([] if is_fixed(architecture) else ["", *format_gate_lines(architecture)]),
+    ]
+    lines += ["", to_text(build_evaluation_table(halting["evaluations"]))] if halting["evaluations"] else []
+    return "\n".join([*lines, *list_unavailable(halting)])
 
 
-def gate_lines(described: Mapping[str, Any]) -> list[str]:
+def format_gate_lines(described: Mapping[str, Any]) -> list[str]:
     """Return the heading, the rule and a line for every block of a supernet."""
-    head, rule, *rows = as_text(gate_table(described)).splitlines()
+    head, rule, *rows = to_text(build_gate_table(described)).splitlines()
     bars = [
         "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
         for row in described["probabilities"]
@@ -146,7 +150,7 @@ def gate_lines(described: Mapping[str, Any]) -> list[str]:
 # ---- networks compared
 
 
-def quality_table(comparison: Mapping[str, Any]) -> Table:
+def build_quality_table(comparison: Mapping[str, Any]) -> Table:
     """Build the table of networks of several architectures and their quality."""
     rows = compared_rows(comparison)
     columns = [
@@ -154,7 +158,7 @@ def quality_table(comparison: Mapping[str, Any]) -> Table:
         Column("architecture", "architecture", text, "code"),
         Column("counts", "s/f/-", text),
         Column("parameters"),
-        *(Column(name, QUALITIES[name], rounded(4)) for name in measured_qualities(rows)),
+        *(Column(name, QUALITIES[name], make_number_format(4)) for name in measured_qualities(rows)),
         Column("set", "set", text, "text", absent=NOT_MEASURED),
     ]
     table_rows = []
@@ -166,7 +170,7 @@ def quality_table(comparison: Mapping[str, Any]) -> Table:
     return Table("architectures", columns, table_rows)
 
 
-def cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
+def build_cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
     """Build the table of what networks cost at an input shape, also as a share of the reference's cost."""
     rows = compared_rows(comparison)
     share_title = f"of {comparison['reference']}"
@@ -189,22 +193,22 @@ def cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
 
 
 def _format_millions(macs: float) -> str:
-    return rounded(2)(macs / 1e6)
+    return make_number_format(2)(macs / 1e6)
 
 
 def _format_milliseconds(seconds: float) -> str:
-    return rounded(2)(1e3 * seconds)
+    return make_number_format(2)(1e3 * seconds)
 
 
-def comparison_text(comparison: Mapping[str, Any]) -> str:
+def format_architecture_comparison(comparison: Mapping[str, Any]) -> str:
     """Format networks of several architectures as text: quality, then multiply-accumulates and time by shape.
 
     Args:
         comparison: Contents of architectures.json; see `comparison`.
     """
-    lines = [as_text(quality_table(comparison))]
+    lines = [to_text(build_quality_table(comparison))]
     for shape in (shape["name"] for shape in comparison["shapes"]):
-        lines += ["", f"{shape}:", as_text(cost_table(comparison, shape))]
+        lines += ["", f"{shape}:", to_text(build_cost_table(comparison, shape))]
     lines += ["", f"shares of the cost of {comparison['reference']}: less is cheaper"]
     lines.append("MACs: of the blocks, per sequence; ms: median forward pass of the batch; perplexity: per token")
     return "\n".join([*lines, conditions_text(comparison)])
@@ -217,13 +221,13 @@ _PARTS = list(zip(OPERATION_TITLES, OPERATION_COLORS, strict=True))
 History = Sequence[tuple[int, Mapping[str, Any]]]
 
 
-def search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
+def get_search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
     """Return (step, description) of every evaluation of a search; empty for a fixed architecture."""
     described = files.halting.get("architecture")
     return [] if described is None or is_fixed(described) else architecture_history(files.metrics)
 
 
-def architecture_overview(files: RunFiles) -> Section | None:
+def build_architecture_tiles(files: RunFiles) -> Section | None:
     """Build the tiles on the architecture that a search chose, or state why there are none."""
     described = files.halting.get("architecture")
     if described is None:
@@ -241,17 +245,17 @@ def architecture(files: RunFiles) -> Section | None:
     described = files.halting.get("architecture")
     if described is None:
         return _explain_missing_architecture(files, "Architecture", "architecture")
-    thirds, evaluations = third_table(described["thirds"]), files.halting.get("evaluations", {})
-    quality = evaluation_table(evaluations) if evaluations else None
-    gates = None if is_fixed(described) else gate_table(described)
+    thirds, evaluations = build_third_table(described["thirds"]), files.halting.get("evaluations", {})
+    quality = build_evaluation_table(evaluations) if evaluations else None
+    gates = None if is_fixed(described) else build_gate_table(described)
     content = {
         "found": described,
         "thirds": thirds,
         "gates": gates,
         "quality": quality,
-        "legend": swatch_legend(_PARTS),
+        "legend": render_swatch_legend(_PARTS),
     }
-    now = stack_panel("Probabilities at the last evaluation", described)
+    now = build_stack_panel("Probabilities at the last evaluation", described)
     html = fill(
         "architectures:architecture",
         **content,
@@ -265,7 +269,7 @@ def architecture(files: RunFiles) -> Section | None:
 
 def _explain_missing_architecture(files: RunFiles, title: str, name: str) -> Section | None:
     """Return a section that says why the architecture is missing; None where the run has no architecture of its own."""
-    if run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
+    if get_run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
         return None
     return Section(title, name, absent("The architecture is", files, "halting.json"))
 
@@ -280,24 +284,24 @@ def token_unit(files: RunFiles) -> str:
 def letters(architecture: str) -> list[tuple[str, str, str]]:
     """Return (letter, background colour, text colour) of every block."""
     colors = dict(zip(LETTERS, OPERATION_COLORS, strict=True))
-    return [(letter, colors[letter], text_on(colors[letter])) for letter in architecture]
+    return [(letter, colors[letter], get_text_color(colors[letter])) for letter in architecture]
 
 
-def stack_panel(title: str, described: Mapping[str, Any], description: str = "") -> Panel:
+def build_stack_panel(title: str, described: Mapping[str, Any], description: str = "") -> Panel:
     """Build a panel of stacked bars: the operation probabilities of every block, labelled with the chosen operation."""
     x, y = (
-        depth_axis(BLOCK, described["blocks"], air=0.6),
+        build_depth_axis(BLOCK, described["blocks"], air=0.6),
         Axis("probability", (0, 1), (0, 0.25, 0.5, 0.75, 1), percent=True),
     )
     stacks = Stacks(described["probabilities"], _PARTS, described["string"])
     return Panel(title, stacks, x, y, description or f"{title}: probabilities of the operations of every block", 0.9)
 
 
-def frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
+def build_frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
     """Build the panel of the gates at one evaluation, a frame of the film of a search."""
     temperature = described["temperature"]
     remark = "" if temperature is None else f", temperature {temperature:.3f}"
-    return stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{remark}", described)
+    return build_stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{remark}", described)
 
 
 # ---- the search over training
@@ -308,21 +312,21 @@ def search(files: RunFiles) -> Section | None:
     described = files.halting.get("architecture")
     if described is None or is_fixed(described):
         return None
-    title, history = "Search over training", search_history(files)
+    title, history = "Search over training", get_search_history(files)
     if not history:
         otherwise = "metrics.jsonl holds no probabilities of operations"
         return Section(title, "search", absent("The search over training", files, "metrics.jsonl", otherwise))
-    figure = Figure("gates", heat_panels(history))
+    figure = Figure("gates", build_heat_panels(history))
     evaluations = list(files.halting.get("evaluations", {}))
     frames = [
-        stack_panel(f"Step {step:,}: {now['string']}", now, f"Probabilities of every block at step {step}")
-        for step, now in thin(history, _FRAMES)
+        build_stack_panel(f"Step {step:,}: {now['string']}", now, f"Probabilities of every block at step {step}")
+        for step, now in subsample(history, _FRAMES)
     ]
     perplexity = dict(series(files.metrics, "eval/perplexity"))
-    rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
-    table = history_table(rows, evaluations[0] if evaluations else "")
+    rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in subsample(history, _MAX_ROWS)]
+    table = build_history_table(rows, evaluations[0] if evaluations else "")
     panels = [*figure.panels, *_build_perplexity_panels(files, evaluations)]
-    shown_history = thin(history, max(_MAX_CELLS // described["blocks"], 8))
+    shown_history = subsample(history, max(_MAX_CELLS // described["blocks"], 8))
     html = fill(
         "architectures:search",
         panels=panels,
@@ -334,7 +338,7 @@ def search(files: RunFiles) -> Section | None:
     return Section(title, "search", html, [figure], [table])
 
 
-def heat_panels(history: History) -> list[Panel]:
+def build_heat_panels(history: History) -> list[Panel]:
     """Build panels of the probability of each operation, and of the entropy, by block and evaluation."""
     operation_heats = [
         (
@@ -346,7 +350,7 @@ def heat_panels(history: History) -> list[Panel]:
     ]
     shares = [(step, [value / math.log(len(LETTERS)) for value in now["entropy"]]) for step, now in history]
     return [
-        heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)
+        build_heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)
         for title, measure, columns in [*operation_heats, ("Entropy", "share of ln 3", shares)]
     ]
 
@@ -359,7 +363,9 @@ def _build_perplexity_panels(files: RunFiles, names: Sequence[str]) -> list[Pane
     ]
     if not is_followed(lines):
         return []
-    return [line_panel("Perplexity over training", lines, "perplexity per token", 1.0, "Perplexity over training")]
+    return [
+        build_line_panel("Perplexity over training", lines, "perplexity per token", 1.0, "Perplexity over training")
+    ]
 
 
 # ---- comparison
@@ -369,11 +375,11 @@ def comparison(files: RunFiles) -> Section | None:
     """Build the section that compares networks of several architectures."""
     title, compared = "Architectures compared", files.of(ARCHITECTURES)
     if not compared.get("rows"):
-        return told_if_damaged(title, "comparison", "The comparison is", files, ARCHITECTURES)
+        return explain_damage(title, "comparison", "The comparison is", files, ARCHITECTURES)
     rows, panels = compared_rows(compared), _build_scatter_panels(compared)
     figures = [Figure("architectures", panels, columns=3)] if panels else []
     shapes = [shape["name"] for shape in compared["shapes"]]
-    quality, costs = quality_table(compared), {shape: cost_table(compared, shape) for shape in shapes}
+    quality, costs = build_quality_table(compared), {shape: build_cost_table(compared, shape) for shape in shapes}
     left_out = [row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]]
     content = {
         "quality": quality,
@@ -391,11 +397,16 @@ def _build_scatter_panels(compared: Mapping[str, Any]) -> list[Panel]:
     """Build panels of perplexity against measured time or multiply-accumulates, one per evaluated set and shape."""
     panels = []
     for title, axis, points in quality_points(compared):
-        x, y = (with_air(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
+        x, y = (pad_range(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
         dots = [(row["label"], [Dot(x, y, f"{row['label']}: {y:.2f}")]) for x, y, row in points]
         axes = Axis(axis, x), Axis("perplexity per token", y, start=1.0)
         panels.append(Panel(title, Scatter(dots), *axes, f"Perplexity against {axis}: {title}", 1.16))
     return panels
 
 
-SECTIONS = (Placed(40, architecture_overview), Placed(110, architecture), Placed(130, search), Placed(140, comparison))
+SECTIONS = (
+    Placed(40, build_architecture_tiles),
+    Placed(110, architecture),
+    Placed(130, search),
+    Placed(140, comparison),
+)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.report.figure import Axis, Figure, Lines, Panel, line_panel, with_air
+from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
 from adadepth.report.section import Placed, Section, fill
-from adadepth.report.table import Column, Table, as_csv, as_text, rounded, text
-from adadepth.report.training import loss_title
+from adadepth.report.table import Column, Table, make_number_format, text, to_csv, to_text
+from adadepth.report.training_curves import format_loss_title
 from adadepth.report.verdict import target
 from adadepth.system.files import write_atomic
 
@@ -19,7 +19,7 @@ _WORK = ("executed_over_full", "adaptive_over_full")
 _QUALITIES = ("score", "mlm_loss", "loss")
 
 
-def budget_row(
+def build_budget_row(
     metrics: Mapping[str, float],
     statistics: Mapping[str, Any],
     target: float | None,
@@ -39,7 +39,7 @@ def budget_row(
     return {"target": target, "fit": None if fit is None else dict(fit), **depths, **work, "metrics": dict(metrics)}
 
 
-def drawn_quality(budgets: Mapping[str, Any]) -> str | None:
+def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
     """Return the name of the quality metric that the curve shows; None if the rows have none."""
     metrics = budgets["rows"][0]["metrics"]
     return next((name for name in _QUALITIES if name in metrics), None)
@@ -47,18 +47,18 @@ def drawn_quality(budgets: Mapping[str, Any]) -> str | None:
 
 def _get_quality_points(budgets: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return (mean depth, quality) of every row, sorted by depth."""
-    name = drawn_quality(budgets)
+    name = select_drawn_quality(budgets)
     return sorted((row["mean"], row["metrics"][name]) for row in budgets["rows"] if name in row["metrics"])
 
 
-def budget_label(row: Mapping[str, Any]) -> str:
+def format_budget_label(row: Mapping[str, Any]) -> str:
     """Return the label of a row: its target, or that it is the checkpoint as trained."""
     if row["target"] is None:
         return "as trained"
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
 
 
-def budget_table(budgets: Mapping[str, Any]) -> Table:
+def build_budget_table(budgets: Mapping[str, Any]) -> Table:
     """Build the table of a checkpoint at several depths; work is a share of full depth.
 
     Args:
@@ -67,21 +67,21 @@ def budget_table(budgets: Mapping[str, Any]) -> Table:
     columns = [
         Column("row", "target", text, "text", where="view"),
         *(Column(key, where="file") for key in ("target", "level", "fitted")),
-        Column("mean", "depth", rounded(2)),
-        Column("std", "sd", rounded(2)),
+        Column("mean", "depth", make_number_format(2)),
+        Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),
-        Column("adaptive_over_full", "work", rounded(3)),
-        *(Column(name, name, rounded(4)) for name in budgets["rows"][0]["metrics"]),
+        Column("adaptive_over_full", "work", make_number_format(3)),
+        *(Column(name, name, make_number_format(4)) for name in budgets["rows"][0]["metrics"]),
     ]
     rows = []
     for row in budgets["rows"]:
         fit = row["fit"] or {}
-        cells = {"row": budget_label(row), "level": fit.get("level"), "fitted": fit.get("depth")}
+        cells = {"row": format_budget_label(row), "level": fit.get("level"), "fitted": fit.get("depth")}
         rows.append({**row["metrics"], **row, **cells})
     return Table("budgets", columns, rows)
 
 
-def budgets_text(budgets: Mapping[str, Any]) -> str:
+def format_budgets(budgets: Mapping[str, Any]) -> str:
     """Format one checkpoint at several depths as text.
 
     Args:
@@ -92,10 +92,10 @@ def budgets_text(budgets: Mapping[str, Any]) -> str:
         f"fitted on {budgets['fitted_on']:,} examples of {budgets['set']}, "
         f"measured on {budgets['measured_on']:,} others; work as a share of full depth"
     )
-    return f"{header}\n\n{as_text(budget_table(budgets))}"
+    return f"{header}\n\n{to_text(build_budget_table(budgets))}"
 
 
-def rival_table(comparison: Mapping[str, Any]) -> Table:
+def build_rival_table(comparison: Mapping[str, Any]) -> Table:
     """Build the table of an adaptive run and its rivals: depth, relative work, quality.
 
     Args:
@@ -105,10 +105,10 @@ def rival_table(comparison: Mapping[str, Any]) -> Table:
     names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
     columns = [
         Column("network", "network", text, "text"),
-        Column("mean", "depth", rounded(4)),
-        Column("std", "sd", rounded(4)),
-        Column("work", "work", rounded(4)),
-        *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
+        Column("mean", "depth", make_number_format(4)),
+        Column("std", "sd", make_number_format(4)),
+        Column("work", "work", make_number_format(4)),
+        *(Column(name, name.removeprefix("eval/"), make_number_format(4)) for name in names),
     ]
     rows = []
     for row in comparison["rows"]:
@@ -123,22 +123,24 @@ def _get_macs(row: Mapping[str, Any]) -> float:
     return macs
 
 
-def rivals_text(comparison: Mapping[str, Any]) -> str:
+def format_rivals(comparison: Mapping[str, Any]) -> str:
     """Format an adaptive run and its rivals as text.
 
     Args:
         comparison: Contents of rivals.json.
     """
-    return f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{as_text(rival_table(comparison))}"
+    return (
+        f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{to_text(build_rival_table(comparison))}"
+    )
 
 
 _RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")
 
 
 def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:
-    """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
+    """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `build_budget_row`."""
     write_json(directory / BUDGETS, budgets)
-    write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(budgets)))
+    write_atomic(directory / BUDGETS_TABLE, to_csv(build_budget_table(budgets)))
 
 
 _CURVES = {
@@ -153,7 +155,7 @@ def budget(files: RunFiles) -> Section | None:
     for title, (names, unit) in _CURVES.items():
         lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
         if any(len(points) > 1 for _, points in lines):  # fitted once at the end, there is nothing to follow
-            panels.append(line_panel(title, lines, unit))
+            panels.append(build_line_panel(title, lines, unit))
     if not panels:
         return None
     figure, finding = Figure("budget", panels), target(files)
@@ -167,12 +169,12 @@ def targets(files: RunFiles) -> Section | None:
     budgets = files.of(BUDGETS)
     if not budgets:
         return None
-    points, name, panels = _get_quality_points(budgets), str(drawn_quality(budgets)), []
+    points, name, panels = _get_quality_points(budgets), str(select_drawn_quality(budgets)), []
     if points:
-        x, y = (with_air(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
+        x, y = (pad_range(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
         axes = Axis(f"mean depth ({budgets['unit']})", x), Axis(name.replace("_", " "), y)
-        panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
-    figures, table = [Figure("budgets", panels)] if panels else [], budget_table(budgets)
+        panels = [Panel(f"{format_loss_title(name)} against depth", Lines([("", points)]), *axes)]
+    figures, table = [Figure("budgets", panels)] if panels else [], build_budget_table(budgets)
     html = fill("budgets:targets", found=budgets, figures=figures, table=table)
     sample = f"n = {budgets['measured_on']:,} examples of {budgets['set']}"
     return Section("One checkpoint at several depths", "targets", html, figures, [table], of=sample)
@@ -182,7 +184,7 @@ def rivals(files: RunFiles) -> Section | None:
     """Build the section on fixed-depth networks of equal work."""
     if not files.of(RIVALS):
         return None
-    table = rival_table(files.of(RIVALS))
+    table = build_rival_table(files.of(RIVALS))
     sample = f"n = {len(table.rows)} networks, one seed each"
     return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table], of=sample)
 

@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from adadepth.measure.names import WORK, first_depth
+from adadepth.measure.metric_names import WORK, find_first_depth
+from adadepth.report.baseline_comparison import QUESTIONS
 from adadepth.report.comparison_tables import (
     Spread,
     best,
-    class_depth_table,
-    class_depths,
-    figure_table,
-    run_table,
-    searched,
-    settings_table,
-    spread_text,
-    verdict_of,
-    verdict_table,
+    build_class_depth_table,
+    build_figure_table,
+    build_run_table,
+    build_search_section,
+    build_settings_table,
+    build_verdict_table,
+    compute_class_depths,
+    format_spread,
+    get_verdict,
 )
 from adadepth.report.figure import (
     Axis,
@@ -29,37 +30,36 @@ from adadepth.report.figure import (
     Panel,
     Points,
     Scatter,
-    depth_axis,
+    build_depth_axis,
+    build_line_panel,
     is_followed,
-    line_panel,
-    with_air,
+    pad_range,
 )
-from adadepth.report.groups import (
+from adadepth.report.page_writer import REPORT
+from adadepth.report.run_groups import (
     DEPTH,
     Comparison,
     Group,
     Quality,
-    best_of_both,
-    compared_quality,
     curves,
-    differing,
-    headlines,
+    find_pareto_groups,
+    format_run_name,
+    get_compared_quality,
+    get_differing_keys,
+    get_headline_metrics,
+    get_shared_metrics,
+    get_unshared_metrics,
     listed,
-    name_of,
-    shared_figures,
     unshared,
-    unshared_figures,
 )
 from adadepth.report.section import Section, fill
-from adadepth.report.seeds import seeds_section
-from adadepth.report.worth import QUESTIONS
-from adadepth.report.writing import REPORT
+from adadepth.report.seeds import build_seeds_section
 
 MAX_CURVES, MAX_SETTINGS = 12, 8
 Build = Callable[[Comparison, Path], Section | None]
 
 
-def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
+def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
     """Build all sections of a comparison of runs.
 
     Args:
@@ -67,15 +67,25 @@ def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
         folder: Folder of the page, from which its links start.
     """
     return _build_sections(
-        (best, searched, settings, verdicts, over_training, figures, tradeoff, classes_compared, runs),
+        (
+            best,
+            build_search_section,
+            settings,
+            verdicts,
+            over_training,
+            figures,
+            compare_tradeoffs,
+            compare_classes,
+            runs,
+        ),
         comparison,
         folder,
     )
 
 
-def sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
+def build_sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
     """Build the sections of a comparison that a summary over seeds does not replace."""
-    return _build_sections((verdicts, over_training, tradeoff, classes_compared, runs), comparison, folder)
+    return _build_sections((verdicts, over_training, compare_tradeoffs, compare_classes, runs), comparison, folder)
 
 
 def _build_sections(builders: Sequence[Build], comparison: Comparison, folder: Path) -> list[Section]:
@@ -84,11 +94,11 @@ def _build_sections(builders: Sequence[Build], comparison: Comparison, folder: P
 
 
 def _add_sample_size(section: Section, comparison: Comparison) -> Section:
-    sample = section.of or number_of_runs(comparison)
+    sample = section.of or count_runs(comparison)
     return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
-def number_of_runs(comparison: Comparison) -> str:
+def count_runs(comparison: Comparison) -> str:
     """Return the number of runs, and of groups of equal settings, in words."""
     n, groups = len(comparison.runs), len(comparison.groups)
     grouped = f" of {groups} settings" if 1 < groups < n else ""
@@ -98,19 +108,21 @@ def number_of_runs(comparison: Comparison) -> str:
 def settings(comparison: Comparison, folder: Path) -> Section:
     """Build the section on the settings that differ, and on runs that are left out."""
     group_settings = [group.settings for group in comparison.groups]
-    keys = differing(group_settings)
-    table = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
+    keys = get_differing_keys(group_settings)
+    table = build_settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
     content = {"unshared": unshared(group_settings), "listed": listed, "further": keys[MAX_SETTINGS:]}
     html = fill("compared:settings", table=table, comparison=comparison, **content)
-    return Section("What differs", "differs", html, tables=[settings_table(comparison, keys)] if keys else [])
+    return Section("What differs", "differs", html, tables=[build_settings_table(comparison, keys)] if keys else [])
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section on the verdicts of the runs with the sentences they rest on."""
-    run_verdicts = [(name_of(entry, run), verdict_of(run)) for entry in comparison.entries for run in entry.runs]
+    run_verdicts = [
+        (format_run_name(entry, run), get_verdict(run)) for entry in comparison.entries for run in entry.runs
+    ]
     if not any(run_verdict for _, run_verdict in run_verdicts):
         return None
-    table = verdict_table(comparison)
+    table = build_verdict_table(comparison)
     html = fill("compared:verdicts", table=table, told=run_verdicts, questions=QUESTIONS)
     return Section("Verdicts", "verdicts", html, tables=[table])
 
@@ -128,7 +140,7 @@ _PANELS = (
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section of curves over training: losses, quality, depth and budget, all groups in one panel each."""
-    quality = compared_quality(comparison)
+    quality = get_compared_quality(comparison)
     entries = _select_groups(comparison, quality)
     specs = list(_PANELS)
     if quality is not None and quality.name not in [name for _, name, _ in specs]:
@@ -189,7 +201,7 @@ def _build_curve_panel(entries: Sequence[Group | None], title: str, name: str, y
     everything = [*means, *(("", points) for member_curves in members for points in member_curves)]
     if not is_followed(everything):
         return None
-    return replace(line_panel(title, everything, y_title), mark=Lines(means, members))
+    return replace(build_line_panel(title, everything, y_title), mark=Lines(means, members))
 
 
 # ---- figures
@@ -197,16 +209,16 @@ def _build_curve_panel(entries: Sequence[Group | None], title: str, name: str, y
 
 def figures(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section on final figures; for a single group, on those of its seeds."""
-    shared = shared_figures(comparison.groups)
-    names = [name for name in headlines(comparison.groups) if name in shared]
+    shared = get_shared_metrics(comparison.groups)
+    names = [name for name in get_headline_metrics(comparison.groups) if name in shared]
     if comparison.unit is None:
         names = [name for name in names if name != DEPTH]
     if not names:
         return None
     if len(comparison.groups) == 1 and len(comparison.runs) > 1:
-        return seeds_section(comparison.groups[0].summary)
-    table = figure_table(comparison.entries, names)
-    html = fill("compared:figures", table=table, unshared=unshared_figures(comparison.groups), listed=listed)
+        return build_seeds_section(comparison.groups[0].summary)
+    table = build_figure_table(comparison.entries, names)
+    html = fill("compared:figures", table=table, unshared=get_unshared_metrics(comparison.groups), listed=listed)
     return Section("Final figures", "figures", html, tables=[table])
 
 
@@ -215,9 +227,9 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 _COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updates)"))
 
 
-def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
+def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section on quality against work, and against depth where all runs measure it in the same unit."""
-    quality = compared_quality(comparison)
+    quality = get_compared_quality(comparison)
     if quality is None:
         return None
     excluded = set(_get_incomparable_metrics(comparison))
@@ -241,7 +253,7 @@ def _is_ranked(comparison: Comparison) -> bool:
 
 def _build_scatter_panel(comparison: Comparison, cost: str, title: str, quality: Quality) -> Panel | None:
     entries, is_ranked = comparison.entries, _is_ranked(comparison)
-    is_best = best_of_both(entries, cost, quality)
+    is_best = find_pareto_groups(entries, cost, quality)
     groups = [
         (entry.label, _build_dots(entry, cost, quality, marked and is_ranked))
         for entry, marked in zip(entries, is_best, strict=True)
@@ -250,7 +262,7 @@ def _build_scatter_panel(comparison: Comparison, cost: str, title: str, quality:
     if not dots:
         return None
     spans = [
-        with_air([value + sign * spread for value, spread in ends for sign in (-1, 1)], floor)
+        pad_range([value + sign * spread for value, spread in ends for sign in (-1, 1)], floor)
         for ends, floor in (
             ([(dot.x, dot.spread_x) for dot in dots], 0.0),
             ([(dot.y, dot.spread_y) for dot in dots], None),
@@ -272,19 +284,19 @@ def _build_dots(entry: Group, cost: str, quality: Quality, marked: bool) -> list
     x, y = entry.figure(cost), entry.figure(quality.name)
     if x is None or y is None:
         return []
-    title = f"{entry.label}: {spread_text(y)} at {spread_text(x)}"
+    title = f"{entry.label}: {format_spread(y)} at {format_spread(x)}"
     return [Dot(x["mean"], y["mean"], title, marked, x.get("std", 0.0), y.get("std", 0.0))]
 
 
 # ---- depth by class
 
 
-def classes_compared(comparison: Comparison, folder: Path) -> Section | None:
+def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
     """Mean depth of the classes that all runs have."""
-    depths, unshared_classes = class_depths(comparison.entries)
+    depths, unshared_classes = compute_class_depths(comparison.entries)
     if comparison.unit is None or not depths:
         return None
-    table, figure = class_depth_table(depths), _draw_class_figure(comparison, depths)
+    table, figure = build_class_depth_table(depths), _draw_class_figure(comparison, depths)
     html = fill(
         "compared:classes", figure=figure, table=table, others=unshared_classes, listed=listed, unit=comparison.unit
     )
@@ -294,7 +306,10 @@ def classes_compared(comparison: Comparison, folder: Path) -> Section | None:
 def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spread]]) -> Figure:
     """Draw a row per class with a point per group; points of a row are offset vertically."""
     halting = [run.halting for run in comparison.runs if run.halting.get("classes")]
-    first, last = min(map(first_depth, halting)), max(int(halting_summary["max_depth"]) for halting_summary in halting)
+    first, last = (
+        min(map(find_first_depth, halting)),
+        max(int(halting_summary["max_depth"]) for halting_summary in halting),
+    )
     count = len(comparison.entries)
     groups = [
         (entry.label, _build_class_dots(entry.label, depths, offset=0.6 * ((position + 0.5) / count - 0.5)))
@@ -302,7 +317,7 @@ def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str,
     ]
     names = Axis("", (len(depths) - 0.4, -0.6), range(len(depths)), list(depths))
     tall = max(1.0, 0.016 * len(depths) * max(5, count))
-    axis = depth_axis("mean depth (updates)", last, first)
+    axis = build_depth_axis("mean depth (updates)", last, first)
     return Figure("depth_by_class", [Panel("Mean depth by class", Scatter(groups), axis, names, tall=tall)])
 
 
@@ -310,7 +325,7 @@ def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], of
     """Return the points of a group, row by row."""
     rows = [(row, name, by_group[label]) for row, (name, by_group) in enumerate(depths.items()) if label in by_group]
     return [
-        Dot(depth["mean"], row + offset, f"{label}, {name}: {spread_text(depth)}", spread_x=depth.get("std", 0.0))
+        Dot(depth["mean"], row + offset, f"{label}, {name}: {format_spread(depth)}", spread_x=depth.get("std", 0.0))
         for row, name, depth in rows
     ]
 
@@ -320,7 +335,7 @@ def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], of
 
 def runs(comparison: Comparison, folder: Path) -> Section:
     """Build the section that lists the compared runs, with links to their pages."""
-    table = run_table(comparison)
-    runs = [(name_of(entry, run), run.directory / REPORT) for entry in comparison.entries for run in entry.runs]
+    table = build_run_table(comparison)
+    runs = [(format_run_name(entry, run), run.directory / REPORT) for entry in comparison.entries for run in entry.runs]
     links = [(name, os.path.relpath(page, folder)) for name, page in runs if page.is_file()]
     return Section("Runs", "runs", fill("compared:runs", table=table, links=links), tables=[table])

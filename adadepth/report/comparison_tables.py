@@ -7,31 +7,41 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.names import is_loss, unit_words
+from adadepth.measure.metric_names import get_unit_wording, is_loss
+from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, to_json
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
-from adadepth.report.groups import Comparison, Group, Parameter, Quality, Search, final, seed, shared_figures, written
 from adadepth.report.guard import build_or_leave_out
-from adadepth.report.run_files import RunFiles, cut_short, run_unit
+from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit
+from adadepth.report.run_groups import (
+    Comparison,
+    Group,
+    Parameter,
+    Quality,
+    Search,
+    final,
+    format_setting,
+    get_shared_metrics,
+    seed,
+)
 from adadepth.report.section import Section, fill
 from adadepth.report.seeds import describe_seeds
-from adadepth.report.table import Column, Table, clock, is_number, percent, text
+from adadepth.report.table import Column, Table, format_duration, is_number, percent, text
 from adadepth.report.verdict import NEEDED, verdict
-from adadepth.report.worth import ANSWERS, QUESTIONS, as_json
 
 Spread = Mapping[str, Any]  # `n`, `mean`, and of several values `std`
 Cells = Mapping[str, Mapping[str, Any]]  # by row and column
 
 
-def settings_table(comparison: Comparison, keys: Sequence[str]) -> Table:
+def build_settings_table(comparison: Comparison, keys: Sequence[str]) -> Table:
     """Build the table of what the groups set and how many runs each has."""
     cells = {
-        group.label: {**{key: written(group.settings[key]) for key in keys}, "runs": str(len(group.runs))}
+        group.label: {**{key: format_setting(group.settings[key]) for key in keys}, "runs": str(len(group.runs))}
         for group in comparison.groups
     }
     return _build_side_by_side("settings", "setting", cells, lambda heading: [Column(heading, heading, text, "text")])
 
 
-def figure_table(entries: Sequence[Group], names: Sequence[str]) -> Table:
+def build_figure_table(entries: Sequence[Group], names: Sequence[str]) -> Table:
     """Build the table of final metrics by group: mean, sample standard deviation and n."""
     cells = {entry.label: {name: entry.figure(name) for name in names} for entry in entries}
     return _build_side_by_side("final_figures", "metric", cells, _build_spread_columns)
@@ -59,7 +69,7 @@ def _build_table(name: str, corner: str, cells: Cells, columns_of: Callable[[str
 def _build_spread_columns(heading: str) -> list[Column]:
     """Return the columns of a metric of several runs: one for readers, three for programs."""
     parts = [Column(f"{heading}/{part}", where="file") for part in _SPREAD_KEYS]
-    return [Column(heading, heading, spread_text, where="view"), *parts]
+    return [Column(heading, heading, format_spread, where="view"), *parts]
 
 
 _SPREAD_KEYS = ("mean", "std", "n")
@@ -71,7 +81,7 @@ def _add_spread_parts(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {**cells, **{f"{heading}/{part}": spread.get(part) for heading, spread in spreads for part in _SPREAD_KEYS}}
 
 
-def spread_text(spread: Spread) -> str:
+def format_spread(spread: Spread) -> str:
     """Format mean and sample standard deviation; a single value alone."""
     digits = 4 if abs(spread["mean"]) < 10 else 2 if abs(spread["mean"]) < 1000 else 0
     return " ± ".join(f"{spread[key]:,.{digits}f}" for key in ("mean", "std") if key in spread)
@@ -80,12 +90,12 @@ def spread_text(spread: Spread) -> str:
 # ---- verdicts
 
 
-def verdict_table(comparison: Comparison) -> Table:
+def build_verdict_table(comparison: Comparison) -> Table:
     """Build the table of the answers of every group, with the number of runs behind each."""
     questions = [
         name
         for name in ("target", "adapts", "worth")
-        if name != "target" or any(name in verdict_of(run) for run in comparison.runs)
+        if name != "target" or any(name in get_verdict(run) for run in comparison.runs)
     ]
     columns = [
         Column("run", "run", text, "text"),
@@ -108,24 +118,24 @@ def verdict_table(comparison: Comparison) -> Table:
 
 def _compute_work_share(entry: Group) -> Spread | None:
     """Return the spread of the share of work that the depths need, and what it is a share of."""
-    shares = {str(seed(run)): verdict_of(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
+    shares = {str(seed(run)): get_verdict(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
     values = {name: value for name, value in shares.items() if value is not None}
-    return {**describe_seeds(values), "of": unit_words(run_unit(entry.runs[0])).of_full} if values else None
+    return {**describe_seeds(values), "of": get_unit_wording(get_run_unit(entry.runs[0])).of_full} if values else None
 
 
 def _format_work_share(share: Spread) -> str:
     return " ± ".join(percent(share[key]) for key in ("mean", "std") if key in share) + f" of {share['of']}"
 
 
-def verdict_of(run: RunFiles) -> Mapping[str, Any]:
+def get_verdict(run: RunFiles) -> Mapping[str, Any]:
     """Return the verdict that a run's files support, or the one recorded in run.json if they no longer do."""
     recorded = run.run.get("verdict")
-    return as_json(build_or_leave_out(verdict, run, {})) or (recorded if isinstance(recorded, dict) else {})
+    return to_json(build_or_leave_out(verdict, run, {})) or (recorded if isinstance(recorded, dict) else {})
 
 
 def _join_answers(entry: Group, name: str) -> str | None:
     """Return the answers to a question, most common first, with the number of runs where there are several."""
-    answers = [verdict_of(run).get(name, {}).get("answer") for run in entry.runs]
+    answers = [get_verdict(run).get(name, {}).get("answer") for run in entry.runs]
     counts = Counter(ANSWERS[answer] for answer in answers if answer in ANSWERS)
     if len(entry.runs) == 1:
         return next(iter(counts), None)
@@ -135,7 +145,7 @@ def _join_answers(entry: Group, name: str) -> str | None:
 # ---- depth by class
 
 
-def class_depths(entries: Sequence[Group]) -> tuple[dict[str, dict[str, Spread]], list[str]]:
+def compute_class_depths(entries: Sequence[Group]) -> tuple[dict[str, dict[str, Spread]], list[str]]:
     """Return mean depth by class and group for shared classes, and the names of the other classes.
 
     Of several seeds it is the mean of their means, with the sample deviation between them.
@@ -156,21 +166,21 @@ def _compute_class_depths(entry: Group) -> dict[str, Spread]:
     return {name: describe_seeds(by_seed) for name, by_seed in values.items()}
 
 
-def class_depth_table(depths: Cells) -> Table:
-    """Build the table of mean depth by class and group, from `class_depths`."""
+def build_class_depth_table(depths: Cells) -> Table:
+    """Build the table of mean depth by class and group, from `compute_class_depths`."""
     return _build_table("depth_by_class", "class", depths, _build_spread_columns)
 
 
 # ---- runs
 
 
-def run_table(comparison: Comparison) -> Table:
+def build_run_table(comparison: Comparison) -> Table:
     """Build the table of every run: directory, status, time and size."""
     columns = [
         Column("name", "run", text, "text"),
         Column("seed", "seed", text),
         Column("status", "status", text, "text"),
-        Column("wall_time_s", "wall time", clock),
+        Column("wall_time_s", "wall time", format_duration),
         Column("parameters"),
         Column("started", "started", text, "text"),
         Column("folder", "folder", text, "text"),
@@ -179,7 +189,7 @@ def run_table(comparison: Comparison) -> Table:
     for entry in comparison.entries:
         for run in entry.runs:
             fields = {key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")}
-            status = "cut short" if cut_short(run) else run.run.get("status")
+            status = "cut short" if get_early_stop_reason(run) else run.run.get("status")
             identity = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
             rows.append({**fields, **identity, "status": status})
     return Table("runs", columns, rows)
@@ -190,16 +200,16 @@ _MAX_GROUPS = 5
 
 def best(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section on the best groups by `optimise`, each with the best run among its seeds."""
-    if (quality := optimised_quality(comparison)) is None:
+    if (quality := get_optimised_quality(comparison)) is None:
         return None
-    table = best_table(comparison, quality)
+    table = build_best_table(comparison, quality)
     html = fill("compared:best", table=table, chosen=quality, count=len(quality.best_first(comparison.groups)))
     return Section(f"Best by {quality.name}", "best", html, tables=[table])
 
 
-def best_line(comparison: Comparison) -> str | None:
+def format_best_line(comparison: Comparison) -> str | None:
     """Return a line on the best group with the directory of its best run; None without an order of groups."""
-    if (quality := optimised_quality(comparison)) is None:
+    if (quality := get_optimised_quality(comparison)) is None:
         return None
     first = quality.best_first(comparison.groups)[0]
     return (
@@ -207,7 +217,7 @@ def best_line(comparison: Comparison) -> str | None:
     )
 
 
-def optimised_quality(comparison: Comparison) -> Quality | None:
+def get_optimised_quality(comparison: Comparison) -> Quality | None:
     """Return the metric that all runs optimise and its direction; None between seeds or on different data.
 
     The name of a metric of an evaluated set says whether less is better; of others, such as a depth, a search does.
@@ -216,14 +226,14 @@ def optimised_quality(comparison: Comparison) -> Quality | None:
     if len(names) != 1 or len(comparison.groups) < 2 or comparison.other_data:
         return None
     (name,) = names
-    if name not in shared_figures(comparison.groups):
+    if name not in get_shared_metrics(comparison.groups):
         return None
     if comparison.search is not None:
         return Quality(name, comparison.search.less_is_better)
     return Quality(name, is_loss(name)) if name.startswith("eval") else None
 
 
-def best_table(comparison: Comparison, quality: Quality) -> Table:
+def build_best_table(comparison: Comparison, quality: Quality) -> Table:
     """Build the table of the best groups, best first."""
     columns = [
         Column("run", "run", text, "text"),
@@ -235,7 +245,7 @@ def best_table(comparison: Comparison, quality: Quality) -> Table:
     rows = []
     for group in quality.best_first(comparison.groups)[:_MAX_GROUPS]:
         run = _select_best_run(group, quality)
-        cells = {"run": group.label, "value": spread_text(group.figure(quality.name) or {}), "n": len(group.runs)}
+        cells = {"run": group.label, "value": format_spread(group.figure(quality.name) or {}), "n": len(group.runs)}
         rows.append({**cells, "folder": str(run.directory), "command": run.run.get("command")})
     return Table("best", columns, rows)
 
@@ -249,7 +259,7 @@ def _select_best_run(group: Group, quality: Quality) -> RunFiles:
 _MIN_TRIALS = 4  # trials, below which a picture of them says nothing
 
 
-def searched(comparison: Comparison, folder: Path) -> Section | None:
+def build_search_section(comparison: Comparison, folder: Path) -> Section | None:
     """Build the section on parameter importances and trials of a search; None with too few trials."""
     search = comparison.search
     if search is None or len(search.trials) < _MIN_TRIALS:
@@ -263,9 +273,9 @@ def searched(comparison: Comparison, folder: Path) -> Section | None:
 def _build_search_table(search: Search) -> Table:
     columns = [
         Column("parameter", "parameter", text, "text"),
-        Column("low", "lowest", written),
-        Column("high", "highest", written),
-        Column("best", "in the best trial", written),
+        Column("low", "lowest", format_setting),
+        Column("high", "highest", format_setting),
+        Column("best", "in the best trial", format_setting),
         Column("importance", "importance", percent),
     ]
     values, _ = search.best_first[0]

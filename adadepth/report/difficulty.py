@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adadepth.measure.names import first_depth
-from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, depth_axis, ticks
-from adadepth.report.run_files import RIVALS, RunFiles, run_unit
+from adadepth.measure.metric_names import find_first_depth
+from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, build_depth_axis, ticks
+from adadepth.report.run_files import RIVALS, RunFiles, get_run_unit
 from adadepth.report.section import Placed, Section, fill
-from adadepth.report.table import Column, Table, as_text, interval, percent, rounded, signed, text
+from adadepth.report.table import Column, Table, interval, make_number_format, percent, signed, text, to_text
 
 DIFFICULTY = "difficulty"
 
 
 def difficulty(files: RunFiles) -> Section | None:
     """Build the section with curves, correlations and tables of every evaluated set."""
-    by_attribute = known_of(files.halting)
+    by_attribute = get_attribute_statistics(files.halting)
     if not by_attribute:
         return None
     rivals = _get_rival_accuracies(files) if DIFFICULTY in by_attribute else []
@@ -35,29 +35,29 @@ def difficulty(files: RunFiles) -> Section | None:
         for name, sets in by_attribute.items()
         for set_name, statistics in sets.items()
     }
-    tables = {label: difficulty_table(*entry) for label, entry in labelled_sets.items()}
-    correlations = correlation_table(
+    tables = {label: build_difficulty_table(*entry) for label, entry in labelled_sets.items()}
+    correlations = build_correlation_table(
         "spearman_depth_difficulty",
         f"depth, {attribute}",
         within,
         {label: statistics.get("spearman", {}) for label, (_, _, statistics) in labelled_sets.items()},
     )
     html = fill(
-        "difficulty", unit=run_unit(files), of=attribute, figure=figure, correlations=correlations, tables=tables
+        "difficulty", unit=get_run_unit(files), of=attribute, figure=figure, correlations=correlations, tables=tables
     )
     return Section("Depth and difficulty", "difficulty", html, [figure], [correlations, *tables.values()])
 
 
-def known_of(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return what is known of every evaluated set by attribute name; the attribute is `difficulty` without others."""
     sets = _get_sets(halting, "attributes")
     if not sets:
-        return {DIFFICULTY: statistics} if (statistics := difficulty_sets(halting)) else {}
+        return {DIFFICULTY: statistics} if (statistics := get_difficulty_sets(halting)) else {}
     names = dict.fromkeys(name for attributes in sets.values() for name in attributes)
     return {name: {key: statistics[name] for key, statistics in sets.items() if name in statistics} for name in names}
 
 
-def difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def get_difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the statistics by difficulty of every evaluated set that has any, the selecting set first."""
     return {name: statistics for name, statistics in _get_sets(halting, DIFFICULTY).items() if statistics["rows"]}
 
@@ -67,7 +67,7 @@ def _get_sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]
     return {name: summary[key] for name, summary in summaries.items() if summary.get(key)}
 
 
-def difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
+def get_difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
     """Return a curve of `mean` or `accuracy` over difficulty, or an attribute, for every set that has one."""
     curves = [
         (name, [(_get_x(row), row[key]) for row in statistics["rows"] if key in row])
@@ -82,7 +82,7 @@ def _get_rival_accuracies(files: RunFiles) -> Curves:
     return [
         (f"{name}, {row['kind']} {row['max_depth']}", points)
         for row in rows
-        for name, points in difficulty_curves(
+        for name, points in get_difficulty_curves(
             {name: {"rows": set_rows} for name, set_rows in row.get("difficulty", {}).items()}, "accuracy"
         )
     ]
@@ -97,11 +97,11 @@ def _get_x(row: Mapping[str, Any]) -> float:
 def _build_panels(
     name: str, sets: Mapping[str, Mapping[str, Any]], halting: Mapping[str, Any], rivals: Curves
 ) -> list[Panel]:
-    means, accuracies = difficulty_curves(sets, "mean"), difficulty_curves(sets, "accuracy")
+    means, accuracies = get_difficulty_curves(sets, "mean"), get_difficulty_curves(sets, "accuracy")
     x_values = [x for _, points in means for x, _ in points]
     span = (min(x_values) - 0.5, max(x_values) + 0.5)
     x = Axis(name, span, ticks(*span, count=8, whole=True), start=min(x_values))
-    y = depth_axis("mean depth (updates)", halting["max_depth"], first_depth(halting))
+    y = build_depth_axis("mean depth (updates)", halting["max_depth"], find_first_depth(halting))
     panels = [Panel(f"Mean depth by {name}", Lines(means), x, y, f"Mean depth of {halting['unit']}s by {name}")]
     if accuracies:
         share = Axis("accuracy", (0, 1.03), percent=True)
@@ -109,14 +109,14 @@ def _build_panels(
     return panels
 
 
-def difficulty_table(name: str, set_name: str, statistics: Mapping[str, Any]) -> Table:
+def build_difficulty_table(name: str, set_name: str, statistics: Mapping[str, Any]) -> Table:
     """Build the table of depth and accuracy of one set, one row per difficulty or attribute value or range."""
     ranges = [Column("range", name, where="view"), *(Column(key, where="file") for key in ("from", "to"))]
     columns = [
         *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges),
         Column("n"),
-        Column("mean", "mean depth", rounded(2)),
-        Column("std", "sd", rounded(2)),
+        Column("mean", "mean depth", make_number_format(2)),
+        Column("std", "sd", make_number_format(2)),
         Column("p10"),
         Column("p90"),
         Column("accuracy", "accuracy", percent),
@@ -130,7 +130,9 @@ def _format_range(row: Mapping[str, Any]) -> str:
     return str(row["from"]) if row["from"] == row["to"] else f"{row['from']} to {row['to']}"
 
 
-def correlation_table(name: str, variables: str, within: str, correlations: Mapping[str, Mapping[str, Any]]) -> Table:
+def build_correlation_table(
+    name: str, variables: str, within: str, correlations: Mapping[str, Mapping[str, Any]]
+) -> Table:
     """Build the table of rank correlations with their intervals by group; undefined ones are missing."""
     columns = [
         Column("group", within, text, "text"),
@@ -146,14 +148,14 @@ def correlation_table(name: str, variables: str, within: str, correlations: Mapp
     return Table(name, columns, rows)
 
 
-def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
+def format_rival_difficulty(adaptive: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
     """Format depth and accuracy by difficulty of an adaptive run beside a rival's accuracy.
 
     Args:
         adaptive: Contents of its halting.json; without difficulty the text is empty.
         rival: Contents of the rival's halting.json.
     """
-    pairs = zip(difficulty_sets(adaptive).items(), difficulty_sets(rival).values(), strict=False)
+    pairs = zip(get_difficulty_sets(adaptive).items(), get_difficulty_sets(rival).values(), strict=False)
     rows = [
         {"set": name, **row, "rival": other["accuracy"]}
         for (name, statistics), rival_statistics in pairs
@@ -164,11 +166,11 @@ def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any])
         Column("set", "set", text, "text"),
         Column("difficulty"),
         Column("n"),
-        Column("mean", "depth", rounded(2)),
+        Column("mean", "depth", make_number_format(2)),
         Column("accuracy", "accuracy", percent),
         Column("rival", "of the rival", percent),
     ]
-    return as_text(Table("difficulty", columns, rows)) if rows else ""
+    return to_text(Table("difficulty", columns, rows)) if rows else ""
 
 
 SECTIONS = (Placed(60, difficulty),)

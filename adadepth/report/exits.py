@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.exit_costs import X_AXES, batches, in_pareto_sets, row_cost, score_title, warnings
-from adadepth.measure.names import definition
-from adadepth.report.classes import not_available
-from adadepth.report.difficulty import correlation_table
+from adadepth.measure.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
+from adadepth.measure.metric_names import definition
+from adadepth.report.depth_by_class import list_unavailable
+from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import (
     Axis,
     Curves,
@@ -21,19 +21,31 @@ from adadepth.report.figure import (
     Panel,
     Points,
     Scatter,
-    depth_axis,
-    with_air,
+    build_depth_axis,
+    pad_range,
 )
 from adadepth.report.halting import curve
 from adadepth.report.run_files import EXIT_RULES, EXITS, PARETO, RunFiles, write_json
-from adadepth.report.section import Placed, Section, fill, told_if_damaged
-from adadepth.report.table import Column, Table, Where, as_csv, as_text, number, percent, plain, rounded, spread, text
+from adadepth.report.section import Placed, Section, explain_damage, fill
+from adadepth.report.table import (
+    Column,
+    Table,
+    Where,
+    make_number_format,
+    number,
+    percent,
+    plain,
+    spread,
+    text,
+    to_csv,
+    to_text,
+)
 from adadepth.system.files import write_atomic
 
 NOT_MEASURED = "not measured"
 
 
-def exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return (name, text) of every figure of a set that is a single number and was measured."""
     at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
     facts = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
@@ -60,29 +72,29 @@ def exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def step_table(name: str, summary: Mapping[str, Any]) -> Table:
+def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
     """Build the table of exits, halting distribution, quality and loss by step of a set."""
     columns = [
         Column("step", "step k"),
         Column("n", "exit here"),
         Column("share", "share", percent),
-        Column("posterior", "halting distribution", rounded(3)),
-        Column("prior", "prior", rounded(3)),
-        Column("halting_probability", "halting probability", rounded(3)),
-        *(Column(metric, metric, rounded(4)) for metric in summary["exit"].get("quality", {})),
-        Column("loss", "loss", rounded(4)),
+        Column("posterior", "halting distribution", make_number_format(3)),
+        Column("prior", "prior", make_number_format(3)),
+        Column("halting_probability", "halting probability", make_number_format(3)),
+        *(Column(metric, metric, make_number_format(4)) for metric in summary["exit"].get("quality", {})),
+        Column("loss", "loss", make_number_format(4)),
     ]
     return Table(f"steps_{name}", columns, [{**row.get("quality", {}), **row} for row in summary["steps"]])
 
 
-def exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
+def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
     """Build the table of count, mean and spread of the exit steps of every class."""
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         Column("n"),
-        Column("mean", "exit step", rounded(2)),
-        Column("std", "sd", rounded(2)),
-        Column("expected_steps", "expected steps", rounded(2)),
+        Column("mean", "exit step", make_number_format(2)),
+        Column("std", "sd", make_number_format(2)),
+        Column("expected_steps", "expected steps", make_number_format(2)),
     ]
     rows = [
         {"class": name, "definition": definition(name), **statistics} for name, statistics in summary["classes"].items()
@@ -90,22 +102,22 @@ def exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
     return Table(f"exit_classes_{set_name}", columns, rows)
 
 
-def exits_text(summary: Mapping[str, Any]) -> str:
+def format_exits(summary: Mapping[str, Any]) -> str:
     """Format the step summary of a set as text: facts, a line per step, and what is missing with the reason.
 
     Args:
-        summary: Result of `step_summary`.
+        summary: Result of `summarise_steps`.
     """
-    facts = [plain(f"{name}: {value}") for name, value in exit_facts(summary)]
-    lines = [f"exits: {summary['n']:,} examples", *facts, "", as_text(step_table("", summary))]
+    facts = [plain(f"{name}: {value}") for name, value in list_exit_facts(summary)]
+    lines = [f"exits: {summary['n']:,} examples", *facts, "", to_text(build_step_table("", summary))]
     lines.append("quality and loss as if every example exited at that step")
-    return "\n".join([*lines, *not_available(summary)])
+    return "\n".join([*lines, *list_unavailable(summary)])
 
 
 # ---- exit rules
 
 
-def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
+def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
     """Build the table of studied exit rules: quality beside the ratios of layers, work and time."""
     rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
     metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
@@ -119,24 +131,29 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("kind", where="file"),
         Column("draws", where="file"),
         *(
-            Column(metric, metric, rounded(4), where="file" if metric == "score" and not shows_score else "everywhere")
+            Column(
+                metric,
+                metric,
+                make_number_format(4),
+                where="file" if metric == "score" and not shows_score else "everywhere",
+            )
             for metric in metrics
         ),
-        Column("score_std", "sd over draws", rounded(4)),
-        Column("permuted_score", "permuted exits", rounded(4)),
+        Column("score_std", "sd over draws", make_number_format(4)),
+        Column("permuted_score", "permuted exits", make_number_format(4)),
         Column("permuted_std", where="file"),
-        Column("mixture_score", "two fixed", rounded(4)),
+        Column("mixture_score", "two fixed", make_number_format(4)),
         Column("mixture_std", where="file"),
-        Column("oracle_updates", "from oracle", rounded(2)),
+        Column("oracle_updates", "from oracle", make_number_format(2)),
         Column("oracle_early", where="file"),
         Column("oracle_late", where="file"),
-        Column("difficulty_correlation", "with difficulty", rounded(2), where=graded),
-        Column("online_score", "run for real", rounded(4), where=online),
-        Column("online_updates", "its updates", rounded(2), where=online),
-        Column("mean_updates", "updates", rounded(2)),
-        Column("layer_ratio", "full / mean updates", rounded(2)),
+        Column("difficulty_correlation", "with difficulty", make_number_format(2), where=graded),
+        Column("online_score", "run for real", make_number_format(4), where=online),
+        Column("online_updates", "its updates", make_number_format(2), where=online),
+        Column("mean_updates", "updates", make_number_format(2)),
+        Column("layer_ratio", "full / mean updates", make_number_format(2)),
         Column("macs", where="file"),
-        Column("macs_ratio", "MACs ratio", rounded(2)),
+        Column("macs_ratio", "MACs ratio", make_number_format(2)),
         *_build_time_columns(timed),
         Column("pareto", "Pareto set", text, "text", where="view"),
         *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),
@@ -150,7 +167,7 @@ def _build_time_columns(timed: Sequence[str]) -> list[Column]:
     columns = []
     for batch in timed:
         columns.append(Column(f"seconds/{batch}", f"ms, batch {batch}", _format_milliseconds, absent=NOT_MEASURED))
-        columns.append(Column(f"time_ratio/{batch}", "time ratio", rounded(2), absent=NOT_MEASURED))
+        columns.append(Column(f"time_ratio/{batch}", "time ratio", make_number_format(2), absent=NOT_MEASURED))
     return columns
 
 
@@ -170,7 +187,7 @@ def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) ->
     flat["difficulty_correlation"] = row.get("spearman", {}).get("value")
     scores = {f"{kind}_score": row.get(kind, {}).get("quality", {}).get("score") for kind in (*_CONTROLS, "online")}
     spread, updates = row.get("quality_std", {}).get("score"), row.get("online", {}).get("mean_updates")
-    derived = {"set": name, "pareto": in_pareto_sets(row), "score_std": spread, "online_updates": updates, **scores}
+    derived = {"set": name, "pareto": format_pareto_axes(row), "score_std": spread, "online_updates": updates, **scores}
     return {
         **row["quality"],
         **flat,
@@ -180,42 +197,42 @@ def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) ->
     }
 
 
-def study_text(study: Mapping[str, Any]) -> str:
+def format_exit_study(study: Mapping[str, Any]) -> str:
     """Format exit rules on one set as text, with Pareto sets marked.
 
     Args:
         study: Result of `study`, or `add_timings`.
     """
     lines = [
-        f"{score_title(study)}; {examples_text(study)}, {study['max_steps']} steps",
+        f"{format_score_title(study)}; {count_examples(study)}, {study['max_steps']} steps",
         "",
-        as_text(study_table({"": study})),
+        to_text(build_study_table({"": study})),
         "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random; two fixed: two "
         "fixed depths mixed at random to the same work; from oracle: mean distance in updates to "
         + ("as good as the last for good" if study["problem"] == "language_model" else "right for good"),
     ]
-    lines += [plain(overthinking_text(study))] if overthinking_text(study) else []
+    lines += [plain(describe_overthinking(study))] if describe_overthinking(study) else []
     if any("online" in row for row in study["rows"]):
         lines.append("run for real: the rule really ran, so that exits change what others see")
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
     lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
-    return "\n".join([*lines, *([plain(f"advice: {advice_text(study)}")] if advice_text(study) else [])])
+    return "\n".join([*lines, *([plain(f"advice: {format_advice(study)}")] if format_advice(study) else [])])
 
 
-def examples_text(study: Mapping[str, Any]) -> str:
+def count_examples(study: Mapping[str, Any]) -> str:
     """Return how many examples or tokens were studied."""
     if "drawn_of" not in study:
         return f"{study['n']:,} examples"
     return f"{study['n']:,} tokens, drawn of {study['drawn_of']:,}"
 
 
-def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
+def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
     """Build the table of the mean exit of every difficulty range by rule; no rows if difficulty is unknown."""
     groups = study.get("groups", {})
     columns = [
         Column("rule", "exit step, mean", text, "text"),
-        *(Column(group, group.removeprefix("difficulty "), rounded(2)) for group in groups),
-        Column("difficulty_correlation", "rank correlation", rounded(2)),
+        *(Column(group, group.removeprefix("difficulty "), make_number_format(2)) for group in groups),
+        Column("difficulty_correlation", "rank correlation", make_number_format(2)),
     ]
     rows = [
         {"rule": row["rule"], **row["by_difficulty"], "difficulty_correlation": row.get("spearman", {}).get("value")}
@@ -225,7 +242,7 @@ def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
     return Table(f"exit_rules_difficulty_{name}".rstrip("_"), columns, rows)
 
 
-def overthinking_text(study: Mapping[str, Any]) -> str:
+def describe_overthinking(study: Mapping[str, Any]) -> str:
     """Return a sentence on what the updates after the best one cost; empty where it was not measured."""
     overthinking = study.get("overthinking")
     if not overthinking:
@@ -241,7 +258,7 @@ def overthinking_text(study: Mapping[str, Any]) -> str:
     )
 
 
-def advice_text(study: Mapping[str, Any]) -> str:
+def format_advice(study: Mapping[str, Any]) -> str:
     """Return the recommended setting and what it saves, in sentences; empty without a recommendation."""
     advice = study.get("advice")
     if not advice:
@@ -275,7 +292,7 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
     """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
     write_json(directory / EXIT_RULES, {"sets": studies})
-    write_atomic(directory / PARETO, as_csv(study_table(studies)))
+    write_atomic(directory / PARETO, to_csv(build_study_table(studies)))
 
 
 _SHARE = "share or probability"
@@ -288,11 +305,11 @@ def exits(files: RunFiles) -> Section | None:
     """Build the section on the value of every step and exit of the evaluated sets."""
     title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
-        return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
-    panels = {name: step_panels(summary, files.run.get("trained_steps")) for name, summary in sets.items()}
+        return explain_damage(title, "exits", "Steps and exits are", files, EXITS)
+    panels = {name: build_step_panels(summary, files.run.get("trained_steps")) for name, summary in sets.items()}
     tables = {name: _build_step_tables(name, summary) for name, summary in sets.items()}
     set_contents = [
-        {**summary, "name": name, "facts": exit_facts(summary), "panels": panels[name], "tables": tables[name]}
+        {**summary, "name": name, "facts": list_exit_facts(summary), "panels": panels[name], "tables": tables[name]}
         for name, summary in sets.items()
     ]
     all_tables = [table for set_tables in tables.values() for table in set_tables.values()]
@@ -320,26 +337,28 @@ def _build_step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
         key: key.replace("updates_", "exit step, ").replace("expected_steps_", "expected steps, ")
         for key in summary["spearman"]
     }
-    tables = {"steps": step_table(name, summary), "classes": exit_class_table(name, summary)}
+    tables = {"steps": build_step_table(name, summary), "classes": build_exit_class_table(name, summary)}
     if names:
         correlations = {names[key]: value for key, value in summary["spearman"].items()}
-        tables["spearman"] = correlation_table(f"exit_correlations_{name}", "rank correlation", "of", correlations)
+        tables["spearman"] = build_correlation_table(
+            f"exit_correlations_{name}", "rank correlation", "of", correlations
+        )
     return tables
 
 
-def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
+def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
     """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence.
 
     Args:
-        summary: Result of `step_summary`.
+        summary: Result of `summarise_steps`.
         trained: The most steps in training, where those of the evaluation are others.
     """
     depth = summary["max_steps"]
     panels = []
     for title, unit, lines in _build_step_curves(summary, trained):
         values = [value for _, points in lines for _, value in points]
-        span = (0.0, 1.05 * max(values) or 1.0) if unit == _SHARE else with_air(values)
-        axes = depth_axis("step k", depth), Axis(unit, span)
+        span = (0.0, 1.05 * max(values) or 1.0) if unit == _SHARE else pad_range(values)
+        axes = build_depth_axis("step k", depth), Axis(unit, span)
         panels.append(Panel(title, Lines(lines), *axes, f"{title}, steps 1 to {depth}"))
     if bins := summary["calibration"].get("confidence", {}).get("bins"):
         reliability: Curves = [
@@ -387,35 +406,35 @@ def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> l
 # ---- exit rules
 
 
-def exit_quality(files: RunFiles) -> Section | None:
+def build_exit_rules_section(files: RunFiles) -> Section | None:
     """Build the section on quality against compute of exit rules; sets after the first get one panel."""
     title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
-        return told_if_damaged(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
-    panels = {name: study_panels(study) for name, study in sets.items()}
+        return explain_damage(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
+    panels = {name: build_study_panels(study) for name, study in sets.items()}
     study_contents = [
         {
             **study,
             "name": name,
-            "counted": examples_text(study),
+            "counted": count_examples(study),
             "ran": any("online" in row for row in study["rows"]),
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],
             "warnings": warnings(study),
-            "overthinking_told": overthinking_text(study),
-            "advice_told": advice_text(study),
-            "difficulty": difficulty_stops(name, study),
-            "table": study_table({name: study}),
+            "overthinking_told": describe_overthinking(study),
+            "advice_told": format_advice(study),
+            "difficulty": build_difficulty_stop_table(name, study),
+            "table": build_study_table({name: study}),
         }
         for position, (name, study) in enumerate(sets.items())
     ]
     figures = _build_figures("exit_rules", panels)
     html = fill("exits:exit_rules", studies=study_contents)
-    stops = [table for name, study in sets.items() if (table := difficulty_stops(name, study)).rows]
-    return Section(title, "exit-rules", html, figures, [study_table(sets), *stops], of=_count_examples(sets))
+    stops = [table for name, study in sets.items() if (table := build_difficulty_stop_table(name, study)).rows]
+    return Section(title, "exit-rules", html, figures, [build_study_table(sets), *stops], of=_count_examples(sets))
 
 
-def study_panels(study: Mapping[str, Any]) -> list[Panel]:
+def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:
     """Build a scatter panel of the score against each cost that has numbers."""
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
     panels = [panel for axis in axes if (panel := _build_study_panel(study, axis)) is not None]
@@ -430,7 +449,7 @@ def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
     columns = [[row["shares"][step] for row in rows] for step in range(study["max_steps"])]
     names = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), [row["rule"] for row in rows])
     title = "Where each rule stops"
-    tall, axis = max(1.0, 0.09 * len(rows)), depth_axis("exit step", study["max_steps"])
+    tall, axis = max(1.0, 0.09 * len(rows)), build_depth_axis("exit step", study["max_steps"])
     return [Panel(title, Heat(columns, "share of examples", 1), axis, names, f"{title}: shares of examples", tall)]
 
 
@@ -440,15 +459,16 @@ def _build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
         return None
     dots = [dot for group in groups.values() for dot in group]
     controls = _get_permuted_points(study, axis)
-    x, y = (with_air(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
+    x, y = (pad_range(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
         f"Against {_get_axis_title(axis)}",
         Scatter(list(groups.items()), front, controls),
         Axis(_get_axis_title(axis), x),
-        Axis(score_title(study), y),
-        f"{score_title(study)} against {_get_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}",
+        Axis(format_score_title(study), y),
+        f"{format_score_title(study)} against {_get_axis_title(axis)} for every exit rule. "
+        f"Pareto set: {', '.join(members)}",
         1.24,
     )
 
@@ -484,4 +504,4 @@ def _get_permuted_points(study: Mapping[str, Any], axis: str) -> Sequence[tuple[
     return points
 
 
-SECTIONS = (Placed(180, exits), Placed(190, exit_quality))
+SECTIONS = (Placed(180, exits), Placed(190, build_exit_rules_section))

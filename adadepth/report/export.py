@@ -9,7 +9,7 @@ from typing import Literal
 
 from adadepth.report.figure import Figure, Panel
 from adadepth.report.svg import document
-from adadepth.system.files import replacing
+from adadepth.system.files import replace_atomically
 
 _PIXELS_PER_INCH = 144.0  # of which typst takes 96 for those of an SVG: 1.5 pixels each
 _FRAME_MILLISECONDS = 250
@@ -48,7 +48,7 @@ def save_film(panels: Sequence[Panel], path: Path) -> None:
 def _write(path: Path, content: bytes) -> None:
     """Write a whole file or nothing; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 

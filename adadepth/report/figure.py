@@ -239,7 +239,7 @@ class Figure:
 # ---- axes
 
 
-def thin(items: Sequence[_T], limit: int) -> list[_T]:
+def subsample(items: Sequence[_T], limit: int) -> list[_T]:
     """Return at most `limit` of the items, evenly spaced, with the first and the last."""
     if len(items) <= limit:
         return list(items)
@@ -256,7 +256,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def depth_ticks(max_updates: int, count: int = 12, first: int = 1) -> list[float]:
+def compute_depth_ticks(max_updates: int, count: int = 12, first: int = 1) -> list[float]:
     """Return about `count` whole depths from `first` to the maximum, both ends included."""
     step = math.ceil((max_updates - first + 1) / count)
     inner = [float(depth) for depth in range(first, max_updates, step) if max_updates - depth >= step]
@@ -273,19 +273,19 @@ def short(value: float) -> str:
     return f"{round(value, 10):g}"
 
 
-def with_air(values: Sequence[float], floor: float | None = None) -> Span:
+def pad_range(values: Sequence[float], floor: float | None = None) -> Span:
     """Return a range around the values with a margin of 5 %, not below `floor`."""
     low, high = min(values), max(values)
     air = 0.05 * (high - low) or max(0.05 * abs(high), 1e-3)
     return (low - air if floor is None else max(low - air, floor)), high + air
 
 
-def depth_axis(title: str, max_updates: int, first: int = 1, air: float = 0.5) -> Axis:
+def build_depth_axis(title: str, max_updates: int, first: int = 1, air: float = 0.5) -> Axis:
     """Return the fixed axis of depths from `first` to L, so that runs can be compared."""
-    return Axis(title, (first - air, max_updates + air), depth_ticks(max_updates, first=first), start=first)
+    return Axis(title, (first - air, max_updates + air), compute_depth_ticks(max_updates, first=first), start=first)
 
 
-def step_axis(steps: Sequence[int]) -> Axis:
+def build_step_axis(steps: Sequence[int]) -> Axis:
     """Return the axis of optimiser steps, which starts at 0 or before."""
     return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
 
@@ -295,18 +295,20 @@ def is_followed(curves: Curves) -> bool:
     return any(len(points) > 1 for _, points in curves)
 
 
-def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = None, description: str = "") -> Panel:
+def build_line_panel(
+    title: str, curves: Curves, y_title: str, floor: float | None = None, description: str = ""
+) -> Panel:
     """Build a panel of curves over optimiser steps."""
     points = [point for _, curve in curves for point in curve]
     x, y = ([values[coordinate] for values in points] for coordinate in (0, 1))
-    spans = step_axis([int(step) for step in x]), Axis(y_title, with_air(y, floor), start=floor or 0.0)
+    spans = build_step_axis([int(step) for step in x]), Axis(y_title, pad_range(y, floor), start=floor or 0.0)
     return Panel(title, Lines(curves), *spans, description or f"{title} over training")
 
 
 _MAX_CELLS = 900
 
 
-def heat_over_steps(
+def build_heat_over_steps(
     title: str,
     history: Sequence[tuple[int, Sequence[float]]],
     measure: str,
@@ -325,11 +327,11 @@ def heat_over_steps(
         max_cells: More are not drawn, unless that left fewer than eight columns.
     """
     count, evaluations = len(history[0][1]), len(history)
-    columns = thin(history, max(max_cells // count, 8))
+    columns = subsample(history, max(max_cells // count, 8))
     positions = ticks(0, len(columns) - 1, 6, whole=True)
     x = Axis(
         "optimiser step", (-0.5, len(columns) - 0.5), positions, [short(columns[int(index)][0]) for index in positions]
     )
     description = f"{title}: {first} to {first + count - 1}, at {evaluations} evaluations"
-    y = depth_axis(y_title, first + count - 1, first)
+    y = build_depth_axis(y_title, first + count - 1, first)
     return Panel(title, Heat([shares for _, shares in columns], measure, 0, first), x, y, description, 1.08)

@@ -8,9 +8,9 @@ from typing import TypeVar
 from jinja2 import TemplateError
 
 from adadepth.report.run_files import RunFiles
-from adadepth.settings.interpolations import told_within
+from adadepth.settings.env_redaction import redact_env_values
 from adadepth.system.console import say
-from adadepth.system.failures import note_run, write_traceback
+from adadepth.system.failures import attach_run, write_traceback
 
 _CONTRADICTIONS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, TemplateError)
 _T = TypeVar("_T")
@@ -30,7 +30,7 @@ def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwi
         return build(files)
     except _CONTRADICTIONS as error:
         name = getattr(build, "__name__", str(build))
-        note_run(error, files.directory)
-        where = write_traceback(error, told_within)
+        attach_run(error, files.directory)
+        where = write_traceback(error, redact_env_values)
         say(f"warning: {files.directory}: {name!r} of the report is left out; its traceback is in {where}")
         return otherwise

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.report.difficulty import correlation_table
-from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, depth_axis, with_air
-from adadepth.report.run_files import RunFiles, halts, run_unit
+from adadepth.report.difficulty import build_correlation_table
+from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, build_depth_axis, pad_range
+from adadepth.report.run_files import RunFiles, get_run_unit, halts
 from adadepth.report.section import Placed, Section, absent, fill
-from adadepth.report.table import Column, Table, percent, rounded, text
+from adadepth.report.table import Column, Table, make_number_format, percent, text
 
 
 def halting(files: RunFiles) -> Section | None:
@@ -19,13 +19,13 @@ def halting(files: RunFiles) -> Section | None:
     title, steps = "Halting distribution", files.halting.get("steps", [])
     if not curve(steps, "depth", "share"):
         return Section(title, "halting", absent("The halting distribution is", files, "halting.json"))
-    figure, table = Figure("halting", _build_panels(steps, run_unit(files)), columns=3), depth_table(steps)
+    figure, table = Figure("halting", _build_panels(steps, get_run_unit(files)), columns=3), build_depth_table(steps)
     return Section(title, "halting", fill("halting:halting", figure=figure, table=table), [figure], [table])
 
 
 def _build_panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
     first, last = steps[0]["depth"], steps[-1]["depth"]
-    depth, iteration = depth_axis("depth (updates)", last, first), depth_axis("iteration k", last)
+    depth, iteration = build_depth_axis("depth (updates)", last, first), build_depth_axis("iteration k", last)
     shares, losses = curve(steps, "depth", "share"), curve(steps, "depth", "loss")
     highest = 1.05 * max(share for _, share in shares)
     by_iteration = [
@@ -39,17 +39,17 @@ def _build_panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
         Panel("Survival and halting probability", Lines(by_iteration), iteration, both),
     ]
     if losses:
-        y = Axis(loss_axis(unit), with_air([value for _, value in losses], floor=0.0))
+        y = Axis(get_loss_axis_title(unit), pad_range([value for _, value in losses], floor=0.0))
         panels.append(Panel("Loss by depth", Lines([("loss", losses)]), depth, y, "Mean loss at each depth"))
     return panels
 
 
-def loss_axis(unit: str) -> str:
+def get_loss_axis_title(unit: str) -> str:
     """Return the title of a loss axis; the loss of a sequence may be of a value, and then has no unit."""
     return "mean loss" if unit == "sequence" else "mean loss (nats)"
 
 
-def depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
+def build_depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
     """Build the table of halting statistics, one row per depth."""
     columns = [
         Column("depth", "depth k"),
@@ -57,8 +57,8 @@ def depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
         Column("share", "share", percent),
         Column("reached", where="file"),
         Column("survival", "survival", percent),
-        Column("probability", "halting probability", rounded(3)),
-        Column("loss", "mean loss", rounded(3)),
+        Column("probability", "halting probability", make_number_format(3)),
+        Column("loss", "mean loss", make_number_format(3)),
         Column("loss_n", "n with loss"),
     ]
     return Table("halting", columns, steps)
@@ -73,9 +73,9 @@ def correlation(files: RunFiles) -> Section | None:
         reason = files.halting.get("missing", {}).get("halting/spearman_depth_loss/all", "")
         what = "Spearman's correlation of depth with loss"
         return Section(title, "correlation", absent(what, files, "halting.json", reason))
-    table = correlation_table("spearman_depth_loss", "depth, loss", "within", correlations)
+    table = build_correlation_table("spearman_depth_loss", "depth, loss", "within", correlations)
     has_masks = "mask" in files.halting["classes"]
-    html = fill("halting:correlation", table=table, unit=run_unit(files), has_masks=has_masks)
+    html = fill("halting:correlation", table=table, unit=get_run_unit(files), has_masks=has_masks)
     return Section(title, "correlation", html, tables=[table])
 
 
@@ -97,14 +97,14 @@ def cosines(files: RunFiles) -> Section | None:
         reason = files.halting.get("missing", {}).get("halting/cosine", "")
         what = "Cosine similarity between iterations"
         return Section(title, "states", absent(what, files, "halting.json", reason))
-    x = depth_axis("iteration k", files.halting["max_depth"])
-    y = Axis("mean cosine similarity", (min(with_air(values)[0], 0.95), 1.0))
+    x = build_depth_axis("iteration k", files.halting["max_depth"])
+    y = Axis("mean cosine similarity", (min(pad_range(values)[0], 0.95), 1.0))
     panels = []
     for key, heading in _VERSIONS.items():
         curves = Lines([(name, curve(rows, "step", key)) for name, rows in groups.items()])
         panels.append(Panel(heading, curves, x, y, f"Cosine similarity. {heading}"))
     figure, table = Figure("cosine", panels), _build_cosine_table(groups)
-    html = fill("halting:cosines", figure=figure, table=table, unit=run_unit(files))
+    html = fill("halting:cosines", figure=figure, table=table, unit=get_run_unit(files))
     return Section(title, "states", html, [figure], [table])
 
 
@@ -112,9 +112,9 @@ def _build_cosine_table(groups: Mapping[str, Any]) -> Table:
     columns = [
         Column("class", "class", text, "text"),
         Column("step", "iteration"),
-        Column("running", "running", rounded(4)),
+        Column("running", "running", make_number_format(4)),
         Column("running_n", "n"),
-        Column("all", "all", rounded(4)),
+        Column("all", "all", make_number_format(4)),
         Column("all_n", "n"),
     ]
     return Table("cosine", columns, [{"class": name, **row} for name, rows in groups.items() for row in rows])

@@ -6,28 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.measure.layers import WEIGHTS, describe_layers
-from adadepth.report.classes import at_step, cost_words, not_available
+from adadepth.measure.layer_weights import WEIGHTS, describe_layers
+from adadepth.report.depth_by_class import describe_cost, format_at_step, list_unavailable
 from adadepth.report.figure import (
     Axis,
     Bars,
     Figure,
     Lines,
     Panel,
-    depth_axis,
-    depth_ticks,
-    heat_over_steps,
-    step_axis,
-    thin,
+    build_depth_axis,
+    build_heat_over_steps,
+    build_step_axis,
+    compute_depth_ticks,
+    subsample,
 )
-from adadepth.report.run_files import RunFiles, distributions, run_unit
+from adadepth.report.run_files import RunFiles, distributions, get_run_unit
 from adadepth.report.section import Placed, Section, absent, fill
-from adadepth.report.table import Column, Table, as_text, rounded
+from adadepth.report.table import Column, Table, make_number_format, to_text
 
 _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
 
 
-def layer_overview(files: RunFiles) -> Section | None:
+def build_layer_tiles(files: RunFiles) -> Section | None:
     """Build the tiles on the distribution over layers."""
     layers, halting = files.halting.get("layers"), files.halting
     if layers is None:
@@ -36,29 +36,29 @@ def layer_overview(files: RunFiles) -> Section | None:
     return Section("", "overview", fill("layers:tiles", layers=layers, blocks=blocks, n=n, cost=halting["cost"]))
 
 
-def layers_section(files: RunFiles) -> Section | None:
+def build_layers_section(files: RunFiles) -> Section | None:
     """Build the section on the distribution after the last evaluation, and over training."""
-    if run_unit(files) != "task":
+    if get_run_unit(files) != "task":
         return None
     title, layers = "Layer distribution", files.halting.get("layers")
     if layers is None:
         reason = files.halting.get("missing", {}).get("halting/layers", "")
         return Section(title, "layers", absent("The distribution over layers", files, "halting.json", reason))
-    weights, history = layers["weights"], layer_history(files.metrics)
+    weights, history = layers["weights"], get_layer_history(files.metrics)
     figure = Figure("layers", [_build_bars_panel(weights), *_build_history_panels(history)])
-    table, over_training = weight_table(weights), _build_history_table(history)
+    table, over_training = build_weight_table(weights), _build_history_table(history)
     reason = "metrics.jsonl holds no weights of layers"
     missing = "" if history else absent("The distribution over training", files, "metrics.jsonl", reason)
     content = {"figure": figure, "table": table, "over_training": over_training, "missing": missing}
     largest, needed = (
         max(range(len(weights)), key=weights.__getitem__),
-        needed_blocks(layers["deepest"], len(weights) - 1),
+        describe_needed_blocks(layers["deepest"], len(weights) - 1),
     )
     html = fill("layers:layers", **content, needed=needed, largest=largest, share=_format_weight(max(weights), 1))
     return Section(title, "layers", html, [figure], [table, *([over_training] if over_training else [])])
 
 
-def needed_blocks(deepest: int, blocks: int) -> str:
+def describe_needed_blocks(deepest: int, blocks: int) -> str:
     """Return a sentence on how many blocks of the base a distribution needs."""
     if deepest == blocks:
         return f"The deepest state with a weight is the last one, so all {blocks} blocks of the base must run."
@@ -73,7 +73,7 @@ def _build_bars_panel(weights: Sequence[float]) -> Panel:
     y = Axis("weight", (0, 1.05 * max(weights)), percent=True)
     bars = Bars(list(enumerate(weights)))
     title = "Weight of each state"
-    return Panel(title, bars, depth_axis(_STATE, last, first=0), y, f"{title}, 0 to {last}", 1.08)
+    return Panel(title, bars, build_depth_axis(_STATE, last, first=0), y, f"{title}, 0 to {last}", 1.08)
 
 
 def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
@@ -82,16 +82,16 @@ def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> l
         return []
     shares = [(step, described["weights"]) for step, described in history]
     last = len(shares[0][1]) - 1
-    steps = step_axis([step for step, _ in history])
+    steps = build_step_axis([step for step, _ in history])
 
     def lines(title: str, y: Axis, keys: Mapping[str, str]) -> Panel:
         curves = [(name, [(step, described[key]) for step, described in history]) for name, key in keys.items()]
         return Panel(title, Lines(curves), steps, y)
 
     entropy = Axis("entropy (nats)", (0, 1.03 * math.log(last + 1)))
-    depth = Axis("blocks", (0, 1.03 * last), depth_ticks(last, first=0))
+    depth = Axis("blocks", (0, 1.03 * last), compute_depth_ticks(last, first=0))
     return [
-        heat_over_steps("Weights over training", shares, "weight", _STATE, first=0),
+        build_heat_over_steps("Weights over training", shares, "weight", _STATE, first=0),
         lines("Entropy over training", entropy, {"entropy": "entropy"}),
         lines("Depth over training", depth, {"expected depth": "expected_depth", "deepest state": "deepest"}),
     ]
@@ -99,10 +99,10 @@ def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> l
 
 def _format_weight(weight: float, digits: int) -> str:
     """Format a weight in percent; exactly 0 as 0."""
-    return rounded(digits)(100 * weight) + "%" if weight else "0"
+    return make_number_format(digits)(100 * weight) + "%" if weight else "0"
 
 
-def weight_table(weights: Sequence[float]) -> Table:
+def build_weight_table(weights: Sequence[float]) -> Table:
     """Build the table of the weight of every state."""
     columns = [Column("state", "state n"), Column("weight", "weight", lambda weight: _format_weight(weight, 2))]
     return Table("layers", columns, [{"state": state, "weight": weight} for state, weight in enumerate(weights)])
@@ -114,20 +114,20 @@ def _build_history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Ta
     states = range(len(history[0][1]["weights"]))
     columns = [
         Column("step"),
-        Column("entropy", "entropy (nats)", rounded(3)),
-        Column("expected_depth", "expected depth", rounded(2)),
+        Column("entropy", "entropy (nats)", make_number_format(3)),
+        Column("expected_depth", "expected depth", make_number_format(2)),
         Column("deepest"),
         Column("active"),
         *(Column(f"w{state}", f"w{state}", lambda weight: _format_weight(weight, 1)) for state in states),
     ]
     rows = [
         {"step": step, **described, **{f"w{state}": weight for state, weight in enumerate(described["weights"])}}
-        for step, described in thin(history, _MAX_ROWS)
+        for step, described in subsample(history, _MAX_ROWS)
     ]
     return Table("layers_over_training", columns, rows)
 
 
-def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
+def format_layers(summary: Mapping[str, Any], step: int | None = None) -> str:
     """Format the distribution over layers as text: a header, a line per state, what is missing with the reason.
 
     Bars are relative to the largest weight, and any weight at all shows; one of exactly 0 is printed as 0.
@@ -139,27 +139,28 @@ def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     layers = summary["layers"]
     weights = layers["weights"]
     header = [
-        f"layers{at_step(step)}: entropy {layers['entropy']:.3f} nats, as {layers['effective_layers']:.2f} equal ones",
+        f"layers{format_at_step(step)}: entropy {layers['entropy']:.3f} nats, "
+        f"as {layers['effective_layers']:.2f} equal ones",
         f"expected depth {layers['expected_depth']:.2f}",
         f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",
     ]
-    cost = cost_words(summary["cost"], summary["unit"])
+    cost = describe_cost(summary["cost"], summary["unit"])
     if "added_parameters" in layers:
         cost.append(f"added parameters {layers['added_parameters']:,}")
     lines = ["; ".join(part) for part in (header, cost) if part]
-    return "\n".join([*lines, "", *weight_lines(weights), *not_available(summary)])
+    return "\n".join([*lines, "", *format_weight_lines(weights), *list_unavailable(summary)])
 
 
-def weight_lines(weights: Sequence[float]) -> list[str]:
+def format_weight_lines(weights: Sequence[float]) -> list[str]:
     """Return the heading, the rule and a line for every state, whose bar is relative to the largest weight."""
-    head, rule, *rows = as_text(weight_table(weights)).splitlines()
+    head, rule, *rows = to_text(build_weight_table(weights)).splitlines()
     bars = ["#" * math.ceil(_BAR * weight / max(weights)) for weight in weights]
     return [head, rule, *(f"{row}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True))]
 
 
-def layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+def get_layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """Return (step, figures) of every evaluation, from the lines of metrics.jsonl."""
     return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]
 
 
-SECTIONS = (Placed(30, layer_overview), Placed(100, layers_section))
+SECTIONS = (Placed(30, build_layer_tiles), Placed(100, build_layers_section))

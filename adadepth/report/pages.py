@@ -14,14 +14,13 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from adadepth import report
-from adadepth.measure.names import unit_words
+from adadepth.measure.metric_names import get_unit_wording
 from adadepth.report import export
-from adadepth.report.architectures import frame_panel, search_history
-from adadepth.report.comparison import comparison_sections, number_of_runs, sections_beside_seeds
-from adadepth.report.facts import facts_section, title
-from adadepth.report.figure import thin
-from adadepth.report.groups import Comparison, compare, listed, seeds_of
+from adadepth.report.architectures import build_frame_panel, get_search_history
+from adadepth.report.comparison import build_comparison_sections, build_sections_beside_seeds, count_runs
+from adadepth.report.figure import subsample
 from adadepth.report.guard import build_or_leave_out
+from adadepth.report.page_writer import FIGURES, sanitise_file_name, write_page
 from adadepth.report.run_files import (
     CONFIG,
     HALTING,
@@ -29,18 +28,19 @@ from adadepth.report.run_files import (
     RUN,
     SEEDS,
     RunFiles,
-    cut_short,
     evaluated,
+    get_early_stop_reason,
+    get_evaluation_step,
+    get_run_unit,
     is_summary_of_seeds,
     max_updates,
-    own_step,
     read_run,
-    run_unit,
     sources,
 )
+from adadepth.report.run_groups import Comparison, compare, listed, read_seed_runs
+from adadepth.report.run_metadata import build_facts_section, title
 from adadepth.report.section import Placed, Section, SectionOf
 from adadepth.report.seeds import seeds
-from adadepth.report.writing import FIGURES, file_name, write_page
 
 FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
@@ -49,19 +49,19 @@ EXTRA_ORDER = 120  # where sections stand that are functions of another package,
 
 
 @cache
-def own_sections() -> tuple[Placed, ...]:
+def collect_sections() -> tuple[Placed, ...]:
     """Return the sections of all modules of this package, in order."""
     modules = (import_module(f"{report.__name__}.{module.name}") for module in iter_modules(report.__path__))
     registered = (placed for module in modules for placed in getattr(module, "SECTIONS", ()))
     return tuple(sorted(registered, key=lambda placed: placed.order))
 
 
-def sections_of(files: RunFiles, extra: Iterable[SectionOf | Placed] = ()) -> list[Section]:
+def build_sections(files: RunFiles, extra: Iterable[SectionOf | Placed] = ()) -> list[Section]:
     """Build the sections of a run's page, in order."""
     if is_summary_of_seeds(files):
         return _build_seed_sections(files)
     extra_entries = [entry if isinstance(entry, Placed) else Placed(EXTRA_ORDER, entry) for entry in extra]
-    placed = sorted((*own_sections(), *extra_entries), key=lambda placed: placed.order)
+    placed = sorted((*collect_sections(), *extra_entries), key=lambda placed: placed.order)
     if alone := _find_standalone(files, placed):
         placed = [entry for entry in placed if entry is alone or entry.always]
     else:
@@ -82,9 +82,11 @@ def _find_standalone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None
 
 def _build_seed_sections(summary: RunFiles) -> list[Section]:
     """Build the sections on several seeds and, where the summary names the runs, their comparison."""
-    sections = [section for build in (seeds, facts_section) if (section := build_or_leave_out(build, summary, None))]
-    runs = seeds_of(summary)
-    beside = sections_beside_seeds(compare(runs), summary.directory) if runs else []
+    sections = [
+        section for build in (seeds, build_facts_section) if (section := build_or_leave_out(build, summary, None))
+    ]
+    runs = read_seed_runs(summary)
+    beside = build_sections_beside_seeds(compare(runs), summary.directory) if runs else []
     return [_add_sample_size(section, summary) for section in (*sections[:1], *beside, *sections[1:])]
 
 
@@ -110,7 +112,7 @@ def write_report(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) 
     """
     files = read_run(run_directory)
     return write_page(
-        run_directory, sections_of(files, extra), title=title(files), subtitle=_format_subtitle(files),
+        run_directory, build_sections(files, extra), title=title(files), subtitle=_format_subtitle(files),
         sources=sources(files), error=files.run.get("error"), max_updates=max_updates(files),
     )  # fmt: skip
 
@@ -120,18 +122,18 @@ def _format_subtitle(files: RunFiles) -> str:
     if is_summary_of_seeds(files):
         n = files.of(SEEDS)["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
-    if alone := _find_standalone(files, own_sections()):
+    if alone := _find_standalone(files, collect_sections()):
         return f"{alone.subtitle} · run {files.run.get('status', 'unknown')}"
-    parts = [f"{unit_words(run_unit(files)).kind} report"]
+    parts = [f"{get_unit_wording(get_run_unit(files)).kind} report"]
     if "evaluated" in files.run:
         parts.append("evaluation of a trained model")
-    elif (step := own_step(files)) is not None:
+    elif (step := get_evaluation_step(files)) is not None:
         parts.append(f"evaluation at step {step:,}")
     return " · ".join([*parts, *([_describe_ending(files)] if "status" in files.run else [])])
 
 
 def _describe_ending(files: RunFiles) -> str:
-    reason = cut_short(files)
+    reason = get_early_stop_reason(files)
     return f"run cut short: {reason}" if reason else f"run {files.run['status']}"
 
 
@@ -146,19 +148,19 @@ def draw_figures(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) 
         The files drawn.
     """
     files = read_run(run_directory)
-    paths = draw(sections_of(files, extra), run_directory)
-    history = thin(search_history(files), _MAX_FRAMES)
+    paths = draw(build_sections(files, extra), run_directory)
+    history = subsample(get_search_history(files), _MAX_FRAMES)
     if len(history) < 2:
         return paths
     film = run_directory / FIGURES / FILM
-    export.save_film([frame_panel(step, described) for step, described in history], film)
+    export.save_film([build_frame_panel(step, described) for step, described in history], film)
     return [*paths, film]
 
 
 def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
     """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; return the files."""
     figures = [figure for section in sections for figure in section.figures]
-    named_figures = [replace(figure, name=file_name(figure.name)) for figure in figures]
+    named_figures = [replace(figure, name=sanitise_file_name(figure.name)) for figure in figures]
     return [path for figure in named_figures for path in export.save_figure(figure, directory / FIGURES)]
 
 
@@ -171,11 +173,11 @@ def write_comparison(folder: Path, comparison: Comparison) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(title(run) for run in comparison.runs))
     return write_page(
-        folder, comparison_sections(comparison, folder), title=listed(names, 3), sources=_SOURCES, whose="these runs",
-        subtitle=f"Comparison of runs, {number_of_runs(comparison)}",
+        folder, build_comparison_sections(comparison, folder), title=listed(names, 3), sources=_SOURCES,
+        whose="these runs", subtitle=f"Comparison of runs, {count_runs(comparison)}",
     )  # fmt: skip
 
 
 def draw_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     """Draw the figures of the page as PNG and PDF; returns the files."""
-    return draw(comparison_sections(comparison, folder), folder)
+    return draw(build_comparison_sections(comparison, folder), folder)

@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.measure.probes import FEWEST_EXAMPLES
-from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, depth_axis, with_air
+from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, build_depth_axis, pad_range
 from adadepth.report.run_files import PROBES, RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
-from adadepth.report.table import Column, Table, as_csv, as_text, percent, text
+from adadepth.report.table import Column, Table, percent, text, to_csv, to_text
 from adadepth.system.files import write_atomic
 
 _READOUTS = {"first": "first token", "mean": "mean of the tokens"}
 
 
-def state_name(row: Mapping[str, Any]) -> str:
+def format_state_name(row: Mapping[str, Any]) -> str:
     """Return the name of the state that a row probes."""
     if row["update"] is None:
         return "final state"
     return f"update {row['update']}" if row["update"] else "before all"
 
 
-def probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
+def build_probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
     """Build the table of accuracy after each update and what the update added, with 95 % intervals, by readout.
 
     Args:
@@ -51,7 +51,7 @@ def probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
             **row["metrics"],
             **row,
             "read": _READOUTS[row["readout"]],
-            "state": state_name(row),
+            "state": format_state_name(row),
             "interval": (row["low"], row["high"]),
             **({"gain_interval": (row["gain_low"], row["gain_high"])} if "gain" in row else {}),
         }
@@ -67,7 +67,7 @@ def probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
     return Table(f"probes_{name}", columns, [*rows, always])
 
 
-def accuracy_by_difficulty(name: str, set_probes: Mapping[str, Any]) -> Table | None:
+def build_probe_difficulty_table(name: str, set_probes: Mapping[str, Any]) -> Table | None:
     """Build the table of accuracy by difficulty, a column per state; None if difficulty is unknown.
 
     Args:
@@ -79,10 +79,10 @@ def accuracy_by_difficulty(name: str, set_probes: Mapping[str, Any]) -> Table | 
         for part in row.get("by_difficulty", ()):
             row_head = {"read": _READOUTS[row["readout"]], "difficulty": part["difficulty"], "n": part["n"]}
             key = row["readout"], part["difficulty"]
-            rows.setdefault(key, row_head)[state_name(row)] = part["accuracy"]
+            rows.setdefault(key, row_head)[format_state_name(row)] = part["accuracy"]
     if not rows:
         return None
-    states = dict.fromkeys(state_name(row) for row in set_probes["rows"])
+    states = dict.fromkeys(format_state_name(row) for row in set_probes["rows"])
     columns = [
         Column("read", "read", text, "text"),
         Column("difficulty"),
@@ -92,7 +92,7 @@ def accuracy_by_difficulty(name: str, set_probes: Mapping[str, Any]) -> Table | 
     return Table(f"probes_by_difficulty_{name}", columns, list(rows.values()))
 
 
-def probes_text(results: Mapping[str, Any]) -> str:
+def format_probes(results: Mapping[str, Any]) -> str:
     """Format what each update adds as text.
 
     Args:
@@ -103,12 +103,12 @@ def probes_text(results: Mapping[str, Any]) -> str:
         f"{results['classes']} classes"
     ]
     for name, set_probes in results["sets"].items():
-        tables = [probe_table(name, set_probes), accuracy_by_difficulty(name, set_probes)]
-        lines += [f"{name}: {set_probes['n']:,} examples", *(as_text(table) for table in tables if table is not None)]
+        tables = [build_probe_table(name, set_probes), build_probe_difficulty_table(name, set_probes)]
+        lines += [f"{name}: {set_probes['n']:,} examples", *(to_text(table) for table in tables if table is not None)]
     return "\n\n".join(lines)
 
 
-def flat_accuracies(results: Mapping[str, Any]) -> dict[str, float]:
+def flatten_accuracies(results: Mapping[str, Any]) -> dict[str, float]:
     """Return accuracies by `probe/SET/READOUT/UPDATE`, for run.json and trackers."""
     return {
         f"probe/{name}/{row['readout']}/{'final' if row['update'] is None else row['update']}": row["accuracy"]
@@ -134,7 +134,7 @@ def write_probes(directory: Path, results: Mapping[str, Any]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / PROBES, results)
     for name, set_probes in results["sets"].items():
-        write_atomic(directory / f"probes_{name}.csv", as_csv(probe_table(name, set_probes)))
+        write_atomic(directory / f"probes_{name}.csv", to_csv(build_probe_table(name, set_probes)))
 
 
 def probes(files: RunFiles) -> Section | None:
@@ -147,8 +147,8 @@ def probes(files: RunFiles) -> Section | None:
             "name": name,
             "n": set_probes["n"],
             "figure": Figure(f"probes_{name}", _build_panels(set_probes)),
-            "table": probe_table(name, set_probes),
-            "difficulty": accuracy_by_difficulty(name, set_probes),
+            "table": build_probe_table(name, set_probes),
+            "difficulty": build_probe_difficulty_table(name, set_probes),
         }
         for name, set_probes in results["sets"].items()
     ]
@@ -161,7 +161,7 @@ def probes(files: RunFiles) -> Section | None:
 def _build_panels(set_probes: Mapping[str, Any]) -> list[Panel]:
     """Build the curves of both readouts, and every accuracy with its interval, on one accuracy range."""
     majority, rows = set_probes["majority"], set_probes["rows"]
-    span = with_air([row[end] for row in (*rows, majority) for end in ("low", "high")])
+    span = pad_range([row[end] for row in (*rows, majority) for end in ("low", "high")])
     by_readout = {readout: [row for row in rows if row["readout"] == readout] for readout in _READOUTS}
     last = max(row["update"] or 0 for row in rows)
     curves = [
@@ -169,7 +169,7 @@ def _build_panels(set_probes: Mapping[str, Any]) -> list[Panel]:
         for readout, readout_rows in by_readout.items()
     ]
     always = (f"always {majority['class']}", [(0, majority["accuracy"]), (last, majority["accuracy"])])
-    x, y = depth_axis("updates", last, 0), Axis("accuracy of a linear probe", span, percent=True)
+    x, y = build_depth_axis("updates", last, 0), Axis("accuracy of a linear probe", span, percent=True)
     panels = [Panel("What is known after each update", Lines([*curves, always]), x, y)]
     return [
         *panels,
@@ -178,7 +178,7 @@ def _build_panels(set_probes: Mapping[str, Any]) -> list[Panel]:
 
 
 def _build_interval_panel(readout: str, rows: list[dict[str, Any]], majority: Mapping[str, Any], span: Span) -> Panel:
-    names = [*map(state_name, rows), f"always {majority['class']}"]
+    names = [*map(format_state_name, rows), f"always {majority['class']}"]
     ranges = [(row["low"], row["accuracy"], row["high"]) for row in (*rows, majority)]
     y = Axis("", (len(names) - 0.4, -0.6), range(len(names)), names)
     x = Axis("accuracy with its 95 % interval", span, percent=True)

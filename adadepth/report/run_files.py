@@ -16,11 +16,11 @@ from typing import Any, TypeGuard
 import yaml
 
 from adadepth.errors import CheckpointError
-from adadepth.measure.names import unit_words
+from adadepth.measure.metric_names import get_unit_wording
 from adadepth.report.file_types import FILE_TYPES
 from adadepth.system.files import write_atomic
-from adadepth.system.json_files import parse_json, read_regular, type_problem
-from adadepth.system.plain_yaml import from_yaml
+from adadepth.system.json_files import find_type_problem, parse_json, read_regular_file
+from adadepth.system.plain_yaml import parse_yaml
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
@@ -116,7 +116,7 @@ def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any =
     """Read a file of a run; empty where that is not possible, which `missing` then explains."""
     kind = FILE_TYPES.get(name, dict[str, Any]) if kind is None else kind
     with _record_failure(missing, name):
-        text = read_regular(directory / name).decode("utf-8")
+        text = read_regular_file(directory / name).decode("utf-8")
         value: dict[str, Any] = _parse_yaml(text, kind) if name == CONFIG else parse_json(text, kind)
         return value
     return {}
@@ -126,7 +126,7 @@ def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[di
     """Read the objects of a JSON-lines file; a line that a kill has cut short, or of other types, is left out."""
     records = []
     with _record_failure(missing, name):
-        for line in read_regular(directory / name).decode("utf-8").split("\n"):
+        for line in read_regular_file(directory / name).decode("utf-8").split("\n"):
             with suppress(ValueError):
                 records.append(parse_json(line, FILE_TYPES[name]))
     return records
@@ -151,10 +151,10 @@ def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
         ValueError: Naming the field.
     """
     try:
-        value: dict[str, Any] = from_yaml(text)
+        value: dict[str, Any] = parse_yaml(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError("no YAML") from error
-    if problem := type_problem(value, kind):
+    if problem := find_type_problem(value, kind):
         raise ValueError(problem)
     return value
 
@@ -168,33 +168,33 @@ def evaluated(files: RunFiles) -> str:
     if n is None:
         return ""
     counted = f"n = {n:,} {'example' if unit == 'task' else unit}{'' if n == 1 else 's'}"
-    return f"{counted}{where_and_when(files)}"
+    return f"{counted}{describe_set_and_step(files)}"
 
 
-def where_and_when(files: RunFiles) -> str:
+def describe_set_and_step(files: RunFiles) -> str:
     """Return the set and the step of the last evaluation in words, to follow a count."""
     where = f" of {files.halting['set']}" if "set" in files.halting else ""
-    step = own_step(files)
+    step = get_evaluation_step(files)
     return where + ("" if step is None else f", step {step:,}")
 
 
-def own_step(files: RunFiles) -> int | None:
+def get_evaluation_step(files: RunFiles) -> int | None:
     """Return the optimiser step of the last evaluation; None if unknown or if another run was trained."""
     step: int | None = None if "evaluated" in files.run else files.halting.get("step")
     return step
 
 
-def run_unit(files: RunFiles) -> str:
+def get_run_unit(files: RunFiles) -> str:
     """Return what has a depth in a run: token, sequence, task or architecture."""
     return str(files.halting.get("unit", "architecture" if files.of(ARCHITECTURES) else "token"))
 
 
 def halts(files: RunFiles) -> bool:
     """Return whether units of a run halt one by one, as tokens and sequences do; a task has one depth."""
-    return unit_words(run_unit(files)).halts
+    return get_unit_wording(get_run_unit(files)).halts
 
 
-def cut_short(files: RunFiles) -> str:
+def get_early_stop_reason(files: RunFiles) -> str:
     """Return why and where training ended before all its updates; empty if it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
     if not reason or (steps and steps["done"] >= steps["planned"]):
@@ -243,7 +243,7 @@ def _are_numbers(counts: Any) -> TypeGuard[list[float]]:
     return isinstance(counts, list) and all(isinstance(count, int | float) for count in counts)
 
 
-def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
+def get_loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
     """Return the curves of every loss in training and evaluation, the total loss first.
 
     Losses of single steps and of further sets, which have a longer name, are left out.

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from adadepth.report import svg
 from adadepth.report.figure import Figure
 from adadepth.report.run_files import RunFiles
-from adadepth.report.table import Table, as_html, number, percent
+from adadepth.report.table import Table, number, percent, to_html
 
 
 class Note(NamedTuple):
@@ -54,7 +54,7 @@ def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()
     ]
 
 
-def notes_in_words(notes: Sequence[Note]) -> str:
+def join_notes(notes: Sequence[Note]) -> str:
     """Join notes on one line, for pages without a script."""
     words = []
     for name, text, share in notes:
@@ -115,14 +115,14 @@ class Placed:
 def fill(template: str, *packages: str, **content: Any) -> Markup:
     """Render a template, `FILE` or `FILE:BLOCK`, of `packages` or of this package; text is escaped."""
     name, _, part = template.partition(":")
-    loaded = templates(*packages).get_template(f"{name}.html.j2")
+    loaded = load_templates(*packages).get_template(f"{name}.html.j2")
     if not part:
         return Markup(loaded.render(**content))
     return Markup("".join(loaded.blocks[part](loaded.new_context(content))))
 
 
 @cache
-def templates(*packages: str) -> Environment:
+def load_templates(*packages: str) -> Environment:
     """Return the templates of other packages, by their names, and of this one; all escape text."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "adadepth.report")]),
@@ -134,15 +134,15 @@ def templates(*packages: str) -> Environment:
     environment.filters |= {
         "number": number,
         "percent": percent,
-        "charts": svg.charts,
-        "table": as_html,
-        "in_words": notes_in_words,
+        "charts": svg.render_charts,
+        "table": to_html,
+        "in_words": join_notes,
         "as_lists": as_lists,
     }
     return environment
 
 
-def told_if_damaged(title: str, anchor: str, what: str, files: RunFiles, name: str) -> Section | None:
+def explain_damage(title: str, anchor: str, what: str, files: RunFiles, name: str) -> Section | None:
     """Return a section that says that an optional file is damaged; None where there is no such file."""
     return Section(title, anchor, absent(what, files, name)) if name in files.missing else None
 

@@ -8,11 +8,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from adadepth.measure.architectures import agreement_over_seeds, architectures_over_seeds
-from adadepth.measure.layers import distance_over_seeds, weights_over_seeds
-from adadepth.report.architectures import letters, third_table
+from adadepth.measure.layer_weights import collect_seed_weights, compute_seed_distance
+from adadepth.report.architectures import build_third_table, letters
 from adadepth.report.run_files import SEEDS, RunFiles
 from adadepth.report.section import Placed, Section, fill
-from adadepth.report.table import Column, Table, as_text, is_number, rounded, text
+from adadepth.report.table import Column, Table, is_number, make_number_format, text, to_text
 
 
 def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
     Returns:
         `seeds`, `n`, and `metrics`: by name `n`, `mean`, `std` (absent for a single value), `values` by seed. A metric
         that some runs lack is there with the smaller n. `layer_distance` if the runs learned weights of layers: see
-        `distance_over_seeds`. `architecture_agreement` if they searched architectures: see `agreement_over_seeds`.
+        `compute_seed_distance`. `architecture_agreement` if they searched architectures: see `agreement_over_seeds`.
     """
     names = dict.fromkeys(name for _, metrics in runs for name in metrics)
     described = {}
@@ -38,7 +38,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
             described[name] = describe_seeds(values)
     summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": described}
     over_seeds = {
-        "layer_distance": distance_over_seeds(weights_over_seeds(described)),
+        "layer_distance": compute_seed_distance(collect_seed_weights(described)),
         "architecture_agreement": agreement_over_seeds(architectures_over_seeds(described)),
     }
     return summary | {name: figures for name, figures in over_seeds.items() if figures is not None}
@@ -53,7 +53,7 @@ def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
     return described | {"values": dict(values)}
 
 
-def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def select_headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the metrics that belong in a table: quality and losses at the exit, mean depths, searches."""
     return {
         name: metric
@@ -79,14 +79,14 @@ _METRICS_BY_GROUP = {
 _DEPTH_METRICS = tuple(f"{group}/{name}" for group, names in _METRICS_BY_GROUP.items() for name in names)
 
 
-def seed_table(summary: Mapping[str, Any]) -> Table:
+def build_seed_table(summary: Mapping[str, Any]) -> Table:
     """Build the table of headline metrics: mean, sample standard deviation, and the values by seed."""
-    return _build_table("seeds", "metric", headline_metrics(summary), summary)
+    return _build_table("seeds", "metric", select_headline_metrics(summary), summary)
 
 
-def layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
+def build_layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
     """Build the table of the weight of every state; None where the runs learned none."""
-    weights = weights_over_seeds(summary.get("metrics", {}))
+    weights = collect_seed_weights(summary.get("metrics", {}))
     by_state = {str(state): metric for state, metric in weights.items()}
     return _build_table("layer_weights_over_seeds", "state n", by_state, summary) if by_state else None
 
@@ -95,10 +95,10 @@ def _build_table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], 
     seeds = [str(seed) for seed in summary["seeds"]]
     columns = [
         Column("name", key, text, "text"),
-        Column("mean", "mean", rounded(4)),
-        Column("std", "sd", rounded(4)),
+        Column("mean", "mean", make_number_format(4)),
+        Column("std", "sd", make_number_format(4)),
         Column("n"),
-        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
+        *(Column(f"seed_{seed}", f"seed {seed}", make_number_format(4)) for seed in seeds),
     ]
     rows = [
         {"name": label, **metric, **{f"seed_{seed}": metric["values"].get(seed) for seed in seeds}}
@@ -107,14 +107,14 @@ def _build_table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], 
     return Table(name, columns, rows)
 
 
-def seeds_text(summary: Mapping[str, Any]) -> str:
+def format_seeds(summary: Mapping[str, Any]) -> str:
     """Format the headline metrics of several seeds as text.
 
     Args:
         summary: Result of `summarise_seeds`.
     """
     seeds = [str(seed) for seed in summary["seeds"]]
-    lines = [f"{len(seeds)} seed{'s' * (len(seeds) != 1)}: {', '.join(seeds)}", "", as_text(seed_table(summary))]
+    lines = [f"{len(seeds)} seed{'s' * (len(seeds) != 1)}: {', '.join(seeds)}", "", to_text(build_seed_table(summary))]
     if distance := summary.get("layer_distance"):
         spread = f"mean {distance['mean']:.4f}, max {distance['max']:.4f}"
         lines.append(f"layer distributions of two seeds: total variation {spread}, {distance['pairs']} pairs")
@@ -127,15 +127,15 @@ def seeds_text(summary: Mapping[str, Any]) -> str:
 
 def seeds(files: RunFiles) -> Section | None:
     """Build the section on metrics over seeds, and the agreement of learned layers and searched architectures."""
-    return seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
+    return build_seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
 
 
-def seeds_section(summary: Mapping[str, Any]) -> Section:
+def build_seeds_section(summary: Mapping[str, Any]) -> Section:
     """Build the section on seeds from a summary of `summarise_seeds`."""
-    table, layer_table = seed_table(summary), layer_seed_table(summary)
+    table, layer_table = build_seed_table(summary), build_layer_seed_table(summary)
     agreement = summary.get("architecture_agreement")
     strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []
-    thirds = third_table(agreement["thirds"]) if agreement else None
+    thirds = build_third_table(agreement["thirds"]) if agreement else None
     content = {"thirds": thirds, "n": summary["n"], "table": table, "layer_table": layer_table, "strips": strips}
     html = fill("seeds", **content, distance=summary.get("layer_distance"), agreement=agreement)
     title = f"Over {summary['n']} seed{'' if summary['n'] == 1 else 's'}"

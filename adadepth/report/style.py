@@ -29,32 +29,34 @@ def ramp(position: float) -> str:
 BAR, SPREAD, MIDDLE = ramp(0.75), ramp(0.5), ramp(1)
 
 
-def share_color(share: float) -> str:
+def get_share_color(share: float) -> str:
     """Return the ramp's colour at the square root of a share, so that shares of a few percent still differ."""
     return ramp(math.sqrt(share))
 
 
-def dash_of(index: int, dashes: int) -> int:
+def get_dash(index: int, dashes: int) -> int:
     """Return the dash of a line; it differs from any other line of that colour among the first `dashes` rounds."""
     return (index + index // len(LINES)) % dashes
 
 
-def shape_style(index: int) -> tuple[str, str]:
+def get_shape_style(index: int) -> tuple[str, str]:
     """Return colour and shape of a group; no two of the first thirty agree in both."""
     return LINES[index % len(LINES)], MARKER_SHAPES[index % len(MARKER_SHAPES)]
 
 
-def depth_color(depth: float, max_updates: int) -> str:
+def get_depth_color(depth: float, max_updates: int) -> str:
     """Return the colour of a depth on the fixed scale 1..max_updates; a depth of 0 is grey."""
     return ramp((depth - 1) / max(max_updates - 1, 1)) if depth > 0 else NOTHING
 
 
-def text_on(background: str) -> str:
+def get_text_color(background: str) -> str:
     """Return black or white, whichever has the higher contrast on `background`."""
-    return "#000000" if contrast(background, "#000000") >= contrast(background, "#ffffff") else "#ffffff"
+    return (
+        "#000000" if compute_contrast(background, "#000000") >= compute_contrast(background, "#ffffff") else "#ffffff"
+    )
 
 
-def contrast(first: str, second: str) -> float:
+def compute_contrast(first: str, second: str) -> float:
     """Return the contrast ratio of two #rrggbb colours, 1 to 21 (WCAG 2.2, relative luminance of sRGB)."""
     low, high = sorted(map(_compute_luminance, (first, second)))
     return (high + 0.05) / (low + 0.05)

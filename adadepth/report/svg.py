@@ -28,7 +28,7 @@ from adadepth.report.figure import (
     Scatter,
     Span,
     Stacks,
-    thin,
+    subsample,
 )
 from adadepth.report.style import (
     BAR,
@@ -40,9 +40,9 @@ from adadepth.report.style import (
     NONE,
     SPREAD,
     WRONG,
-    dash_of,
-    shape_style,
-    share_color,
+    get_dash,
+    get_shape_style,
+    get_share_color,
 )
 
 WIDTH, HEIGHT = 440, 250
@@ -73,16 +73,17 @@ class Area:
         return self.bottom - _scale(value, self.y) * (self.bottom - self.top)
 
 
-def charts(figure: Figure | Sequence[Panel]) -> Markup:
+def render_charts(figure: Figure | Sequence[Panel]) -> Markup:
     """Render the panels of a figure side by side, with their headings."""
     panels = figure.panels if isinstance(figure, Figure) else figure
     drawings = Markup("").join(
-        Markup("<figure><figcaption>{}</figcaption>{}</figure>\n").format(panel.title, chart(panel)) for panel in panels
+        Markup("<figure><figcaption>{}</figcaption>{}</figure>\n").format(panel.title, render_chart(panel))
+        for panel in panels
     )
     return Markup('<div class="charts">\n{}</div>\n').format(drawings)
 
 
-def chart(panel: Panel) -> Markup:
+def render_chart(panel: Panel) -> Markup:
     """Render one panel with its legend."""
     return _wrap_svg(
         _draw_panel(panel), panel.description or panel.title, WIDTH, _compute_height(panel)
@@ -111,14 +112,14 @@ def _draw_panel(panel: Panel) -> str:
     return "".join([*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, height)])
 
 
-def spark(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
+def render_sparkline(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
     """Render a mark without axes, as small as a line of a table."""
     area = Area(x, y, 8, width - 8, 2, 20)
     base = f'<path d="M4 {"20.5" if isinstance(mark, Bars) else "11"}H{width - 4}" stroke="{GRID}" stroke-width="1.5"/>'
     return _wrap_svg(base + "".join(_paint(mark, area)), description, width, 22)
 
 
-def swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
+def render_swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
     """Render filled squares with names, from (name, colour)."""
     return _render_entries([_build_square_entry(name, color) for name, color in entries])
 
@@ -194,9 +195,9 @@ def _paint_lines(mark: Lines, area: Area) -> Iterator[str]:
     for index, members in enumerate(mark.members):
         for points in members:
             look = f'stroke="{LINES[index % len(LINES)]}" stroke-width="1" stroke-opacity=".35"'
-            path = _format_points(thin(points, _MAX_POINTS), area)
+            path = _format_points(subsample(points, _MAX_POINTS), area)
             yield f'<polyline points="{path}" fill="none" {look}/>'
-    for points, color, dash in ((thin(points, _MAX_POINTS), *style) for _, points, *style in _style_curves(mark)):
+    for points, color, dash in ((subsample(points, _MAX_POINTS), *style) for _, points, *style in _style_curves(mark)):
         yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
         if len(points) <= _MAX_DOTS:
             circles = (f'<circle cx="{area.across(x):.1f}" cy="{area.up(y):.1f}" r="3"/>' for x, y in points)
@@ -211,7 +212,7 @@ def _style_curves(mark: Lines) -> list[tuple[str, Any, str, str]]:
     """Name, points, colour and dash attribute of the curves that have points."""
     styled = []
     for index, (name, points) in enumerate(mark.curves):
-        dash = _DASHES[dash_of(index, len(_DASHES))]
+        dash = _DASHES[get_dash(index, len(_DASHES))]
         if points:
             styled.append((name, points, LINES[index % len(LINES)], f' stroke-dasharray="{dash}"' if dash else ""))
     return styled
@@ -245,7 +246,7 @@ def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
     wide, high = area.across(1) - area.across(0) + 0.3, abs(area.up(0) - area.up(1)) + 0.3
     for x, shares in enumerate(mark.columns, start=mark.left):
         cells = (
-            _draw_rectangle(0, min(area.up(y + 0.5), area.up(y - 0.5)), wide, high, share_color(share))
+            _draw_rectangle(0, min(area.up(y + 0.5), area.up(y - 0.5)), wide, high, get_share_color(share))
             for y, share in enumerate(shares, start=mark.bottom)
             if share >= 0.0005
         )
@@ -259,7 +260,7 @@ def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
     circles = "".join(_draw_symbol("circle", area, Dot(x, y), 3) for x, y in mark.background)
     yield f'<g fill="none" stroke="{MUTED}">{circles}</g>'
     for index, (_, dots) in enumerate(mark.groups):
-        color, shape = shape_style(index)
+        color, shape = get_shape_style(index)
         rings = "".join(_draw_symbol("circle", area, Dot(dot.x, dot.y), 7) for dot in dots if dot.marked)
         symbols = "".join(_draw_symbol(shape, area, dot, 4) for dot in dots)
         if spreads := "".join(_draw_spread(dot, area) for dot in dots):
@@ -370,10 +371,10 @@ def _build_legend_entries(mark: Mark) -> list[_Entry]:
         case Stacks():
             return [_build_square_entry(*part) for part in mark.parts]
         case Scatter():
-            styles = ((name, *shape_style(index)) for index, (name, _) in enumerate(mark.groups))
+            styles = ((name, *get_shape_style(index)) for index, (name, _) in enumerate(mark.groups))
             return [_build_shape_entry(name, color, f"M6 6{_get_outline(shape, 4)}") for name, color, shape in styles]
         case Heat():
-            shares = ((percent, share_color(percent / 100)) for percent in _RAMP)
+            shares = ((percent, get_share_color(percent / 100)) for percent in _RAMP)
             return [_build_square_entry(f"{percent}%", color) for percent, color in shares]
         case _:
             return []

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from adadepth.report.page_writer import write_page
 from adadepth.report.section import Section, fill
-from adadepth.report.table import Column, Table, as_text, plain, rounded, text
-from adadepth.report.writing import write_page
+from adadepth.report.table import Column, Table, make_number_format, plain, text, to_text
 from adadepth.system.files import write_atomic
 
 
@@ -96,7 +96,7 @@ def _select_best_seed(row: Mapping[str, Any], maximize: bool) -> dict[str, Any]:
     return {**fields, "seed": int(seed), "score": score}
 
 
-def grid_table(grid: Mapping[str, Any]) -> Table:
+def build_grid_table(grid: Mapping[str, Any]) -> Table:
     """Build the table of every epoch of every cell: mean, sample standard deviation, and scores by seed."""
     rows = grid["rows"]
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
@@ -104,10 +104,10 @@ def grid_table(grid: Mapping[str, Any]) -> Table:
     columns = [
         *(Column(key, key.rpartition(".")[2], text, "text") for key in keys),
         Column("epoch"),
-        Column("mean", "mean", rounded(4)),
-        Column("std", "sd", rounded(4)),
+        Column("mean", "mean", make_number_format(4)),
+        Column("std", "sd", make_number_format(4)),
         Column("n"),
-        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
+        *(Column(f"seed_{seed}", f"seed {seed}", make_number_format(4)) for seed in seeds),
         Column("remark", "", text, "text"),
     ]
     flat = [
@@ -116,7 +116,7 @@ def grid_table(grid: Mapping[str, Any]) -> Table:
     return Table("grid", columns, flat)
 
 
-def settings_text(settings: Mapping[str, str]) -> str:
+def format_cell_settings(settings: Mapping[str, str]) -> str:
     """Format the values of a cell as the command line takes them."""
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "the only cell"
 
@@ -134,24 +134,24 @@ def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] =
         extra: Sections that follow.
     """
     write_atomic(folder / CHOICE, json.dumps(grid, indent=1, allow_nan=False) + "\n")
-    table = grid_table(grid)
-    html = fill("grid", table=table, found=grid, chosen=grid["chosen"], settings=settings_text)
+    table = build_grid_table(grid)
+    html = fill("grid", table=table, found=grid, chosen=grid["chosen"], settings=format_cell_settings)
     section = Section("Grid", "grid", html, tables=[table])
     subtitle = f"A grid, and what was chosen by {grid['metric']}"
     sections = [section, *extra]
     return write_page(folder, sections, title=grid["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
 
 
-def grid_text(grid: Mapping[str, Any]) -> str:
+def format_grid(grid: Mapping[str, Any]) -> str:
     """Format the grid and the choice as text."""
-    lines = [f"{grid['metric']} of every cell and epoch", "", as_text(grid_table(grid)), ""]
-    lines += [f"left out: {settings_text(cell['settings'])}: {cell['reason']}" for cell in grid["left_out"]]
+    lines = [f"{grid['metric']} of every cell and epoch", "", to_text(build_grid_table(grid)), ""]
+    lines += [f"left out: {format_cell_settings(cell['settings'])}: {cell['reason']}" for cell in grid["left_out"]]
     if (selected := grid["chosen"]) is None:
         return "\n".join([*lines, f"nothing to choose from: no epoch from {grid['from_epoch']} on has all seeds"])
     spread = "" if selected["std"] is None else f" +- {selected['std']:.4f}"
     seeds = f"over {selected['n']} seeds" if selected["n"] > 1 else "of one seed"
     lines += [
-        f"chosen: {settings_text(selected['settings'])}, epoch {selected['epoch']}: {grid['metric']} "
+        f"chosen: {format_cell_settings(selected['settings'])}, epoch {selected['epoch']}: {grid['metric']} "
         f"{selected['mean']:.4f}{spread} {seeds}; best seed {selected['seed']}: {selected['score']:.4f}",
     ]
     return plain("\n".join(lines))

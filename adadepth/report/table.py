@@ -24,7 +24,7 @@ def number(value: Any, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
 
 
-def rounded(digits: int) -> Callable[[Any], str]:
+def make_number_format(digits: int) -> Callable[[Any], str]:
     """Return `number` with a fixed number of decimals."""
     return lambda value: number(value, digits)
 
@@ -49,7 +49,7 @@ def spread(statistics: dict[str, float]) -> str:
     return f"{statistics['mean']:.2f} ± {statistics['std']:.2f}"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds as 1 h 02 min 03 s."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -128,7 +128,7 @@ def text(value: Any) -> str:
 # ---- HTML
 
 
-def as_html(table: Table, wide: bool = False) -> Markup:
+def to_html(table: Table, wide: bool = False) -> Markup:
     """Render a table that scrolls sideways where the page is too narrow for it."""
     columns = table.of("view", "page")
     head = Markup("").join(
@@ -180,20 +180,20 @@ def _draw_range(value: tuple[float, float, float], axis: tuple[int, int]) -> Mar
     low, middle, high = value
     span: Span = (axis[0], axis[1]) if axis[1] > axis[0] else (axis[0] - 1, axis[1])
     description = f"mean {middle:.2f}, p10 {low:g}, p90 {high:g} on the axis {axis[0]} to {axis[1]}"
-    return svg.spark(Ranges([value]), span, (-1, 1), description, 180)
+    return svg.render_sparkline(Ranges([value]), span, (-1, 1), description, 180)
 
 
 def _draw_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
     values = ", ".join(f"{100 * share:.0f}" for share in shares)
     description = f"share of each depth from {axis[0]} in %: {values}"
     bars = Bars(list(enumerate(shares, start=axis[0])))
-    return svg.spark(bars, (axis[0] - 0.5, axis[1] + 0.5), (0, max(shares) or 1), description, 120)
+    return svg.render_sparkline(bars, (axis[0] - 0.5, axis[1] + 0.5), (0, max(shares) or 1), description, 120)
 
 
 # ---- text
 
 
-def as_text(table: Table) -> str:
+def to_text(table: Table) -> str:
     """Format a table as lines of plain text: headings, a rule, the rows."""
     columns = [column for column in table.of("view") if column.kind != "range"]
     head = [column.heading for column in columns]
@@ -216,10 +216,10 @@ def _format_value(column: Column, row: Mapping[str, Any]) -> str:
     value = row.get(column.key)
     if value is None:
         return column.absent
-    return sparkline(value[column.axis[0] :]) if column.kind == "shape" else column.write(value)
+    return format_sparkline(value[column.axis[0] :]) if column.kind == "shape" else column.write(value)
 
 
-def sparkline(shares: Sequence[float]) -> str:
+def format_sparkline(shares: Sequence[float]) -> str:
     """Format one character per depth, relative to the highest share; any unit at all shows."""
     highest, darkest = max(shares, default=0) or 1, len(_LEVELS) - 1
     return f"|{''.join(_LEVELS[math.ceil(darkest * (share / highest))] for share in shares)}|"
@@ -237,23 +237,23 @@ _FORMULA = re.compile(r"[\t\r\n]*[=+\-@＝＋－＠].", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?[.,]?\d[\d.,]*(e[+-]?\d+)?%?", re.ASCII | re.IGNORECASE)
 
 
-def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
+def to_records(table: Table) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of raw values; None where one is missing."""
     keys = [column.key for column in table.of("file")]
     return keys, [[row.get(key) for key in keys] for row in table.rows]
 
 
-def as_csv(table: Table) -> str:
+def to_csv(table: Table) -> str:
     """Format raw values as CSV, a row per line; an empty field where one is missing."""
-    keys, rows = as_records(table)
-    return csv_text([keys, *rows])
+    keys, rows = to_records(table)
+    return format_csv([keys, *rows])
 
 
-def csv_text(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
+def format_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     """Format rows as CSV; an apostrophe stands before a cell that a spreadsheet would read as a formula."""
     # The writer quotes carriage returns only where they end its lines, so line feeds take their place afterwards.
     writer = csv.writer(_LineReturner(), delimiter=delimiter, lineterminator=_RETURN)
-    lines: list[str] = [writer.writerow(map(defused, row)) for row in rows]
+    lines: list[str] = [writer.writerow(map(escape_csv_formula, row)) for row in rows]
     return "".join(f"{line.removesuffix(_RETURN)}\n" for line in lines)
 
 
@@ -268,7 +268,7 @@ class _LineReturner:
         return line
 
 
-def defused(value: Any) -> Any:
+def escape_csv_formula(value: Any) -> Any:
     """Prefix a string that a spreadsheet would read as a formula with an apostrophe; numbers with a sign are none."""
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
@@ -281,7 +281,7 @@ _SIGNS = {"–": "--", "±": r"$\pm$", "→": r"$\to$", **{sign: rf"\{sign}" for
 _LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _LATEX_COMMANDS.items()})
 
 
-def as_latex(table: Table, sample: str = "") -> str:
+def to_latex(table: Table, sample: str = "") -> str:
     """Format a table for the package booktabs, with the sample size in its caption; drawings are left out."""
     columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))

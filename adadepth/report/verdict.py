@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
-from adadepth.measure.names import WORK, unit_words
-from adadepth.report.run_files import RunFiles, cut_short, halts, run_unit
-from adadepth.report.section import Placed, Section, fill
-from adadepth.report.work import speedups, wall_clock
-from adadepth.report.worth import (
+from adadepth.measure.metric_names import WORK, get_unit_wording
+from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
     Answer,
     Finding,
     Verdict,
-    chooses_layers,
-    chooses_operations,
+    assess_layer_choice,
+    assess_operation_choice,
     compare_with_baselines,
-    whole_percent,
+    format_whole_percent,
 )
+from adadepth.report.compute_cost import describe_wall_clock, get_speedups
+from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit, halts
+from adadepth.report.section import Placed, Section, fill
 from adadepth.settings.overrides import format_override
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
@@ -31,7 +31,7 @@ _CLASS_KINDS = {"kind": "kinds of token", "label": "labels", "correctness": "rig
 _CLASS_KINDS |= {"length": "lengths", "difficulty": "difficulties"}
 
 
-def adapts(halting: Mapping[str, Any]) -> Finding:
+def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
     """Decide whether the depths of tokens or sequences vary, and what explains the variation.
 
     Args:
@@ -78,7 +78,7 @@ def _format_brief_depth(halting: Mapping[str, Any]) -> str:
 
 
 def _describe_spread(adaptation: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
-    share, commonest = whole_percent(adaptation["commonest_share"]), adaptation["commonest"]
+    share, commonest = format_whole_percent(adaptation["commonest_share"]), adaptation["commonest"]
     varied = f"in effect {adaptation['effective_depths']:.1f} different depths"
     if is_collapsed(adaptation["effective_depths"]):
         return (
@@ -93,8 +93,8 @@ def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator
     if not between or answer == "no":
         return
     (way, share), *rest = between.items()
-    parts = [f"{whole_percent(share)} of the variance of depth lies between {_CLASS_KINDS[way]}"]
-    parts += [f"{whole_percent(share)} between {_CLASS_KINDS[way]}" for way, share in rest]
+    parts = [f"{format_whole_percent(share)} of the variance of depth lies between {_CLASS_KINDS[way]}"]
+    parts += [f"{format_whole_percent(share)} between {_CLASS_KINDS[way]}" for way, share in rest]
     yield f"{', '.join(parts)}; the rest is within them."
     if answer == "partly":
         yield "What a token is decides its depth; tokens of one kind are treated alike."
@@ -106,11 +106,11 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
         interval = (
             f"95 % interval {correlation['low']:+.2f} to {correlation['high']:+.2f}, n {correlation['n']:,}{units}"
         )
-        relation = strength(correlation, other)
+        relation = describe_strength(correlation, other)
         yield f"Depth {relation}: Spearman {correlation['value']:+.2f} ({interval})."
 
 
-def strength(correlation: Mapping[str, float], other: str) -> str:
+def describe_strength(correlation: Mapping[str, float], other: str) -> str:
     """Describe a rank correlation in words: none where it is small or its interval holds 0."""
     if not (direction := _get_direction(correlation)):
         return f"does not follow {other}"
@@ -148,25 +148,25 @@ def cost(files: RunFiles) -> Finding:
 
     How the evaluation ran is no cost of the model; section Work reports it.
     """
-    halting, unit = files.halting, run_unit(files)
+    halting, unit = files.halting, get_run_unit(files)
     needed = halting.get("cost", {}).get(NEEDED)
     figures = {} if needed is None else {NEEDED: needed}
-    figures |= {f"speedup_in_{kind}": value for kind, value in speedups(files).items()}
-    sentences = [*_describe_updates(halting, unit), *_describe_work(needed, unit), *wall_clock(files)]
+    figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
+    sentences = [*_describe_updates(halting, unit), *_describe_work(needed, unit), *describe_wall_clock(files)]
     return Finding(None, sentences, figures, _format_brief_cost(files, needed))
 
 
 def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
     """Return the shares of blocks or updates and of multiply-accumulates, and the measured speed-up, in a few words."""
-    halting, unit = files.halting, run_unit(files)
+    halting, unit = files.halting, get_run_unit(files)
     parts = []
     if layers := halting.get("layers"):
         parts.append(f"{layers['deepest']} of {len(layers['weights']) - 1} blocks")
-    elif unit_words(unit).halts:
-        parts.append(f"{whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
+    elif get_unit_wording(unit).halts:
+        parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
-        parts.append(f"{whole_percent(needed)} of macs")
-    if (speedup := speedups(files).get("evaluation")) is not None:
+        parts.append(f"{format_whole_percent(needed)} of macs")
+    if (speedup := get_speedups(files).get("evaluation")) is not None:
         parts.append(f"evaluation {speedup:.2f} times as fast")
     return ", ".join(parts) or "not measured"
 
@@ -175,15 +175,15 @@ def _describe_updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
     if unit == "task":
         if layers := halting.get("layers"):
             yield f"{layers['deepest']} of {len(layers['weights']) - 1} blocks have to run."
-    elif unit_words(unit).halts:
+    elif get_unit_wording(unit).halts:
         mean, max_depth = halting["classes"]["all"]["mean"], halting["max_depth"]
-        yield f"{mean:.2f} of {max_depth} updates a {unit}, {whole_percent(mean / max_depth)}."
+        yield f"{mean:.2f} of {max_depth} updates a {unit}, {format_whole_percent(mean / max_depth)}."
 
 
 def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
     if needed is not None:
-        words = unit_words(unit)
-        yield f"{words.needing} {whole_percent(needed)} of the multiply-accumulates of {words.of_full}."
+        words = get_unit_wording(unit)
+        yield f"{words.needing} {format_whole_percent(needed)} of the multiply-accumulates of {words.of_full}."
 
 
 class Depth(NamedTuple):
@@ -216,13 +216,13 @@ def target(files: RunFiles) -> Finding | None:
         return Finding(
             "unknown", [first, f"What may help: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
         )
-    limit = f"within {whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
+    limit = f"within {format_whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     statement += f", {depth.measured:.3g} in the evaluation ({limit})"
     if is_held(depth.measured, target_value, unit):
         return Finding("yes", [f"Reached: {statement}."], figures, brief)
     missed = abs(depth.measured - target_value)
     side = "below" if depth.measured < target_value else "above"
-    first = f"Missed by {missed:.3g}, {whole_percent(missed / target_value)} {side}: {statement}."
+    first = f"Missed by {missed:.3g}, {format_whole_percent(missed / target_value)} {side}: {statement}."
     return Finding("no", [first, f"What may help: {'; '.join(_advise(files, unit, target_value))}."], figures, brief)
 
 
@@ -230,7 +230,7 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
     halting: dict[str, Any] = files.halting
     layers = halting.get("layers", {})
     if unit == "updates":
-        return Depth(f"{{:g}} updates a {run_unit(files)}", halting.get("classes", {}).get("all", {}).get("mean"))
+        return Depth(f"{{:g}} updates a {get_run_unit(files)}", halting.get("classes", {}).get("all", {}).get("mean"))
     if unit == "macs":
         measured = halting.get("cost", {}).get(NEEDED)
         return Depth("{:g} of the multiply-accumulates of full depth", measured)
@@ -244,7 +244,7 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
 def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
     """Yield what to change where depth misses its target, the likeliest reason first."""
     last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
-    if reason := cut_short(files):
+    if reason := get_early_stop_reason(files):
         yield f"the run was cut short ({reason}), let it end"
     elif last_target != target_value:
         yield f"training ended while the budget still asked for {last_target:.3g}, give it more updates"
@@ -283,16 +283,16 @@ def verdict(files: RunFiles) -> Verdict:
 
 
 def _assess_depth(files: RunFiles) -> Finding | None:
-    halting, unit = files.halting, run_unit(files)
+    halting, unit = files.halting, get_run_unit(files)
     if "layers" in halting:
-        return chooses_layers(halting["layers"])
+        return assess_layer_choice(halting["layers"])
     if "architecture" in halting:
-        return chooses_operations(halting["architecture"])
+        return assess_operation_choice(halting["architecture"])
     is_measured = halts(files) and "mean" in halting.get("classes", {}).get("all", {}) and unit == halting.get("unit")
-    return adapts(halting) if is_measured else None
+    return assess_adaptation(halting) if is_measured else None
 
 
-def verdict_section(files: RunFiles) -> Section | None:
+def build_verdict_section(files: RunFiles) -> Section | None:
     """Build the section on the verdict's questions with their answers in words."""
     findings = verdict(files)
     if not findings:
@@ -301,8 +301,15 @@ def verdict_section(files: RunFiles) -> Section | None:
     return Section(
         "Verdict",
         "verdict",
-        fill("verdict", verdict=findings, questions=QUESTIONS, answers=ANSWERS, advice=advice, cut=cut_short(files)),
+        fill(
+            "verdict",
+            verdict=findings,
+            questions=QUESTIONS,
+            answers=ANSWERS,
+            advice=advice,
+            cut=get_early_stop_reason(files),
+        ),
     )
 
 
-SECTIONS = (Placed(10, verdict_section),)
+SECTIONS = (Placed(10, build_verdict_section),)

@@ -19,7 +19,7 @@ from transformers import TrainerState
 
 from adadepth.errors import CheckpointError
 from adadepth.system.files import DiskFullError, Record, damage, describe_files, write_atomic, writing
-from adadepth.system.json_files import Count, parse_json, read_json, read_regular
+from adadepth.system.json_files import Count, parse_json, read_json, read_regular_file
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -91,22 +91,22 @@ def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
 def checkpoints(directory: Path) -> list[Path]:
     """Return the folders `checkpoint-<step>`, oldest first, complete or not; `checkpoint-60.bak` is a user's own."""
     paths = [path for path in directory.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(paths, key=checkpoint_step)
+    return sorted(paths, key=get_checkpoint_step)
 
 
-def checkpoint_step(checkpoint: Path) -> int:
+def get_checkpoint_step(checkpoint: Path) -> int:
     """Return the optimiser step after which a checkpoint was written, from its name `checkpoint-<step>`."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def complete_checkpoints(directory: Path) -> list[Path]:
+def list_complete_checkpoints(directory: Path) -> list[Path]:
     """Return the complete checkpoints in a folder, oldest first."""
-    return [path for path in checkpoints(directory) if flaw(path) is None]
+    return [path for path in checkpoints(directory) if find_checkpoint_error(path) is None]
 
 
-def last_good(directory: Path) -> str:
+def describe_last_checkpoint(directory: Path) -> str:
     """Return a phrase that names the newest complete checkpoint, for the error of a training that has diverged."""
-    newest = next((path for path in reversed(checkpoints(directory)) if flaw(path) is None), None)
+    newest = next((path for path in reversed(checkpoints(directory)) if find_checkpoint_error(path) is None), None)
     return "there is no checkpoint yet" if newest is None else f"the last good checkpoint is {newest}"
 
 
@@ -114,7 +114,7 @@ def last_good(directory: Path) -> str:
 
 
 @contextmanager
-def nothing_if_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
+def remove_if_disk_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
     """Remove the checkpoint that is written in the block if the disk becomes full.
 
     Args:
@@ -185,7 +185,7 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 # ---- checking
 
 
-def flaw(checkpoint: Path) -> str | None:
+def find_checkpoint_error(checkpoint: Path) -> str | None:
     """Return what is wrong with a checkpoint, for a sentence that names it; None: it is complete."""
     if checkpoint.is_symlink():
         return "it is a link; put the folder itself there"
@@ -213,14 +213,14 @@ def _find_missing_part(checkpoint: Path) -> str | None:
 def _find_state_error(checkpoint: Path) -> str | None:
     """Return what is wrong with the trainer's state of a checkpoint, whose step must be that of the folder's name."""
     try:
-        state = parse_json(read_regular(checkpoint / TRAINER_STATE).decode("utf-8"), _TrainerState, allow_nan=True)
+        state = parse_json(read_regular_file(checkpoint / TRAINER_STATE).decode("utf-8"), _TrainerState, allow_nan=True)
     except ValueError as error:
         return f"its {TRAINER_STATE} is damaged ({error})"
     if unknown := set(state) - {field.name for field in dataclasses.fields(TrainerState)}:
         return f"its {TRAINER_STATE} has unknown keys: {', '.join(sorted(unknown))}"
     step, planned = state["global_step"], state["max_steps"]
-    if _NAME.fullmatch(checkpoint.name) and step != checkpoint_step(checkpoint):
-        return f"its {TRAINER_STATE} has global_step={step}, its name {checkpoint_step(checkpoint)}"
+    if _NAME.fullmatch(checkpoint.name) and step != get_checkpoint_step(checkpoint):
+        return f"its {TRAINER_STATE} has global_step={step}, its name {get_checkpoint_step(checkpoint)}"
     return f"its {TRAINER_STATE} has global_step={step}, beyond max_steps={planned}" if 0 < planned < step else None
 
 

@@ -15,7 +15,7 @@ from adadepth.data.cache import digest
 from adadepth.data.text.tokenizer import TOKENIZER_FILE
 from adadepth.errors import CheckpointError
 from adadepth.settings import DatasetConfig
-from adadepth.settings.kinds import columns_of, kind_of, problem_of
+from adadepth.settings.kinds import get_kind, get_problem, list_input_columns
 
 FIELD = "training_data"  # of a model's configuration
 OVERRIDE = "allow_changed_data=true"
@@ -59,11 +59,11 @@ class DataIdentity:
         """
         return cls(
             dataset=dataset.name,
-            problem=problem_of(dataset),
+            problem=get_problem(dataset),
             sources=data.summary.get("sources", {}),
             tokenizer=None if data.tokenizer is None else digest_tokenizer(data.tokenizer),
-            sequence_length=text_length(dataset),
-            columns=data.summary.get("text_columns") or columns_of(dataset) or (),
+            sequence_length=get_text_length(dataset),
+            columns=data.summary.get("text_columns") or list_input_columns(dataset) or (),
         )
 
     @classmethod
@@ -112,10 +112,10 @@ def _find_fault(stored: Mapping[str, Any]) -> str | None:
     return next((fault for fault, is_right in checks.items() if not is_right), None)
 
 
-def text_length(dataset: DatasetConfig) -> int | None:
+def get_text_length(dataset: DatasetConfig) -> int | None:
     """Return the most tokens of a text; None for generated tasks and puzzles, whose size is the task's own."""
-    kind = kind_of(dataset)
-    is_text = not kind.own_symbols and kind.positions == "sequence_length" and problem_of(dataset) != "puzzle"
+    kind = get_kind(dataset)
+    is_text = not kind.own_symbols and kind.positions == "sequence_length" and get_problem(dataset) != "puzzle"
     return dataset.sequence_length if is_text else None
 
 

@@ -28,21 +28,21 @@ from yaml import YAMLError
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
 from adadepth.report.file_types import RunRecordFields
-from adadepth.runs.lock import locked
-from adadepth.runs.program import noted_choices, own_command
+from adadepth.runs.commands import format_command, get_choices
+from adadepth.runs.lock import lock_directory
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.settings.declaration import telling
+from adadepth.settings.declaration import select_notable_settings
+from adadepth.settings.env_redaction import redact_env_values, redact_record, with_references
 from adadepth.settings.experiment import Schedule
-from adadepth.settings.fingerprint import result_hash, result_settings
-from adadepth.settings.interpolations import as_written, told_within, unresolved
-from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.fingerprint import hash_result_settings, select_result_settings
+from adadepth.settings.kinds import list_dataset_schemas
 from adadepth.system.demos import is_demo, resolve_demo
-from adadepth.system.failures import note_run
-from adadepth.system.files import DiskFullError, refuse_links, remove_leftovers, write_atomic, writing
+from adadepth.system.distributed import get_world_size
+from adadepth.system.failures import attach_run
+from adadepth.system.files import DiskFullError, refuse_links, remove_temporary_files, write_atomic, writing
 from adadepth.system.hardware import collect_hardware
-from adadepth.system.json_files import parse_json, read_regular
-from adadepth.system.launchers import launches, repeated_launches
-from adadepth.system.processes import number_of_processes
+from adadepth.system.json_files import parse_json, read_regular_file
+from adadepth.system.launchers import launches, list_restartable_launches
 
 RECORD, CONFIG_FILE = "run.json", "config.yaml"
 MODEL = "model"  # folder of a run's best weights
@@ -71,7 +71,7 @@ class Run:
 
     def update(self, **fields: Any) -> None:
         """Set fields of the record and write it, e.g. ``update(final_metrics=..., best_checkpoint=...)``."""
-        self.record |= as_written(fields)
+        self.record |= redact_record(fields)
         if self.is_main:
             write_jsonable(self.directory / RECORD, self.record)
 
@@ -91,10 +91,10 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         yield Run(directory, is_main=False)
         return
     refuse_links(directory)
-    with _remove_without_record(directory), writing(directory), locked(directory):
+    with _remove_without_record(directory), writing(directory), lock_directory(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
-        remove_leftovers(directory, _EVALUATIONS)
-        write_atomic(directory / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
+        remove_temporary_files(directory, _EVALUATIONS)
+        write_atomic(directory / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(get_plain_settings(config))))
         run.update(**earlier | _describe_run(config, earlier))
 
         def close(status: str, **fields: Any) -> None:
@@ -106,10 +106,10 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
             with writing(directory):
                 yield run
         except BaseException as error:
-            note_run(error, directory)
+            attach_run(error, directory)
             is_interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             with suppress(OSError, CheckpointError):  # a full disk must not hide the first error
-                line = told_within(f"{type(error).__name__}: {error}")
+                line = redact_env_values(f"{type(error).__name__}: {error}")
                 close("interrupted" if is_interrupted else "failed", error=line)
             raise
         close("finished")
@@ -136,14 +136,16 @@ def run_directory(config: ExperimentConfig) -> Path:
     return directory
 
 
-def begun_before(config: ExperimentConfig) -> Path | None:
+def find_run_of_launch(config: ExperimentConfig) -> Path | None:
     """Return the newest run of these settings from an earlier start of this launch; None: this is the first start."""
-    names, expected_hash = set(repeated_launches()), result_hash(config)
+    names, expected_hash = set(list_restartable_launches()), hash_result_settings(config)
     if config.resume is not None or not names:
         return None
     for run in reversed(_list_runs(Path(config.output_dir) / config.name, CHECKPOINTS)):
         record = read_record(run)
-        is_of_launch = names.intersection(record.get("launches", ())) and record.get("result_hash") == expected_hash
+        is_of_launch = (
+            names.intersection(record.get("launches", ())) and record.get("hash_result_settings") == expected_hash
+        )
         if is_of_launch and _has_trained(run):
             return run
     return None
@@ -235,7 +237,7 @@ def read_record(directory: Path) -> dict[str, Any]:
     if not os.path.isfile(path):  # `Path.is_file` would raise an error for a name too long for the system
         return {}
     try:
-        record: dict[str, Any] = parse_json(read_regular(path).decode("utf-8"), RunRecordFields)
+        record: dict[str, Any] = parse_json(read_regular_file(path).decode("utf-8"), RunRecordFields)
     except ValueError as error:
         raise CheckpointError(f"{path}: is damaged, it holds no record of a run ({error})") from error
     return record
@@ -282,7 +284,7 @@ def _new_directory(config: ExperimentConfig) -> Path:
     """
     while True:
         now = datetime.now()
-        name = f"{now:%Y-%m-%d_%H-%M-%S}_{result_hash(config)}-{now.microsecond * 16**4 // 10**6:04x}"
+        name = f"{now:%Y-%m-%d_%H-%M-%S}_{hash_result_settings(config)}-{now.microsecond * 16**4 // 10**6:04x}"
         directory = _find_parent(config) / name
         try:
             directory.mkdir(parents=True)
@@ -308,14 +310,16 @@ def _find_parent(config: ExperimentConfig) -> Path:
     return Path(config.output_dir) / config.name
 
 
-def settings_of(config: ExperimentConfig) -> dict[str, Any]:
+def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
     """Return the settings for a run's file and for trackers, as plain values.
 
     Groups at their defaults that the family never reads are left out.
     """
     read, values = family(config.model.name).groups, dataclasses.asdict(config)
     unread = {name for name, group in OPTIONAL_GROUPS.items() if name not in read and getattr(config, name) == group()}
-    settings: Any = unresolved({name: _to_yaml_values(value) for name, value in values.items() if name not in unread})
+    settings: Any = with_references(
+        {name: _to_yaml_values(value) for name, value in values.items() if name not in unread}
+    )
     return settings
 
 
@@ -331,27 +335,30 @@ def _to_yaml_values(value: Any) -> Any:
 def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     """Return a line for every changed setting that influenced the training so far."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
-    earlier, now = flat(result_settings(stored)), flat(result_settings(unresolved(dataclasses.asdict(config))))
+    earlier, now = (
+        flat(select_result_settings(stored)),
+        flat(select_result_settings(with_references(dataclasses.asdict(config)))),
+    )
     defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
-    earlier = flat(result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
-    schedule, processes = _find_length_dependence(config), processes_of_run(directory)
+    earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
+    schedule, processes = _find_length_dependence(config), read_world_size(directory)
     free = _SHARDING | (_CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH))
-    free |= {_BATCH, _MICRO} if processes != number_of_processes() else set()
+    free |= {_BATCH, _MICRO} if processes != get_world_size() else set()
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
     reasons = dict.fromkeys(_LENGTH, f" ({schedule} counts on the number of updates)")
     lines = [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
     return [*lines, *_check_step_size(earlier, now, processes)]
 
 
-def processes_of_run(directory: Path) -> int:
+def read_world_size(directory: Path) -> int:
     """Return the world size of a run's last start; the present one if its record lacks it."""
-    processes: int = read_record(directory).get("hardware", {}).get("processes", number_of_processes())
+    processes: int = read_record(directory).get("hardware", {}).get("processes", get_world_size())
     return processes
 
 
 def _check_step_size(earlier: Mapping[str, Any], now: Mapping[str, Any], old_processes: int) -> Iterator[str]:
     """Yield a line if another world size changes the examples of a step, with settings that keep their number."""
-    processes = number_of_processes()
+    processes = get_world_size()
     before, after = earlier[_BATCH] * earlier[_MICRO] * old_processes, now[_BATCH] * now[_MICRO] * processes
     if old_processes == processes or before == after:
         return
@@ -393,18 +400,20 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
         "config_name": config.name,
         "mode": str(config.mode),
         "seed": config.seed,
-        "result_hash": result_hash(config),
-        "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
+        "hash_result_settings": hash_result_settings(config),
+        "dataset_schema": next(
+            name for name, schema in list_dataset_schemas().items() if schema is type(config.dataset)
+        ),
         "settings": _select_settings(config),
-        "command": own_command(),
-        "chosen": noted_choices() or earlier.get("chosen", []),
+        "command": format_command(),
+        "chosen": get_choices() or earlier.get("chosen", []),
         "launches": launches(),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,
         "resumed_from": config.resume,
         "sweep": os.environ.get(SWEEP, earlier.get("sweep")),
         "wall_time_s": earlier.get("wall_time_s", 0.0),
-        **surroundings(),
+        **collect_environment(),
         "final_metrics": None,
         "best_checkpoint": earlier.get("best_checkpoint"),
         "trackers": earlier.get("trackers", {}),
@@ -412,7 +421,7 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
     }
 
 
-def surroundings() -> dict[str, Any]:
+def collect_environment() -> dict[str, Any]:
     """Return the environment of a run: `versions` of packages, `git_commit` of the project, and `hardware`."""
     return {
         "versions": _collect_versions(),
@@ -423,8 +432,8 @@ def surroundings() -> dict[str, Any]:
 
 def _select_settings(config: ExperimentConfig) -> dict[str, Any]:
     """Return the settings of every group that fix a shape or differ from their defaults; see `telling`."""
-    groups = {name: telling(getattr(config, name)) for name in ("model", *OPTIONAL_GROUPS)}
-    return {name: unresolved(group, name) for name, group in groups.items() if group}
+    groups = {name: select_notable_settings(getattr(config, name)) for name in ("model", *OPTIONAL_GROUPS)}
+    return {name: with_references(group, name) for name, group in groups.items() if group}
 
 
 def _collect_versions() -> dict[str, str]:

@@ -26,18 +26,18 @@ from adadepth.runs.directory import (
     run_of_checkpoint,
 )
 from adadepth.settings import ContextConfig, ExperimentConfig, Source, TokenizerConfig
-from adadepth.settings.interpolations import note_environment, restore_references
-from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.env_redaction import record_env_references, restore_references
+from adadepth.settings.kinds import list_dataset_schemas
 from adadepth.settings.modes import experiment_schema, modes
 from adadepth.settings.overrides import format_override
 from adadepth.system.demos import format_run
-from adadepth.system.plain_yaml import from_yaml
+from adadepth.system.plain_yaml import parse_yaml
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def with_inherited(composed: DictConfig, overridden: Set[str]) -> DictConfig:
+def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig:
     """Return a composed configuration with groups of the run that its `checkpoint` is from.
 
     Groups and keys that the command line sets stay as they are composed.
@@ -65,7 +65,7 @@ def with_inherited(composed: DictConfig, overridden: Set[str]) -> DictConfig:
 
 
 def describe_inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
-    """Return a line with the groups that `with_inherited` takes from a run; None: it takes none."""
+    """Return a line with the groups that `merge_run_settings` takes from a run; None: it takes none."""
     if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(overridden, run))):
         return None
     exceptions = [f"{group}.{key}" for group in groups for key in _select_keys(group, overridden)]
@@ -98,7 +98,7 @@ def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
 
 def _find_group_schema(group: str, run: Path, values: Any) -> type:
     if group == "dataset":
-        return data_schema(run, set(values))
+        return find_data_schema(run, set(values))
     return families()[values["name"]].settings if group == "model" else _SCHEMAS[group]
 
 
@@ -107,9 +107,9 @@ def _select_keys(group: str, overridden: Set[str]) -> list[str]:
     return sorted(key.removeprefix(f"{group}.") for key in overridden if key.startswith(f"{group}."))
 
 
-def data_schema(run: Path, keys: Set[str]) -> type:
+def find_data_schema(run: Path, keys: Set[str]) -> type:
     """Return the dataclass of a run's data: named by its record, or for an older run by its keys."""
-    schemas = dataset_schemas()
+    schemas = list_dataset_schemas()
     if (name := read_record(run).get("dataset_schema")) in schemas:
         return schemas[name]
     fields = {schema: {field.name for field in dataclasses.fields(schema)} for schema in schemas.values()}
@@ -125,7 +125,7 @@ def _find_saved_tokenizer(composed: Any) -> str | None:
 _NOT_MERGED = ("hydra", "resume", "output_dir")  # keys that locate the run, or configure Hydra
 
 
-def resumed(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> ExperimentConfig:
+def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> ExperimentConfig:
     """Return the settings of the run that `config.resume` names, overridden by those of the command line.
 
     `run_directory` refuses changes that a resumed run may not make, once the data have completed the settings.
@@ -148,7 +148,7 @@ def resumed(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]
         OmegaConf.update(settings, key, OmegaConf.select(composed_settings, key), merge=False)
         restore_references(settings, key)
     settings.resume, settings.output_dir = str(run), str(run.absolute().parents[1])
-    note_environment(settings)
+    record_env_references(settings)
     merged = _to_experiment(settings)
     if merged.small != earlier.small:
         raise CheckpointError(f"resume={run}: it cannot change its size: small was {earlier.small}, is {merged.small}")
@@ -156,14 +156,14 @@ def resumed(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]
     return merged
 
 
-def resumption(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> str | None:
+def describe_resumption(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> str | None:
     """Return a line with the origin of the settings of a resumed run; None: no run is resumed."""
     if config.resume is None:
         return None
     return f"settings as in {config.resume}" + _format_exceptions(_list_overrides(composed, overridden))
 
 
-def settings_of_run(run: Path, key: str) -> ExperimentConfig:
+def load_run_settings(run: Path, key: str) -> ExperimentConfig:
     """Return the settings in the file of a run.
 
     Args:
@@ -189,7 +189,7 @@ def _load_settings(run: Path, key: str) -> Any:
         raise CheckpointError(f"{key}={run}: model.name={name}: this family is not installed")
     settings = OmegaConf.structured(experiment_schema())
     settings.model = families()[name].settings
-    settings.dataset = data_schema(run, set(stored.dataset))
+    settings.dataset = find_data_schema(run, set(stored.dataset))
     for group in {*map(str, stored)} - {*map(str, settings)}:
         if OmegaConf.is_dict(stored[group]):  # the settings of a mode that is not installed here
             del stored[group]
@@ -222,7 +222,7 @@ def _list_keys_of_option(composed: DictConfig, group: str) -> Iterator[str]:
     for source in hydra.runtime.config_sources:
         file = Path(source.path, group, f"{hydra.runtime.choices.get(group)}.yaml")
         if source.schema == "file" and file.is_file():
-            option = from_yaml(file.read_text(encoding="utf-8")) or {}
+            option = parse_yaml(file.read_text(encoding="utf-8")) or {}
             groups = (name for entry in option.pop("defaults", []) if isinstance(entry, dict) for name in entry)
             yield from (name.removeprefix("override /") for name in groups if not name.startswith("override /hydra"))
             option.pop("hydra", None)

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from filelock import FileLock, Timeout
 
 from adadepth.errors import CheckpointError
-from adadepth.system.files import is_dead
+from adadepth.system.files import is_dead_process
 from adadepth.system.json_files import read_json
 
 LOCK = ".lock"
@@ -28,7 +28,7 @@ class _Owner(TypedDict):
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Hold the lock of a directory, whose file names process and host.
 
     Raises:
@@ -56,7 +56,7 @@ def locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def forget_elsewhere(directory: Path) -> None:
+def release_remote_lock(directory: Path) -> None:
     """Remove the lock of a process on another host that is known to be dead."""
     if _read_owner(directory / LOCK).get("host", socket.gethostname()) != socket.gethostname():
         (directory / LOCK).unlink(missing_ok=True)
@@ -79,6 +79,6 @@ def _is_dead(owner: dict[str, Any]) -> bool:
     if owner.get("host") != socket.gethostname():
         return False
     try:
-        return is_dead(int(owner["pid"]))
+        return is_dead_process(int(owner["pid"]))
     except ValueError:
         return True

@@ -12,10 +12,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from adadepth.settings import ExperimentConfig
-from adadepth.settings.declaration import telling, without_neutral
-from adadepth.settings.interpolations import as_written, told_within, unresolved
+from adadepth.settings.declaration import drop_neutral, select_notable_settings
+from adadepth.settings.env_redaction import redact_env_values, redact_record, with_references
 from adadepth.system.files import write_atomic
-from adadepth.system.plain_yaml import from_yaml
+from adadepth.system.plain_yaml import parse_yaml
 
 CARD = "README.md"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +92,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
         papers=[_format_paper(reference) for reference in _read_citation()["references"]],
         card=data.to_yaml(),
     )
-    text = told_within(text)
+    text = redact_env_values(text)
     ModelCard(text)  # raises an error for an invalid card here, not on the hub
     path = folder / CARD
     write_atomic(path, text)
@@ -129,9 +129,9 @@ def _select_settings(config: ExperimentConfig) -> dict[str, str]:
     """Return the settings that distinguish this training, by the keys of its command."""
     groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer", "budget")}
     return {
-        f"{group}.{name}": str(as_written(unresolved(value, f"{group}.{name}")))
+        f"{group}.{name}": str(redact_record(with_references(value, f"{group}.{name}")))
         for group, settings in groups.items()
-        for name, value in without_neutral(type(settings), telling(settings)).items()
+        for name, value in drop_neutral(type(settings), select_notable_settings(settings)).items()
         if name not in _HIDDEN and not isinstance(value, dict | list)
     }
 
@@ -153,7 +153,7 @@ def _is_hub_name(name: str | None) -> TypeGuard[str]:
 def _read_citation() -> dict[str, Any]:
     """Return CITATION.cff of the repository, or that of a wheel."""
     paths = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
-    citation: dict[str, Any] = from_yaml(next(filter(Path.is_file, paths)).read_text(encoding="utf-8"))
+    citation: dict[str, Any] = parse_yaml(next(filter(Path.is_file, paths)).read_text(encoding="utf-8"))
     return citation
 
 

@@ -38,7 +38,7 @@ class ExamplesConfig(DatasetConfig):
     pad_to_length: bool = setting(False, "pad every batch to sequence_length: fixed shapes for compiled runs")
 
 
-def local_or_hub(source: Source, path: Any) -> Source:
+def resolve_source(source: Source, path: Any) -> Source:
     """Return the source that `auto` stands for, so that a stored configuration names where its data came from."""
     if source is not Source.auto:
         return source
@@ -92,7 +92,7 @@ class TextConfig(DatasetConfig):
     )
 
     def __post_init__(self) -> None:
-        self.source = local_or_hub(self.source, self.path)
+        self.source = resolve_source(self.source, self.path)
 
 
 @dataclass
@@ -163,7 +163,7 @@ class TableConfig(ExamplesConfig):
     )
 
     def __post_init__(self) -> None:
-        self.source = local_or_hub(self.source, self.path)
+        self.source = resolve_source(self.source, self.path)
 
 
 @dataclass

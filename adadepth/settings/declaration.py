@@ -67,7 +67,7 @@ _UNSET: Any = object()  # where None is a value
 
 
 @dataclass(frozen=True)
-class Declared:
+class FieldSpec:
     """Properties of one setting besides its type and default.
 
     Attributes:
@@ -122,7 +122,7 @@ def setting(
         default: Default value; a list or dictionary is copied, and a class is instantiated, for every instance.
         help: One line, which begins in lower case and ends without a full stop.
         allowed: Range, if there is one.
-        shape: See `Declared`, as for all other arguments.
+        shape: See `FieldSpec`, as for all other arguments.
         later: Newer than the first models of its family.
         neutral: Without influence on the weights of a run.
         in_model: Field of the model's own configuration.
@@ -130,10 +130,10 @@ def setting(
         debug: Value in a run of seconds.
         more: Whole sentences.
     """
-    return field_with(default, Declared(help, more, allowed, shape, later, neutral, in_model, hub, debug))
+    return make_field(default, FieldSpec(help, more, allowed, shape, later, neutral, in_model, hub, debug))
 
 
-def field_with(default: Any, spec: Declared) -> Any:
+def make_field(default: Any, spec: FieldSpec) -> Any:
     """Return a field of a dataclass with these properties; see `setting`."""
     metadata = {_KEY: spec}
     if isinstance(default, type):
@@ -143,19 +143,19 @@ def field_with(default: Any, spec: Declared) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def declared(settings: Any) -> dict[str, Declared]:
+def get_field_specs(settings: Any) -> dict[str, FieldSpec]:
     """Return the properties of every setting of a dataclass by name, in order; empty for anything else."""
     fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
     return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
 
 
-def same_as(settings: type, name: str) -> Any:
+def copy_field(settings: type, name: str) -> Any:
     """Return a field with the default and the properties of a setting of another dataclass."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
-    return field_with(field.default, field.metadata[_KEY])
+    return make_field(field.default, field.metadata[_KEY])
 
 
-def in_words(spec: Declared, options: Collection[str] = ()) -> str:
+def format_help(spec: FieldSpec, options: Collection[str] = ()) -> str:
     """Return the meaning and the range of a setting in one line.
 
     Args:
@@ -170,45 +170,45 @@ def in_words(spec: Declared, options: Collection[str] = ()) -> str:
     return "; ".join(filter(None, parts))
 
 
-def misfits(settings: Any, prefix: str = "") -> Iterator[str]:
+def find_type_errors(settings: Any, prefix: str = "") -> Iterator[str]:
     """Yield a line for every setting whose value has the wrong type, or is a text with control characters.
 
     Lists and mappings of a configuration can hold anything at any depth. Code that reads them may rely on their types
     after this check.
     """
     hints = typing.get_type_hints(type(settings))
-    for name, spec in declared(type(settings)).items():
+    for name, spec in get_field_specs(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(hints[name]) and isinstance(value, hints[name]):
-            yield from misfits(value, f"{key}.")
+            yield from find_type_errors(value, f"{key}.")
         elif not _has_type(value, hints[name]):
-            yield f"{key}={shown(value)}: must be {_describe_type(hints[name])}"
+            yield f"{key}={format_value(value)}: must be {_describe_type(hints[name])}"
         elif hints[name] is Any and spec.allowed and value is not None and not spec.allowed.test(value):
-            yield f"{key}={shown(value)}: must be {spec.allowed.words}"
+            yield f"{key}={format_value(value)}: must be {spec.allowed.words}"
         elif not all(map(_UNICODE if name in _FREE_TEXTS else _LINE, _texts(value))):
             line = f"a line of at most {_MAX_TEXT} characters without control characters"
-            yield f"{key}={shown(value)}: must be {'text in Unicode' if name in _FREE_TEXTS else line}"
+            yield f"{key}={format_value(value)}: must be {'text in Unicode' if name in _FREE_TEXTS else line}"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value for a line of an error; a long one is cut in its middle."""
     text = str(value) if str(value).isprintable() else repr(str(value))
     return text if len(text) <= _MAX_PRINTED else f"{text[: _MAX_PRINTED // 2]} ... {text[-_MAX_PRINTED // 4 :]}"
 
 
-def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
+def find_range_errors(settings: Any, prefix: str = "") -> Iterator[str]:
     """Yield a line for every setting of a dataclass, and of those inside it, whose value is outside its range."""
-    for name, spec in declared(type(settings)).items():
+    for name, spec in get_field_specs(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(value):
-            yield from out_of_range(value, f"{key}.")
+            yield from find_range_errors(value, f"{key}.")
         elif not _fits_64_bits(value):
-            yield f"{key}={shown(value)}: must be an integer of 64 bits"
+            yield f"{key}={format_value(value)}: must be an integer of 64 bits"
         elif spec.allowed is not None and value is not None:
             if not spec.allowed.test(value):
-                yield f"{key}={shown(value)}: must be {spec.allowed.words}"
+                yield f"{key}={format_value(value)}: must be {spec.allowed.words}"
         elif not all(math.isfinite(leaf) for leaf in _leaves(value) if isinstance(leaf, float)):
-            yield f"{key}={shown(value)}: must be finite"
+            yield f"{key}={format_value(value)}: must be finite"
 
 
 def _fits_64_bits(value: Any) -> bool:
@@ -271,13 +271,13 @@ def choices(settings: type) -> dict[str, tuple[str, ...]]:
 
 def shapes(settings: type) -> list[str]:
     """Return the names of the settings that fix the shape or the meaning of weights."""
-    return [name for name, spec in declared(settings).items() if spec.shape]
+    return [name for name, spec in get_field_specs(settings).items() if spec.shape]
 
 
-def telling(settings: Any) -> dict[str, Any]:
+def select_notable_settings(settings: Any) -> dict[str, Any]:
     """Return the settings that fix a shape or differ from their default, without those that are None."""
     fixed, default = shapes(type(settings)), type(settings)()
-    values = {name: getattr(settings, name) for name in declared(type(settings))}
+    values = {name: getattr(settings, name) for name in get_field_specs(type(settings))}
     return {
         name: value
         for name, value in values.items()
@@ -285,9 +285,9 @@ def telling(settings: Any) -> dict[str, Any]:
     }
 
 
-def without_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def drop_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of settings without those that cannot change a result."""
-    neutral = {name for name, spec in declared(settings).items() if spec.neutral}
+    neutral = {name for name, spec in get_field_specs(settings).items() if spec.neutral}
     return {name: value for name, value in values.items() if name not in neutral}
 
 

@@ -18,7 +18,7 @@ from adadepth.settings.declaration import (
     between,
     setting,
 )
-from adadepth.settings.plugins import installed_names
+from adadepth.settings.plugins import list_plugin_names
 
 Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
@@ -335,7 +335,7 @@ class Mode(StrEnum):
     predict = "predict"
     probe = "probe"
     report = "report"
-    for plugin in installed_names(MODES_GROUP):
+    for plugin in list_plugin_names(MODES_GROUP):
         if plugin not in vars():
             vars()[plugin] = plugin
 

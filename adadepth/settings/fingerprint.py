@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adadepth.settings import OPTIONAL_GROUPS, DatasetConfig, ExperimentConfig, TrainerConfig
-from adadepth.settings.declaration import without_neutral
+from adadepth.settings.declaration import drop_neutral
 
 _RUN = ("task", "mode", "seed", "seeds", "exit_rules")
 # Values that None stands for, as older runs wrote them out.
@@ -15,7 +15,7 @@ WRITTEN_OUT = {"text_columns": ["sentence"], "label_column": "label"}
 _RESULT_KEYS = (*_RUN, "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "trainer")
 
 
-def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def select_result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that may change a result, as nested dictionaries.
 
     Args:
@@ -29,15 +29,15 @@ def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {key: value for key, value in WRITTEN_OUT.items() if key in dataset and dataset[key] is None}
         selected["dataset"] = {**dataset, **defaults}
     schemas = {"dataset": DatasetConfig, "trainer": TrainerConfig} | OPTIONAL_GROUPS
-    return {key: without_neutral(schemas[key], value) if key in schemas else value for key, value in selected.items()}
+    return {key: drop_neutral(schemas[key], value) if key in schemas else value for key, value in selected.items()}
 
 
-def result_hash(config: ExperimentConfig) -> str:
+def hash_result_settings(config: ExperimentConfig) -> str:
     """Return a hash (8 hexadecimal digits) of the settings that may change a result; equal for equal experiments.
 
     A group of `OPTIONAL_GROUPS` takes part only if it differs from its defaults, so that unused groups do not count.
     """
     unused = {key for key, group in OPTIONAL_GROUPS.items() if getattr(config, key) == group()}
-    settings = result_settings(dataclasses.asdict(config))
+    settings = select_result_settings(dataclasses.asdict(config))
     relevant = {key: value for key, value in settings.items() if key not in unused}
     return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:8]

@@ -40,7 +40,7 @@ from adadepth.settings.data import (
     SudokuConfig,
     TraceConfig,
 )
-from adadepth.settings.plugins import installed, load
+from adadepth.settings.plugins import load, load_plugins
 
 Problem = Literal[
     "classification",
@@ -66,11 +66,11 @@ class Kind:
             `double_cls_pairs` and `classes`.
         columns: Setting that names the columns of a model's input, or the name of the one column.
         tables: Reader of a table that is neither on the hub nor one file a split: function of the settings that returns
-            an `adadepth.data.text.data_table.DataTable` for every split, by its name. Tokens, labels, the cache,
+            an `adadepth.data.text.table.DataTable` for every split, by its name. Tokens, labels, the cache,
             held-out rows and batches are made from them as from any other table.
         checks: Functions of the settings, and of `config` where an argument has that name, that yield a line for every
             mistake.
-        scorer: `Scorer` of an evaluation set, if it differs from that of `PREDICTED`; see `Predicted`.
+        scorer: `Scorer` of an evaluation set, if it differs from that of `PREDICTED`; see `PredictionSpec`.
         metrics: Metrics of an evaluation besides the losses of the family; None: the losses, `score`, and
             `dataset.metrics`.
         reading: Form in which a language model reads the text, which its family must have, too; see `Family.text`.
@@ -85,7 +85,7 @@ class Kind:
         is_probed: Whether mode=probe reads them.
         extensions: Extensions of training on such data; see `Family.extensions`.
         sections: Additional sections of a run's report; see `Family.sections`.
-        board: Editor of an example, an `adadepth.data.board.Board`; None: examples are shown, not edited.
+        board: Editor of an example, an `adadepth.data.editable_grid.EditableGrid`; None: examples are only shown.
     """
 
     settings: type[DatasetConfig]
@@ -115,7 +115,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Regime:
+class TaskSpec:
     """Descriptor of a task, whose module in `adadepth.tasks` has its name.
 
     Attributes:
@@ -134,18 +134,18 @@ class Regime:
         return f"{self.reads}, e.g. dataset={example}"
 
 
-REGIMES: dict[Task, Regime] = {
-    Task.pretrain: Regime("a corpus", {"": "python_docs"}, "pretraining"),
-    Task.finetune: Regime("labelled data", {"": "cola"}),
-    Task.language_model: Regime(
+TASKS: dict[Task, TaskSpec] = {
+    Task.pretrain: TaskSpec("a corpus", {"": "python_docs"}, "pretraining"),
+    Task.finetune: TaskSpec("labelled data", {"": "cola"}),
+    Task.language_model: TaskSpec(
         "running text", {"streams": "stream_python_docs", "blocks": "causal_python_docs"}, "language_model"
     ),
-    Task.architecture_search: Regime("streams of text", {"streams": "stream_python_docs"}, "search"),
+    Task.architecture_search: TaskSpec("streams of text", {"streams": "stream_python_docs"}, "search"),
 }
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionSpec:
     """Descriptor of a kind of prediction.
 
     Attributes:
@@ -164,31 +164,31 @@ class Predicted:
     studies_exits: bool = True
 
 
-PREDICTED: dict[Problem, Predicted] = {
-    "classification": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
-    "multi_label": Predicted(
+PREDICTED: dict[Problem, PredictionSpec] = {
+    "classification": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
+    "multi_label": PredictionSpec(
         "adadepth.evaluation.sequences:SequenceScorer",
         "classification",
         "has several labels a text",
         studies_exits=False,
     ),
-    "regression": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
-    "tagging": Predicted("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
-    "question_answering": Predicted(
-        "adadepth.evaluation.questions:QuestionScorer",
+    "regression": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
+    "tagging": PredictionSpec("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
+    "question_answering": PredictionSpec(
+        "adadepth.evaluation.question_answering:QuestionScorer",
         "question_answering",
         "answers questions",
         has_classes=False,
         studies_exits=False,
     ),
-    "multiple_choice": Predicted(
+    "multiple_choice": PredictionSpec(
         "adadepth.evaluation.multiple_choice:ChoiceScorer",
         "multiple_choice",
         "chooses among endings",
         has_classes=False,
         studies_exits=False,
     ),
-    "puzzle": Predicted("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
+    "puzzle": PredictionSpec("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
 }
 
 
@@ -220,7 +220,7 @@ LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_pe
 KINDS: dict[str, Kind] = {
     "addition_task": Kind(
         AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_name_checks("addition"),
-        positions="field", own_symbols=True, board=f"{_DATA}.generated.addition:ADDITION_BOARD",
+        positions="field", own_symbols=True, board=f"{_DATA}.generated.addition:ADDITION_GRID",
     ),
     "agreement_task": Kind(
         AgreementConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
@@ -232,7 +232,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hops_task": Kind(
         HopsConfig, _get_hops_problem, f"{_DATA}.generated.hops:load_hops", checks=_name_checks("hops"),
-        own_symbols=True, board=f"{_DATA}.generated.hops:HOPS_BOARD",
+        own_symbols=True, board=f"{_DATA}.generated.hops:HOPS_GRID",
     ),
     "labelled": Kind(
         LabelledConfig, _get_labelled_problem, _SENTENCES, "text_columns", checks=_name_checks(*_LABELLED),
@@ -243,11 +243,11 @@ KINDS: dict[str, Kind] = {
     ),
     "maze_path_task": Kind(
         MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question",
-        board=f"{_DATA}.puzzles.generated:MAZE_PATH_BOARD",
+        board=f"{_DATA}.puzzles.generated:MAZE_PATH_GRID",
     ),
     "maze_task": Kind(
         MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_name_checks("maze"),
-        positions="field", own_symbols=True, board=f"{_DATA}.generated.maze:MAZE_BOARD",
+        positions="field", own_symbols=True, board=f"{_DATA}.generated.maze:MAZE_GRID",
     ),
     "multiple_choice": Kind(
         ChoiceConfig, "multiple_choice", f"{_DATA}.labelled.multiple_choice:load_choices",
@@ -266,13 +266,13 @@ KINDS: dict[str, Kind] = {
         checks=_name_checks(*_TABLE, "questions"),
     ),
     "senteval_task": Kind(
-        SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.probing:senteval_tables",
-        _name_checks(*_LABELLED, "local", "senteval"), is_probed=True,
+        SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns",
+        f"{_DATA}.labelled.probing:open_senteval_tables", _name_checks(*_LABELLED, "local", "senteval"), is_probed=True,
     ),
     "causal": Kind(
         CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
         checks=_name_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
-        scorer="adadepth.evaluation.blocks:BlockScorer", reading="blocks",
+        scorer="adadepth.evaluation.packed_language_model:BlockScorer", reading="blocks",
     ),
     "stream": Kind(
         StreamConfig, None, f"{_DATA}.streams.load:load_language_data", "text_column",
@@ -282,7 +282,7 @@ KINDS: dict[str, Kind] = {
     ),
     "sudoku_task": Kind(
         SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question",
-        board=f"{_DATA}.puzzles.generated:SUDOKU_BOARD",
+        board=f"{_DATA}.puzzles.generated:SUDOKU_GRID",
     ),
     "tagging": Kind(
         TaggingConfig, "tagging", f"{_DATA}.labelled.tagging:load_tagging", "token_column",
@@ -301,11 +301,11 @@ def kinds() -> Mapping[str, Kind]:
     Raises:
         ConfigError: A kind of a package is broken, or its name is taken.
     """
-    plugins = installed(GROUP, "data set", KINDS, _find_problem)
+    plugins = load_plugins(GROUP, "data set", KINDS, _find_problem)
     return KINDS | {name: _inherit_fields(kind) for name, kind in plugins.items()}
 
 
-def kind_of(dataset: DatasetConfig) -> Kind:
+def get_kind(dataset: DatasetConfig) -> Kind:
     """Return the kind of settings, or the closest kind that their class extends."""
     kind = _find_kind(type(dataset), kinds())
     assert kind is not None, "only known kinds can be composed"
@@ -327,52 +327,52 @@ def _inherit_fields(kind: Kind) -> Kind:
     return replace(base, **{**values, "checks": base.checks + kind.checks})
 
 
-def problem_of(dataset: DatasetConfig) -> Problem | None:
+def get_problem(dataset: DatasetConfig) -> Problem | None:
     """Return the kind of prediction of a data set; None: it is not labelled."""
-    problem = kind_of(dataset).problem
+    problem = get_kind(dataset).problem
     return problem(dataset) if callable(problem) else problem
 
 
-def trained_head(task: Task, dataset: DatasetConfig) -> str:
+def get_trained_head(task: Task, dataset: DatasetConfig) -> str:
     """Return the name of the head that a task trains on a data set."""
-    if (head := REGIMES[task].head) is not None:
+    if (head := TASKS[task].head) is not None:
         return head
-    problem = problem_of(dataset)
+    problem = get_problem(dataset)
     assert problem is not None, "validated"
     return PREDICTED[problem].head
 
 
-def columns_of(dataset: DatasetConfig) -> list[str] | None:
+def list_input_columns(dataset: DatasetConfig) -> list[str] | None:
     """Return the columns of a table that a model reads; None: they are recognised by the table's names."""
-    name = kind_of(dataset).columns
+    name = get_kind(dataset).columns
     columns = getattr(dataset, name, name)
     return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
 
 
-def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
+def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
     """Return the key of the setting with the number of positions that a model must have, and its value."""
-    name = kind_of(dataset).positions
+    name = get_kind(dataset).positions
     return f"dataset.{name}", getattr(dataset, name)
 
 
-def called(path: str, /, *values: Any, **options: Any) -> Any:
+def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:
     """Import `"module:name"` and call it with the values, and with those options that its arguments name."""
     function = load(path)
     parameters = inspect.signature(function).parameters
     return function(*values, **{name: value for name, value in options.items() if name in parameters})
 
 
-def loaded_data(dataset: DatasetConfig, **options: Any) -> Any:
+def load_run_data(dataset: DatasetConfig, **options: Any) -> Any:
     """Load data with those options that the arguments of their loader name; see `Kind`."""
-    loader = kind_of(dataset).loader
+    loader = get_kind(dataset).loader
     assert loader is not None, "validated"
-    return called(loader, dataset, **options)
+    return call_by_path(loader, dataset, **options)
 
 
 GROUP = "adadepth.datasets"
 
 
-def dataset_schemas() -> dict[str, type[DatasetConfig]]:
+def list_dataset_schemas() -> dict[str, type[DatasetConfig]]:
     """Return the settings class of every kind of data by the name that YAML files extend."""
     return {name: kind.settings for name, kind in kinds().items()}
 

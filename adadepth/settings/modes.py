@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from adadepth.settings.declaration import setting
 from adadepth.settings.experiment import MODES_GROUP, ExperimentConfig
-from adadepth.settings.plugins import installed
+from adadepth.settings.plugins import load_plugins
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def modes() -> Mapping[str, ModeSpec]:
     Raises:
         ConfigError: A mode of a package is broken, or its name is taken.
     """
-    return MODES | installed(MODES_GROUP, "mode", (*MODES, *ExperimentConfig.__dataclass_fields__), _find_problem)
+    return MODES | load_plugins(MODES_GROUP, "mode", (*MODES, *ExperimentConfig.__dataclass_fields__), _find_problem)
 
 
 def experiment_schema() -> type[ExperimentConfig]:
@@ -100,17 +100,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-def mode_settings(config: ExperimentConfig, name: str) -> Any:
+def get_mode_settings(config: ExperimentConfig, name: str) -> Any:
     """Return the settings of a mode."""
     return getattr(config, name)
 
 
-def misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
+def find_misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
     """Yield the names of other modes whose settings differ from their defaults, except for those in `always`."""
     for name, mode in modes().items():
         if mode.settings is None or name == config.mode:
             continue
-        settings = mode_settings(config, name)
+        settings = get_mode_settings(config, name)
         if settings != mode.settings(**{key: getattr(settings, key) for key in mode.always}):
             yield name
 

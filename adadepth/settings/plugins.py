@@ -18,7 +18,7 @@ from adadepth.errors import ConfigError
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def installed(
+def load_plugins(
     group: str, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
 ) -> dict[str, Any]:
     """Return the descriptors that the entry points of a group name, by their names, in alphabetical order.
@@ -38,12 +38,12 @@ def installed(
     return descriptors
 
 
-def installed_names(group: str) -> list[str]:
+def list_plugin_names(group: str) -> list[str]:
     """Return the names of a group in alphabetical order; nothing is imported."""
     return [entry.name for entry in _list_entry_points(group)]
 
 
-def installed_places(group: str) -> dict[str, str]:
+def list_plugin_paths(group: str) -> dict[str, str]:
     """Return the `"module:name"` of every entry point of a group by its name; nothing is imported."""
     return {entry.name: entry.value for entry in _list_entry_points(group)}
 

@@ -79,7 +79,7 @@ def _console() -> Console:
     return Console(markup=False, emoji=False, soft_wrap=True)
 
 
-def leave_terminal() -> None:
+def discard_terminal_output() -> None:
     """Discard output to a terminal that has closed, since every write to it would fail."""
     for number in (1, 2):
         with suppress(OSError):

@@ -34,7 +34,7 @@ def activity(words: str, output: Path | None = None) -> Iterator[None]:
         raise
 
 
-def note_run(error: BaseException, folder: Path) -> None:
+def attach_run(error: BaseException, folder: Path) -> None:
     """Record in an error the directory of its run."""
     _set_attribute(error, _RUN, str(folder))
 
@@ -44,7 +44,7 @@ def _set_attribute(error: BaseException, name: str, value: str) -> None:
         vars(error).setdefault(name, value)
 
 
-def failure_line(error: BaseException, redact: Callable[[str], str] = str) -> str:
+def format_failure(error: BaseException, redact: Callable[[str], str] = str) -> str:
     """Write the traceback of a failure to a file, and return a line that names failure and file.
 
     Args:

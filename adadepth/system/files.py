@@ -40,12 +40,12 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (line := full_disk(error, folder)) is None:
+        if (line := format_full_disk_error(error, folder)) is None:
             raise
         raise DiskFullError(line) from error
 
 
-def full_disk(error: BaseException, folder: Path | None = None) -> str | None:
+def format_full_disk_error(error: BaseException, folder: Path | None = None) -> str | None:
     """Return the line for a full disk or quota in the chain of an error; None: neither is its cause."""
     first: BaseException | None = None
     current: BaseException | None = error
@@ -75,10 +75,10 @@ def _format_line(error: BaseException, folder: Path | None) -> str:
     remedy = " or ".join(remedy for message, remedy in _REMEDIES.items() if message.lower() in reason)
     what = "" if name is None else f" for {Path(name).name}"
     advice = f"{remedy or 'free some more'}, a training goes on with resume=latest"
-    return f"{folder}: {reason}{what} ({free_space(folder)}); {advice}"
+    return f"{folder}: {reason}{what} ({format_free_space(folder)}); {advice}"
 
 
-def free_space(folder: Path) -> str:
+def format_free_space(folder: Path) -> str:
     """Format the free space on the disk of a folder, or of its nearest parent that exists."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     return f"{shutil.disk_usage(existing).free / 2**20:,.1f} MiB are free"
@@ -101,7 +101,7 @@ def write_atomic(path: Path, text: str) -> None:
 def open_atomic(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file for writing, which replaces `path` when the block ends; errors name `path`."""
     try:
-        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -112,7 +112,7 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` at the end; remove those of killed processes."""
     _remove_stale(path.parent)
     temporary = _name_temporary(path)
@@ -130,11 +130,11 @@ def _name_temporary(path: Path) -> Path:
 def _remove_stale(folder: Path) -> None:
     for path in folder.glob(".*"):
         match = _TEMPORARY.fullmatch(path.name)
-        if match is not None and match["host"] == _HOST and is_dead(int(match["process"])):
+        if match is not None and match["host"] == _HOST and is_dead_process(int(match["process"])):
             path.unlink(missing_ok=True)
 
 
-def is_dead(process: int) -> bool:
+def is_dead_process(process: int) -> bool:
     """Return whether no process of this machine has that number."""
     try:
         os.kill(process, 0)
@@ -158,7 +158,7 @@ def refuse_links(directory: Path) -> None:
             raise CheckpointError(f"{entry}: is a link, through which a run would write elsewhere; put the files there")
 
 
-def remove_leftovers(directory: Path, excluded: str) -> None:
+def remove_temporary_files(directory: Path, excluded: str) -> None:
     """Remove the temporary files of a killed process from a directory tree.
 
     Args:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adadepth.system.processes import number_of_processes
+from adadepth.system.distributed import get_world_size
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def collect_hardware() -> dict[str, Any]:
     if torch := sys.modules.get("torch"):
         hardware["threads"] = torch.get_num_threads()
         hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return hardware | {"processes": number_of_processes()}
+    return hardware | {"processes": get_world_size()}
 
 
 def name_device(device: torch.device) -> str:

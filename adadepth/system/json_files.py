@@ -40,7 +40,7 @@ def read_json(path: Path, kind: Any, *, allow_nan: bool = False) -> Any:
     Raises:
         CheckpointError: Naming file and field, if it is missing, no file, no JSON or of another type.
     """
-    content = read_regular(path)
+    content = read_regular_file(path)
     try:
         return parse_json(content.decode("utf-8"), kind, allow_nan=allow_nan)
     except ValueError as error:
@@ -54,7 +54,7 @@ def read_json_lines(path: Path, kind: Any) -> list[Any]:
         CheckpointError: Naming file, line and field.
     """
     values = []
-    for number, line in enumerate(read_regular(path).split(b"\n")[:-1], start=1):
+    for number, line in enumerate(read_regular_file(path).split(b"\n")[:-1], start=1):
         try:
             values.append(parse_json(line.decode("utf-8"), kind))
         except ValueError as error:
@@ -62,7 +62,7 @@ def read_json_lines(path: Path, kind: Any) -> list[Any]:
     return values
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular_file(path: Path) -> bytes:
     """Read a regular file; refuse a pipe or a device, whose reading may not end.
 
     Raises:
@@ -88,12 +88,12 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
         raise ValueError("no JSON: it is nested too deeply") from error
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from error
-    if problem := type_problem(value, kind):
+    if problem := find_type_problem(value, kind):
         raise ValueError(problem)
     return value
 
 
-def type_problem(value: Any, kind: Any, name: str = "") -> str | None:
+def find_type_problem(value: Any, kind: Any, name: str = "") -> str | None:
     """Return the first field of a value that is not of its type, in a sentence.
 
     Args:
@@ -114,7 +114,7 @@ def type_problem(value: Any, kind: Any, name: str = "") -> str | None:
     if origin in (Union, types.UnionType):
         return _check_union(value, of, name)
     if origin is Annotated:
-        problem = type_problem(value, of[0], name)
+        problem = find_type_problem(value, of[0], name)
         is_below = problem is None and (value < 0 or (value == 0 and ABOVE_0 in of))
         if problem is None and len(of) > 2 and value > of[2]:
             return f"{_format_field(name)} must be at most {of[2]}, not {value}"
@@ -164,7 +164,7 @@ def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | No
     """Return the first problem of children, which are keys or numbers, values and types; those of keys come first."""
     fields = [(f"{name}.{key}" if name else str(key), *child) for key, *child in children]
     keys = [(field, key, str) for (field, *_), (key, *_) in zip(fields, children, strict=True) if isinstance(key, str)]
-    return next(filter(None, (type_problem(value, kind, field) for field, value, kind in (*keys, *fields))), None)
+    return next(filter(None, (find_type_problem(value, kind, field) for field, value, kind in (*keys, *fields))), None)
 
 
 def _check_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
@@ -175,7 +175,7 @@ def _check_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
 
 
 def _check_union(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    problems = [type_problem(value, kind, name) for kind in kinds]
+    problems = [find_type_problem(value, kind, name) for kind in kinds]
     if None in problems:
         return None
     deepest = max((problem for problem in problems if problem), key=lambda problem: problem.count("."))

@@ -21,7 +21,7 @@ def launches() -> list[str]:
     return [*numbered, *_name_parent()]
 
 
-def repeated_launches() -> list[str]:
+def list_restartable_launches() -> list[str]:
     """Return the names of launches that may have started this run before.
 
     A number alone does not tell, since a user may choose it and use it twice.

@@ -7,7 +7,7 @@ import yaml
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def from_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Parse YAML of plain values, by the much faster C parser where PyYAML has it.
 
     Raises:

@@ -39,14 +39,14 @@ def time_interleaved(
 
 
 def _time_call(call: Callable[[], object], device: torch.device) -> float:
-    wait_for(device)
+    synchronize(device)
     start = time.perf_counter()
     call()
-    wait_for(device)
+    synchronize(device)
     return time.perf_counter() - start
 
 
-def wait_for(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

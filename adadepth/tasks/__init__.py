@@ -7,7 +7,7 @@ from importlib import import_module
 from adadepth.errors import UnreachableError
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.kinds import kind_of, trained_head
+from adadepth.settings.kinds import get_kind, get_trained_head
 from adadepth.settings.modes import modes
 from adadepth.settings.plugins import load
 
@@ -30,7 +30,7 @@ def _prepare_model(config: ExperimentConfig) -> None:
     """Check installed trackers and the model family, and silence transformers' progress bars."""
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.families.members import check_family
+    from adadepth.families.validation import check_family
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
@@ -40,21 +40,21 @@ def _prepare_model(config: ExperimentConfig) -> None:
 
 def train_or_evaluate(config: ExperimentConfig) -> float | None:
     """Train or evaluate the task of a validated experiment, and return the metric that `optimise` names."""
-    from adadepth.families.build import rehearse
-    from adadepth.tasks import report, rivals, seeds
+    from adadepth.families.build import check_on_meta_device
+    from adadepth.tasks import multi_seed, report, rivals
 
-    if (measure := kind_of(config.dataset).evaluate) is not None:
+    if (measure := get_kind(config.dataset).evaluate) is not None:
         load(measure)(config)
         return None
     task = import_module(f"{__name__}.{config.task}")
     if config.mode is Mode.train:
-        rehearse(config.model, trained_head(config.task, config.dataset))
+        check_on_meta_device(config.model, get_trained_head(config.task, config.dataset))
     if config.mode is Mode.evaluate:
         metrics = task.evaluate(config)
     elif config.seeds > 1:
-        metrics = seeds.train_with_seeds(config, task.train)
+        metrics = multi_seed.train_with_seeds(config, task.train)
     elif config.rival_of is not None:
         metrics = rivals.train_rival(config, task.train)
     else:
         metrics, _ = task.train(config)
-    return report.optimised(config, metrics)
+    return report.select_objective(config, metrics)

@@ -19,25 +19,25 @@ from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import Family, Searching, family, load
-from adadepth.report.architectures import comparison_text
+from adadepth.report.architectures import format_architecture_comparison
+from adadepth.report.baseline_comparison import to_json
 from adadepth.report.run_files import ARCHITECTURES, write_json
-from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
 from adadepth.settings.experiment import Costs, RetrainFrom, Stage
 from adadepth.system.console import say
+from adadepth.system.distributed import decide, wait_for_processes
 from adadepth.system.files import damage
 from adadepth.system.hardware import name_device
-from adadepth.system.processes import decide, wait_for_all
-from adadepth.tasks.identity import check_resumed_data, training_tokenizer
+from adadepth.tasks.identity import check_resumed_data, choose_training_tokenizer
+from adadepth.tasks.language_model import build_configured_model, build_language_session, load_data, settle_model_config
 from adadepth.tasks.language_model import evaluate as evaluate
-from adadepth.tasks.language_model import fresh_model, language_session, load_data, settled
-from adadepth.tasks.next_commands import commands_after
+from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import judge, show_last_screen, write_run_report
 from adadepth.tasks.results import track_figures
-from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
+from adadepth.tasks.stored_models import find_resumable_checkpoint, require_checkpoint, resume_after_restart
 from adadepth.training.arguments import training_arguments
-from adadepth.training.tracking import closing_tracker, log_size, open_tracker
+from adadepth.training.tracking import finish_tracker_afterwards, measure_log_size, open_tracker
 
 
 def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
@@ -54,7 +54,7 @@ def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
         )
 
 
-def within_budget(supernet: LearnsGates, budget: BudgetConfig) -> str | None:
+def choose_affordable_architecture(supernet: LearnsGates, budget: BudgetConfig) -> str | None:
     """Return the most probable architecture within the latency budget; None without a budget.
 
     The controller brings the most probable operations near the target. If they lie within 5 % of it at the end of the
@@ -85,7 +85,7 @@ def describe_latency(supernet: LearnsGates, architecture: str, target: float) ->
     }
 
 
-def latency_line(latency: Mapping[str, Any]) -> str:
+def format_latency(latency: Mapping[str, Any]) -> str:
     """Format the result of `describe_latency` as a line."""
     derived, target, probable = (f"{latency[name]:.3g} ms" for name in ("derived", "target", "most_probable"))
     line = f"latency: the blocks take {derived} for a target of {target}"
@@ -111,7 +111,7 @@ class SearchRun:
     @cached_property
     def data(self) -> LanguageData:
         """Data with all training text, for networks of a fixed architecture."""
-        return load_data(self.config, self.args, training_tokenizer(self.config, self.args), searches=False)
+        return load_data(self.config, self.args, choose_training_tokenizer(self.config, self.args), searches=False)
 
     @property
     def family(self) -> Family:
@@ -140,9 +140,9 @@ def _get_search_space(config: ExperimentConfig) -> Searching:
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     """Run the unfinished stages; return the metrics of derived network and search, and the run directory."""
     args = training_arguments(config)
-    data = load_data(config, args, training_tokenizer(config, args))
-    config = taken_up(settled(config, args, data), args)
-    supernet = fresh_model(config, data)  # fails before there is a run directory
+    data = load_data(config, args, choose_training_tokenizer(config, args))
+    config = resume_after_restart(settle_model_config(config, args, data), args)
+    supernet = build_configured_model(config, data)  # fails before there is a run directory
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)
     search = SearchRun(config, args, decide(args, lambda: run_directory(config)))
@@ -150,23 +150,23 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
         data = check_resumed_data(config, data, supernet, supernet_folder)
     if Stage.search in config.search.stages and not _is_searched(search):
         _search(search, data, supernet)
-    wait_for_all(args)  # until the main process has written the result of the search
+    wait_for_processes(args)  # until the main process has written the result of the search
     if not _is_searched(search):
         raise CheckpointError(
             f"search.stages={list(map(str, config.search.stages))}: {search.directory} holds no finished search; "
             "add the stage search, or continue a run that has one with resume=..."
         )
     earlier = read_record(search.directory)
-    wait_for_all(args)
+    wait_for_processes(args)
     with open_run(config, search.directory, search.is_main) as run:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # also in the other processes
         metrics = _run_later_stages(search, run)
         run.update(final_metrics=metrics)
         if search.is_main:  # the verdict includes the compared networks
-            run.update(verdict=as_json(judge(search.directory)))
+            run.update(verdict=to_json(judge(search.directory)))
     if search.is_main:
         report = write_run_report(search.directory)
-        show_last_screen(search.directory, report, commands_after(config, search.directory))
+        show_last_screen(search.directory, report, list_next_commands(config, search.directory))
     return metrics, search.directory
 
 
@@ -190,7 +190,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
                 shutil.copytree(_get_model_folder(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
                 written = read_record(_get_model_folder(search, "derived").parent).get("saved", {})
                 run.update(saved={**run.record.get("saved", {}), **written})
-        wait_for_all(search.args)
+        wait_for_processes(search.args)
         scores = {name: _read_final_metrics(search, name) for name in architectures}
         metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | scores["derived"]
         metrics |= {
@@ -216,14 +216,14 @@ def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> No
     _announce(search, "search: training the supernet")
     if config.resume is not None:  # with the costs of the interrupted search
         _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
-    checkpoint = None if config.resume is None else resumed_checkpoint(directory, search.args)
-    session = language_session(config, search.args, data, model).with_extensions()
+    checkpoint = None if config.resume is None else require_checkpoint(directory, search.args)
+    session = build_language_session(config, search.args, data, model).with_extensions()
     with session.open(directory, checkpoint):
         session.run.update(operation_costs=model.config.operation_costs)
         metrics = session.fit(checkpoint, folder=SUPERNET)
         metrics = metrics | _rename_supernet_metrics(metrics)
         results = {name: value for name, value in metrics.items() if name.startswith(("search/", "eval/"))}
-        steps, size = session.trainer.state.global_step, log_size(directory)
+        steps, size = session.trainer.state.global_step, measure_log_size(directory)
         session.run.update(status="searched", search_steps=steps, search_log=size, **{_SEARCH_METRICS: results})
 
 
@@ -270,7 +270,7 @@ def _derive(search: SearchRun, run: Run) -> None:
         raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
     _announce(search, "derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
-    derived = load(_get_search_space(search.config).derive)(supernet, within_budget(supernet, budget))
+    derived = load(_get_search_space(search.config).derive)(supernet, choose_affordable_architecture(supernet, budget))
     architecture = getattr(derived.config, _get_search_space(search.config).setting)
     baselines = _choose_baselines(search, architecture, derived.config)
     _evaluate_derived(search, derived, architecture)
@@ -278,7 +278,7 @@ def _derive(search: SearchRun, run: Run) -> None:
     if budget.target is not None:
         latency = describe_latency(supernet, architecture, budget.target)
         run.update(latency=latency)
-        _announce(search, latency_line(latency))
+        _announce(search, format_latency(latency))
 
 
 def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
@@ -294,7 +294,7 @@ def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedCo
 def _evaluate_derived(search: SearchRun, derived: PreTrainedModel, architecture: str) -> None:
     config, folder = _build_fixed_config(search, architecture), search.directory / DERIVED
     folder.mkdir(exist_ok=True)
-    session = language_session(config, search.args, search.data, derived).with_extensions()
+    session = build_language_session(config, search.args, search.data, derived).with_extensions()
     with session.open(folder):
         session.trainer.evaluate()
         session.trainer.save_model(str(folder / MODEL))
@@ -313,11 +313,11 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     config = _build_fixed_config(search, architecture)
     args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = resumable_checkpoint(folder, args)
-    model = fresh_model(config, search.data)
+    checkpoint = find_resumable_checkpoint(folder, args)
+    model = build_configured_model(config, search.data)
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
-    session = language_session(config, args, search.data, model).with_extensions()
+    session = build_language_session(config, args, search.data, model).with_extensions()
     with session.open(folder, checkpoint):
         session.fit(checkpoint, owner=search.directory)
 
@@ -407,7 +407,7 @@ def _compare(
         "rows": rows,
     }
     write_json(search.directory / ARCHITECTURES, comparison)
-    say(comparison_text(comparison))
+    say(format_architecture_comparison(comparison))
     return rows
 
 
@@ -426,7 +426,7 @@ def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
     """Track table and figures of the comparison, at the last step of the search."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
-    with closing_tracker(tracker):
+    with finish_tracker_afterwards(tracker):
         columns = ["name", "trained", "architecture", "parameters"]
         qualities: list[dict[str, float]] = [row["quality"] or {} for row in rows]
         table = [

@@ -16,17 +16,17 @@ from torch.utils.data import Subset
 
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.budget.target import TOLERANCE, is_held
-from adadepth.data.labelled.contract import spread_rows
+from adadepth.data.labelled.types import spread_rows
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthKnob
-from adadepth.report.budgets import budget_row, budget_table, budgets_text, write_budgets
-from adadepth.report.table import as_records
+from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
+from adadepth.report.table import to_records
 from adadepth.settings import BudgetConfig, BudgetUnit
 from adadepth.system.console import say
-from adadepth.system.processes import add_over_processes
+from adadepth.system.distributed import all_reduce_sum
 from adadepth.tasks.session import Session
-from adadepth.training.held_depth import BUDGET_PREFIX, MEASURES
+from adadepth.training.depth_budget import BUDGET_PREFIX, MEASURES
 
 _CORRECTION_EXAMPLES = 256  # examples
 _SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shifts from -26 to 18
@@ -41,7 +41,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     assert isinstance(model, DepthKnob), "validated"
     name, dataset = next(iter(trainer.evaluation_sets.items()))
-    fitting, reporting = halves(dataset)
+    fitting, reporting = split_into_halves(dataset)
     rows = [_evaluate_row(session, name, reporting, None, None)]
     for target in settings.targets:
         fit = model.fit_depth(target, lambda: _measure_depth(trainer, model, fitting, settings))
@@ -56,9 +56,9 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     }
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, comparison)
-        say(budgets_text(comparison))
+        say(format_budgets(comparison))
         tracker, step = session.tracking.tracker, trainer.state.global_step
-        tracker.table("budget/targets", *as_records(budget_table(comparison)), step)
+        tracker.table("budget/targets", *to_records(build_budget_table(comparison)), step)
     return comparison
 
 
@@ -118,7 +118,7 @@ def _sample_examples(dataset: Any) -> Subset[Any]:
     return Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
 
 
-def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
+def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     """Split examples at random into halves, equal for every seed and model; examples of one owner stay together.
 
     The split is random because data sets are ordered: every second example may be of one class.
@@ -138,7 +138,7 @@ def _evaluate_row(session: Session, name: str, examples: Any, target: float | No
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget is read off the statistics"
-    return budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
+    return build_budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
 
 
 def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
@@ -148,6 +148,6 @@ def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConf
     for _, outputs in trainer.forward_passes(examples, lambda batch: options):
         measured = MEASURES[settings.unit.value].read(model, outputs.trace)
         sums += torch.stack([measured.total, measured.units]).to(sums)
-    add_over_processes([sums])
+    all_reduce_sum([sums])
     total, units = sums.tolist()
     return total / units

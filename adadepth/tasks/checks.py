@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from transformers import TrainingArguments
 
-from adadepth.data.batches import known_lengths
+from adadepth.data.batches import get_lengths
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.size import check_batch, least_bytes, total_memory
+from adadepth.families.memory_check import check_batch, compute_least_bytes, total_memory
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode
-from adadepth.settings.kinds import positions_read
+from adadepth.settings.kinds import get_positions_setting
 from adadepth.settings.modes import modes
 from adadepth.settings.plugins import load
 from adadepth.training.arguments import choose_precision
-from adadepth.training.held_depth import full_depth
+from adadepth.training.depth_budget import full_depth
 
 
 def check_batches(train: Any, args: TrainingArguments) -> None:
@@ -64,20 +64,20 @@ def _advise_batch_size(config: ExperimentConfig) -> str:
         return ""
 
 
-def least_memory(model: Any, train: Any, args: TrainingArguments) -> int | None:
+def estimate_least_memory(model: Any, train: Any, args: TrainingArguments) -> int | None:
     """Return the least memory of an optimiser step in bytes; None if the lengths of examples are unknown."""
     if (batch := _find_shortest_batch(train, args)) is None:
         return None
     lengths, options = batch
-    return least_bytes(model, lengths, **options)[0]
+    return compute_least_bytes(model, lengths, **options)[0]
 
 
 def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[int], dict[str, Any]] | None:
-    """Return the lengths of a micro-batch of the shortest examples, and the options of `least_bytes`."""
+    """Return the lengths of a micro-batch of the shortest examples, and the options of `compute_least_bytes`."""
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape
         lengths = [shape[1]] * shape[0]
-    elif (all_lengths := known_lengths(train)) is not None:
+    elif (all_lengths := get_lengths(train)) is not None:
         lengths = np.sort(all_lengths)[: args.train_batch_size].tolist()
     else:
         return None
@@ -92,7 +92,7 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
         CheckpointError: With both numbers.
     """
     positions = model.longest_sequence
-    key, needed = positions_read(config.dataset)
+    key, needed = get_positions_setting(config.dataset)
     if positions is not None and needed > positions:
         raise CheckpointError(f"{key}={needed}: the model has only {positions} positions")
 

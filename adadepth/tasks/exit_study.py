@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from adadepth.data import LabelledData
-from adadepth.data.batches import evaluation_order
+from adadepth.data.batches import order_for_evaluation
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.errors import ConfigError
 from adadepth.evaluation.exit_cost import ExitCost
-from adadepth.evaluation.predictions import seeded_exits
-from adadepth.evaluation.text_records import drawn_places, text_records
+from adadepth.evaluation.predictions import make_exit_kwargs
+from adadepth.evaluation.text_records import sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
-from adadepth.measure.exit_advice import advise, readings
-from adadepth.measure.exit_records import StepRecords, sequences_of
-from adadepth.measure.exit_steps import step_summary
-from adadepth.measure.exit_study import add_online, add_timings, online_figures, standard_rules, study
-from adadepth.report.exits import study_text, write_exit_study
+from adadepth.measure.exit_rule_selection import advise, readings
+from adadepth.measure.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
+from adadepth.measure.step_records import StepRecords, get_sequence_numbers
+from adadepth.measure.step_summary import summarise_steps
+from adadepth.report.exits import format_exit_study, write_exit_study
 from adadepth.report.run_files import write_exits
 from adadepth.runs.directory import MODEL
 from adadepth.system.console import progress, say
@@ -38,7 +38,7 @@ REPETITIONS = 3
 WARM_UP = 1
 
 
-def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
+def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
     """Parse `exit_rules`; `all` stands for a small grid of every rule that the model supports.
 
     Raises:
@@ -53,7 +53,7 @@ def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
     names = [
         name
         for text in texts
-        for name in (standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else [text])
+        for name in (list_standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else [text])
     ]
     if not names:
         return []
@@ -78,7 +78,9 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
         studies[name] = _study_set(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
-            exits[name] = step_summary(records, labels=data.labels, truncation="leftover", **scored_metrics(data))
+            exits[name] = summarise_steps(
+                records, labels=data.labels, truncation="leftover", **select_unit_metrics(data)
+            )
     if exits and trainer.is_world_process_zero():
         write_exits(session.run.directory, exits, trainer.state.global_step)
     _report_studies(studies, session)
@@ -100,7 +102,7 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
     if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
         for name, result in studies.items():
-            say(f"exit rules on {name}:\n{study_text(result)}")
+            say(f"exit rules on {name}:\n{format_exit_study(result)}")
     if session.config.adopt_rule:
         _adopt_rule(next(iter(studies.values()))["advice"], session)
 
@@ -122,7 +124,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
         say(f"model that stops by {advice['rule']['rule']}: {folder}")
 
 
-def scored_metrics(data: LabelledData) -> dict[str, Any]:
+def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
     """Return problem and metrics of single units: those of the task, or the accuracy of labelled tokens."""
     if data.problem == "tagging":
         return {"problem": "classification", "metrics": ("accuracy",)}
@@ -135,9 +137,9 @@ def _study_set(
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     by_token = data.problem == "tagging"
-    cost, measured = ExitCost(model, by_token), scored_metrics(data)
+    cost, measured = ExitCost(model, by_token), select_unit_metrics(data)
     result = study(records, rules, macs=cost.macs, **measured)
-    sequences = sequences_of(records.index) if by_token else records.index
+    sequences = get_sequence_numbers(records.index) if by_token else records.index
     result |= _build_advice(records, sequences, rules, cost, measured)
     if by_token:  # halted tokens change the states of others, so a replay is not exact
         runs = _run_rules(rules, dataset, session)
@@ -152,14 +154,14 @@ def _study_text(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session)
     """Study rules, controls, oracles and advice by loss at random positions; time the first blocks."""
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    options = {**seeded_exits(model), "run_all_steps": True, "logits_to_keep": 1}
-    positions = drawn_places(blocks, model.max_updates * model.config.vocab_size)
+    options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
+    positions = sample_positions(blocks, model.max_updates * model.config.vocab_size)
     records = text_records(trainer.forward_passes(blocks, lambda _: options), positions)
     cost = ExitCost(model, by_token=True)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
     result = study(records, rules, macs=cost.macs, **measured)
     result["drawn_of"] = blocks.tokens
-    result |= _build_advice(records, sequences_of(records.index), rules, cost, measured)
+    result |= _build_advice(records, get_sequence_numbers(records.index), rules, cost, measured)
     timings = measure(trainer, blocks, rules, TIMED_BLOCKS, TEXT_BATCHES)
     return add_timings(result, timings, _describe_conditions(session, min(len(blocks), TIMED_BLOCKS)))
 
@@ -209,7 +211,7 @@ def measure(
     The first examples of the set come in batches by length, as in an evaluation. A model that refills freed slots gets
     all of them at once, with as many slots as a batch has rows.
     """
-    examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < first]
+    examples = [dataset[int(index)] for index in order_for_evaluation(dataset) if index < first]
     refills = trainer.accelerator.unwrap_model(trainer.model).refills
     timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
     batches = {size: _build_batches(trainer, examples, len(examples) if refills else size) for size in sizes}

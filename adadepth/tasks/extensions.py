@@ -9,22 +9,22 @@ from typing import Any, cast
 from transformers import PreTrainedModel, TrainingArguments
 
 from adadepth.families.contract import HoldsBudget
-from adadepth.families.registry import family, met
+from adadepth.families.registry import budget_mode, family
 from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.kinds import called, kind_of
-from adadepth.training.averaging import WeightAverage
+from adadepth.settings.kinds import call_by_path, get_kind
+from adadepth.training.depth_budget import TrainingBudget
+from adadepth.training.ema import WeightAverageExtension
 from adadepth.training.extension import Batch, Extension
-from adadepth.training.held_depth import TrainingBudget
 
 
 def build_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: Any
 ) -> tuple[Extension, ...]:
     """Build the extensions that the kind of data, the family and the settings add to the training loop."""
-    builders = (*kind_of(config.dataset).extensions, *family(config.model.name).extensions)
+    builders = (*get_kind(config.dataset).extensions, *family(config.model.name).extensions)
     arguments = {"config": config, "args": args, "model": model, "data": data, "seed": config.seed}
     extensions: list[Extension] = [
-        extension for builder in builders if (extension := called(builder, **arguments)) is not None
+        extension for builder in builders if (extension := call_by_path(builder, **arguments)) is not None
     ]
     return (*extensions, *_build_settings_extensions(config, args, model, extensions))
 
@@ -33,11 +33,11 @@ def _build_settings_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, extensions: Sequence[Extension]
 ) -> Iterator[Extension]:
     """Yield the depth budget and the EMA of weights, if they are configured."""
-    if config.mode is Mode.train and met(config) == "held":
+    if config.mode is Mode.train and budget_mode(config) == "held":
         teaches_depth = partial(_is_depth_batch, extensions)
         yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)
     if config.trainer.ema_decay is not None:
-        yield WeightAverage(model, config.trainer.ema_decay)
+        yield WeightAverageExtension(model, config.trainer.ema_decay)
 
 
 def _is_depth_batch(extensions: Sequence[Extension], batch: Batch) -> bool:

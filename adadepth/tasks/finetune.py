@@ -15,33 +15,38 @@ from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.predictions import example_rows
+from adadepth.evaluation.predictions import build_example_rows
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
 from adadepth.families.folder import read_config
-from adadepth.families.registry import met
-from adadepth.measure.classes import SequenceClasses
-from adadepth.measure.quality import SCORE, check_metrics, check_tags, load_metrics
+from adadepth.families.registry import budget_mode
 from adadepth.measure.scoring import predictions
+from adadepth.measure.task_metrics import SCORE, check_metrics, check_tags, load_metrics
+from adadepth.measure.unit_classes import SequenceClasses
 from adadepth.report.run_files import write_prediction_rows
 from adadepth.settings import ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.settings.class_names import number_classes
-from adadepth.settings.kinds import PREDICTED, called, kind_of, problem_of
+from adadepth.settings.kinds import PREDICTED, call_by_path, get_kind, get_problem
 from adadepth.system.console import say
-from adadepth.system.processes import main_first
+from adadepth.system.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import (
     check_evaluated_data,
-    class_names_of,
-    reordered_classes,
-    training_classes,
-    training_tokenizer,
+    choose_training_classes,
+    choose_training_tokenizer,
+    find_reordered_classes,
+    get_class_names,
 )
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.model_fields import cls_options, head_fields
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
+from adadepth.tasks.stored_models import (
+    check_vocabulary,
+    choose_checkpoint_tokenizer,
+    list_overridden_model_settings,
+    resolve_model_path,
+)
 from adadepth.training.arguments import training_arguments
 
 
@@ -64,21 +69,23 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     """Train, evaluate the best checkpoint, save the model, write submissions and report; see `Session.train`."""
     started, args = time.monotonic(), training_arguments(config)
-    tokenizer, classes = training_tokenizer(config, args), training_classes(config, args)
+    tokenizer, classes = choose_training_tokenizer(config, args), choose_training_classes(config, args)
     options = cls_options(config.model.name, config.model)
-    data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": classes}))
-    if (reordered := reordered_classes(config, data.labels)) is not None:
-        data = main_first(args, lambda: _load_data(config, tokenizer, options | {"classes": reordered}))
+    data = run_main_process_first(args, lambda: _load_data(config, tokenizer, options | {"classes": classes}))
+    if (reordered := find_reordered_classes(config, data.labels)) is not None:
+        data = run_main_process_first(args, lambda: _load_data(config, tokenizer, options | {"classes": reordered}))
     model = _build_model(config, data)
     check_positions(config, model)
     check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
-    session = replace(finetuning_session(config, args, data, model), baselines=_score_baselines(config, args, data))
-    adjust = {"fitted": budgets.settle, "held": budgets.correct_depth}.get(str(met(config)))
+    session = replace(
+        build_finetuning_session(config, args, data, model), baselines=_score_baselines(config, args, data)
+    )
+    adjust = {"fitted": budgets.settle, "held": budgets.correct_depth}.get(str(budget_mode(config)))
 
     def build_session(config: ExperimentConfig, args: TrainingArguments) -> Session:
-        return finetuning_session(config, args, data, _build_model(config, data))
+        return build_finetuning_session(config, args, data, _build_model(config, data))
 
     def finish(session: Session) -> None:
         _write_tests(config, data, session)
@@ -124,14 +131,14 @@ def _log_baselines(session: Session) -> None:
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, also under `exit_rules` and `budget.targets`; return the metrics of its own rule."""
     args = training_arguments(config)
-    path = checked_model_path(config)
-    problem = problem_of(config.dataset)
+    path = resolve_model_path(config)
+    problem = get_problem(config.dataset)
     assert problem is not None, "validated"
     model_class = classifier_class(config.model, problem)
-    model: Any = load_model(path, model_class, config.model, overridden_model_settings())
-    tokenizer = checkpoint_tokenizer(config, path)
-    options = cls_options(config.model.name, model.config) | {"classes": class_names_of(model.config)}
-    data = main_first(args, lambda: _load_data(config, tokenizer, options))
+    model: Any = load_model(path, model_class, config.model, list_overridden_model_settings())
+    tokenizer = choose_checkpoint_tokenizer(config, path)
+    options = cls_options(config.model.name, model.config) | {"classes": get_class_names(model.config)}
+    data = run_main_process_first(args, lambda: _load_data(config, tokenizer, options))
     if data.labels:
         model.take_classes(data.labels)
     if data.tokenizer is not None:
@@ -139,7 +146,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     _check_checkpoint(config, data, model)
     data = check_evaluated_data(config, data, model)
     check_depth(config, model)
-    rules = exit_study.parse(config.exit_rules, model)
+    rules = exit_study.parse_exit_rules(config.exit_rules, model)
 
     def finish(session: Session) -> None:
         if rules:
@@ -148,13 +155,15 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
             budgets.compare_budgets(config.budget, session)
         _write_tests(config, data, session)
 
-    return finetuning_session(config, args, data, model).evaluate(path, finish)
+    return build_finetuning_session(config, args, data, model).evaluate(path, finish)
 
 
-def finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Session:
+def build_finetuning_session(
+    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any
+) -> Session:
     """Build a session that evaluates every evaluation set by the task's metrics and the depths of its examples."""
     problem = PREDICTED[data.problem]
-    scorer_of_data = kind_of(config.dataset).scorer or problem.scorer
+    scorer_of_data = get_kind(config.dataset).scorer or problem.scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
     classes = {
         name: sequence_classes(dataset, data) if has_classes else SequenceClasses(())
@@ -163,7 +172,7 @@ def finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: 
     }
 
     def scorer(name: str) -> Any:
-        return called(
+        return call_by_path(
             scorer_of_data, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
             dataset=config.dataset, wants_rows=config.predictions,
         )  # fmt: skip
@@ -246,5 +255,5 @@ def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session)
             labels = dataset.labels or data.labels
             say(f"submission: {write_submission(directory / 'submission', names[split], predicted, labels)}")
         else:
-            rows = example_rows(records, data.labels, data.problem)
+            rows = build_example_rows(records, data.labels, data.problem)
             say(f"predictions of {split}: {write_prediction_rows(directory, split, rows)}")

@@ -22,12 +22,12 @@ from adadepth.runs.directory import CHECKPOINTS, MODEL, model_path, resolve_run
 from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.class_names import are_numbered, shorten
 from adadepth.system.console import say
-from adadepth.system.places import resolve_place
-from adadepth.system.processes import is_first_process
-from adadepth.tasks.stored import resumable_checkpoint
+from adadepth.system.distributed import is_main_process
+from adadepth.system.hub_access import resolve_path
+from adadepth.tasks.stored_models import find_resumable_checkpoint
 
 
-def class_names_of(config: Any) -> list[str] | None:
+def get_class_names(config: Any) -> list[str] | None:
     """Return the names of a model's classes in order; None for classes without names, or without classes."""
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[number]) for number in range(len(names))] if set(names) == set(range(len(names))) else []
@@ -76,7 +76,7 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
         _log_unknown_data(config)
     else:
         refused += _compare_sources(before, now)
-    refused += _compare_classes(class_names_of(stored), class_names_of(model.config))
+    refused += _compare_classes(get_class_names(stored), get_class_names(model.config))
     return _apply_differences(config, data, f"resume={config.resume or checkpoint}", refused, [])
 
 
@@ -114,7 +114,7 @@ def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
     before, now = DataIdentity.from_config("rival_of", path, stored), DataIdentity.from_data(config.dataset, data)
     refused = _compare_tokenizer("rival_of", path, stored, now)
     refused += [] if before is None else _compare_sources(before, now)
-    refused += _compare_classes(class_names_of(stored), class_names_of(model.config))
+    refused += _compare_classes(get_class_names(stored), get_class_names(model.config))
     _apply_differences(config, data, f"rival_of={config.rival_of}", refused, [])
 
 
@@ -130,29 +130,29 @@ def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
         path = getattr(config.model, name, None)
         if path is not None and data.tokenizer is not None and config.tokenizer.path != path:
             source = f"model.{name}={path}"
-            now, folder = DataIdentity.from_data(config.dataset, data), resolve_place(f"model.{name}", path)
+            now, folder = DataIdentity.from_data(config.dataset, data), resolve_path(f"model.{name}", path)
             refused += _compare_tokenizer(f"model.{name}", folder, read_config(f"model.{name}", folder), now)
     return _apply_differences(config, data, source, refused, [])
 
 
-def training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
+def choose_training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
     """Return the tokenizer of a training: that of the checkpoint if a run resumes with changed data."""
     checkpoint = _find_changed_checkpoint(config, args)
     return config.tokenizer if checkpoint is None else TokenizerConfig(path=str(checkpoint))
 
 
-def training_classes(config: ExperimentConfig, args: TrainingArguments) -> list[str] | None:
+def choose_training_classes(config: ExperimentConfig, args: TrainingArguments) -> list[str] | None:
     """Return the order of classes in which a training numbers labels; None: the order of the data.
 
     The order is fixed if a run resumes with changed data, or if only the halting head is trained.
     """
     checkpoint = _find_changed_checkpoint(config, args)
     if checkpoint is not None:
-        return class_names_of(read_config("resume", str(checkpoint)))
+        return get_class_names(read_config("resume", str(checkpoint)))
     return _read_pretrained_classes(config) if config.halting.alone else None
 
 
-def reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> list[str] | None:
+def find_reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> list[str] | None:
     """Return the classes of the pretrained head if they are those of the data in another order, else None.
 
     A head with other classes of the same number is logged, since it goes on learning under the names of the data.
@@ -172,14 +172,14 @@ def _read_pretrained_classes(config: ExperimentConfig) -> list[str] | None:
     path = config.model.pretrained
     if path is None:
         return None
-    return class_names_of(read_config("model.pretrained", resolve_place("model.pretrained", path)))
+    return get_class_names(read_config("model.pretrained", resolve_path("model.pretrained", path)))
 
 
 def _find_changed_checkpoint(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
     """Return the checkpoint of a run that resumes with `allow_changed_data`; None: no run does."""
     if config.resume is None or not config.allow_changed_data:
         return None
-    return resumable_checkpoint(resolve_run(config.resume, config, needs=CHECKPOINTS), args)
+    return find_resumable_checkpoint(resolve_run(config.resume, config, needs=CHECKPOINTS), args)
 
 
 def _compare_tokenizer(key: str, path: str, config: Any, now: DataIdentity) -> list[str]:
@@ -232,5 +232,5 @@ def _apply_differences(
 
 
 def _log_on_main(line: str) -> None:
-    if is_first_process():
+    if is_main_process():
         say(line)

@@ -13,44 +13,49 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.data.streams.load import LanguageData
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.language import LanguageScorer, SampledPaths
+from adadepth.evaluation.language_model import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
-from adadepth.families.registry import family, load, met
+from adadepth.families.registry import budget_mode, family, load
 from adadepth.settings import ExperimentConfig, Mode, SearchConfig, TokenizerConfig
-from adadepth.settings.declaration import telling
+from adadepth.settings.declaration import select_notable_settings
 from adadepth.settings.experiment import GateConfig, SearchMethod
-from adadepth.settings.kinds import called, kind_of, loaded_data
+from adadepth.settings.kinds import call_by_path, get_kind, load_run_data
 from adadepth.system.console import say
-from adadepth.system.processes import main_first
+from adadepth.system.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
-from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
+from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
+from adadepth.tasks.stored_models import (
+    check_vocabulary,
+    choose_checkpoint_tokenizer,
+    list_overridden_model_settings,
+    resolve_model_path,
+)
 from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     """Train, evaluate the best checkpoint, save model and report; return final metrics and run directory."""
     args = training_arguments(config)
-    data = load_data(config, args, training_tokenizer(config, args))
-    config = settled(config, args, data)
-    model = fresh_model(config, data)
-    adjust = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
-    return language_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
+    data = load_data(config, args, choose_training_tokenizer(config, args))
+    config = settle_model_config(config, args, data)
+    model = build_configured_model(config, data)
+    adjust = partial(budgets.settle, config.budget) if budget_mode(config) == "fitted" else None
+    return build_language_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint with the configured memory, write a report, and return the metrics."""
     args = training_arguments(config)
-    path = checked_model_path(config)
-    model = load_language_model(path, config.model, overridden_model_settings())
-    data = load_data(config, args, checkpoint_tokenizer(config, path))
+    path = resolve_model_path(config)
+    model = load_language_model(path, config.model, list_overridden_model_settings())
+    data = load_data(config, args, choose_checkpoint_tokenizer(config, path))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
-    session = language_session(config, args, data, model)
-    rules = exit_study.parse(config.exit_rules, model)
+    session = build_language_session(config, args, data, model)
+    rules = exit_study.parse_exit_rules(config.exit_rules, model)
 
     def finish(session: Session) -> None:
         if rules:
@@ -76,7 +81,7 @@ def load_data(
     searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
     load = partial(
-        loaded_data,
+        load_run_data,
         config.dataset,
         tokenizer=tokenizer,
         train_rows=args.per_device_train_batch_size,
@@ -86,7 +91,7 @@ def load_data(
         processes=args.world_size,
         two_phase=_plan_two_phases(config.search, config.trainer.max_steps) if in_turns else None,
     )
-    data: LanguageData = main_first(args, load)
+    data: LanguageData = run_main_process_first(args, load)
     return data
 
 
@@ -99,21 +104,23 @@ def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
     return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
 
 
-def settled(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
+def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
     """Return the configuration with the model settings that depend on the training text, and print them."""
     settle = family(config.model.name).settle
     if settle is None:
         return config
     model = load(settle)(config.model, data.word_counts)
     changes = [
-        f"model.{name}={value}" for name, value in telling(model).items() if getattr(config.model, name) != value
+        f"model.{name}={value}"
+        for name, value in select_notable_settings(model).items()
+        if getattr(config.model, name) != value
     ]
     if changes and args.process_index == 0:
         say(f"from the training text: {', '.join(changes)}")
     return dataclasses.replace(config, model=model)
 
 
-def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
+def build_configured_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
     """Build the configured network with the vocabulary of the tokenizer."""
     search = config.search
     set_seed(config.seed)
@@ -121,11 +128,11 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
     gates |= {"gate_path": search.path, "gate_seed": config.seed}
     searches = family(config.model.name).searches(config.model)
     model = build_language_model(config.model, len(data.tokenizer), gates if searches else None)
-    take_text_ends(model, data.tokenizer.eos_token_id)
+    set_text_ends(model, data.tokenizer.eos_token_id)
     return model
 
 
-def take_text_ends(model: PreTrainedModel, end: int) -> None:
+def set_text_ends(model: PreTrainedModel, end: int) -> None:
     """Set the tokenizer's end of text as the only start and end token of a new model.
 
     Otherwise the trainer would keep the default id of the family, which is a word of another vocabulary.
@@ -134,12 +141,14 @@ def take_text_ends(model: PreTrainedModel, end: int) -> None:
         config.eos_token_id = config.bos_token_id = end
 
 
-def language_session(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Session:
+def build_language_session(
+    config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any
+) -> Session:
     """Build a session with the held-out text, several times for a supernet, and the test text.
 
     The soft mean of a supernet comes first, and selects checkpoints.
     """
-    if kind_of(config.dataset).scorer is not None:
+    if get_kind(config.dataset).scorer is not None:
         return _build_block_session(config, args, data, model)
     search, has_gates = config.search, isinstance(model, LearnsGates)
     sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
@@ -172,11 +181,11 @@ def language_session(config: ExperimentConfig, args: TrainingArguments, data: La
 def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
     """Build a session with the held-out text, which selects checkpoints, and the test text, in blocks."""
     sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
-    scorer_of_data = kind_of(config.dataset).scorer
+    scorer_of_data = get_kind(config.dataset).scorer
     assert scorer_of_data is not None
 
     def start(name: str) -> Evaluation:
-        scorer = called(scorer_of_data, model=model, examples=sets[name], data=data, device=args.device)
+        scorer = call_by_path(scorer_of_data, model=model, examples=sets[name], data=data, device=args.device)
         return Evaluation(
             model,
             scorer,

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import TrainerState, TrainingArguments
 
-from adadepth.families.size import free_memory
+from adadepth.families.memory_check import free_memory
 from adadepth.runs.directory import Run
 from adadepth.settings import ExperimentConfig, Mode
-from adadepth.tasks.checks import least_memory
+from adadepth.tasks.checks import estimate_least_memory
 from adadepth.training.callbacks import StopCallback, rename_metrics
 
 _GIB = 2**30
@@ -23,7 +23,7 @@ def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, 
     counts = summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
     unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
     size = f"{counts[unit]:,} {unit}" if unit else "streamed"
-    memory = _format_memory(args.device, least_memory(model, data.train, args) if is_training else None)
+    memory = _format_memory(args.device, estimate_least_memory(model, data.train, args) if is_training else None)
     on = [
         f"{record['precision']} on {_format_device(args)}",
         memory,

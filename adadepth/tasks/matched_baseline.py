@@ -26,29 +26,29 @@ from transformers import PrinterCallback, ProgressCallback
 
 from adadepth.budget.fit import fit_level
 from adadepth.data import LabelledData
-from adadepth.data.labelled.contract import spread_rows
+from adadepth.data.labelled.types import spread_rows
 from adadepth.data.streams.blocks import TextBlocks
-from adadepth.evaluation.predictions import seeded_exits
-from adadepth.evaluation.text_records import drawn_places, text_records
+from adadepth.evaluation.predictions import make_exit_kwargs
+from adadepth.evaluation.text_records import sample_positions, text_records
 from adadepth.families.contract import DepthModel, MixesLayers, ReplaysHalting
 from adadepth.families.registry import family
 from adadepth.families.shared.steps import ExitRuleKnob
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
-from adadepth.measure.exit_records import POSITIONS, StepRecords
 from adadepth.measure.exit_study import DRAWS
 from adadepth.measure.matched_baseline import (
+    build_masses_for_depth,
     compare_recorded,
-    deal_masses,
     describe_comparison,
-    masses_of_depth,
-    neighbouring_depths,
+    find_neighbouring_depths,
+    permute_masses,
 )
+from adadepth.measure.step_records import POSITIONS, StepRecords
 from adadepth.report.run_files import MATCHED_BASELINE, write_json
 from adadepth.settings import BudgetConfig, ExperimentConfig
 from adadepth.settings.kinds import PREDICTED
 from adadepth.system.console import say
-from adadepth.system.processes import wait_for_all
-from adadepth.tasks.exit_study import scored_metrics
+from adadepth.system.distributed import wait_for_processes
+from adadepth.tasks.exit_study import select_unit_metrics
 from adadepth.tasks.session import Session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import (
@@ -67,7 +67,7 @@ _FOLDER = "matched_baseline"  # of the checkpoints while a baseline is trained
 BuildSession = Callable[[ExperimentConfig, Any], Session]  # from a configuration and the arguments of its training
 
 
-class LeftOut(Exception):
+class BaselineUnavailable(Exception):
     """Reason why a run has no matched baseline."""
 
 
@@ -87,7 +87,7 @@ def compare_with_matched_baseline(
     begin = time.monotonic()
     try:
         comparison = _compare(session, model, build_session, started)
-    except LeftOut as reason:
+    except BaselineUnavailable as reason:
         comparison = {"left_out": str(reason)}
     if comparison is None or not session.trainer.is_world_process_zero():
         return
@@ -153,13 +153,15 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
     """Return how many examples `passes` passes may read within the share of time.
 
     Raises:
-        LeftOut: If they are too few for a comparison.
+        BaselineUnavailable: If they are too few for a comparison.
     """
     args, steps = session.trainer.args, session.trainer.state.global_step
     trained = steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     count = min(len(dataset), _MOST_EXAMPLES, trained // (2 * passes))
     if count < min(_FEWEST_EXAMPLES, len(dataset)):
-        raise LeftOut(f"training was too short for it: {trained:,} sequences, and it reads each example {passes} times")
+        raise BaselineUnavailable(
+            f"training was too short for it: {trained:,} sequences, and it reads each example {passes} times"
+        )
     return count
 
 
@@ -170,16 +172,16 @@ def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[s
     """Record the predictions of labelled examples after every step, and compare their exits."""
     data: LabelledData = trainer.data  # type: ignore[assignment]
     if not PREDICTED[data.problem].studies_exits:
-        raise LeftOut(f"what {PREDICTED[data.problem].what} cannot be read after every step")
-    measured = scored_metrics(data)
+        raise BaselineUnavailable(f"what {PREDICTED[data.problem].what} cannot be read after every step")
+    measured = select_unit_metrics(data)
     records = trainer.records(examples, run_all_steps=True)
     return _replay_exits(model, records, measured["problem"], measured["metrics"])
 
 
 def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: int) -> StepRecords:
     """Record random positions of the first blocks of a text after every step."""
-    options = {**seeded_exits(model), "run_all_steps": True, "logits_to_keep": 1}
-    positions = drawn_places(blocks, model.max_updates * model.config.vocab_size)
+    options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
+    positions = sample_positions(blocks, model.max_updates * model.config.vocab_size)
     positions = positions[positions < count * POSITIONS]
     first = Subset(blocks, range(count))
     return text_records(trainer.forward_passes(first, lambda _: options), positions)
@@ -191,9 +193,9 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
     if getattr(model.config, "exit_rule", "") is None and isinstance(model, ExitRuleKnob):
         exits, rule = _exit_at_half(model, records)
     elif parse_rule(getattr(model.config, "exit_rule", "fixed:1")).mixes:
-        raise LeftOut("its predictions are mixtures of all steps")
+        raise BaselineUnavailable("its predictions are mixtures of all steps")
     if exits is None or not records.ran_every_step or (records.ran is not None):
-        raise LeftOut("its depth is not decided by exits")
+        raise BaselineUnavailable("its depth is not decided by exits")
     return {"rule": rule, **compare_recorded(records, exits, problem, metrics)}
 
 
@@ -233,8 +235,8 @@ def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any)
     tokens = torch.cat([masses[valid] for masses, valid in zip(adaptive.masses, adaptive.valid, strict=True)])
     depths = torch.cat([updates[valid] for updates, valid in zip(adaptive.updates, adaptive.valid, strict=True)])
     fixed = {}
-    for depth in neighbouring_depths(float(depths.double().mean())):
-        profile = masses_of_depth(tokens, depths, depth)
+    for depth in find_neighbouring_depths(float(depths.double().mean())):
+        profile = build_masses_for_depth(tokens, depths, depth)
         same = [profile.expand(masses.shape) for masses in adaptive.masses]
         fixed[depth] = _run_pass(trainer, model, name, examples, same).metrics
     generator, dealt = torch.Generator().manual_seed(0), []
@@ -248,9 +250,9 @@ def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any)
 def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator: torch.Generator) -> list[Tensor]:
     """Permute the halting masses among tokens, or among sequences where these halt as a whole."""
     if not model.halts_by_sequence:
-        return deal_masses(adaptive.masses, adaptive.valid, generator)
+        return permute_masses(adaptive.masses, adaptive.valid, generator)
     rows = [masses.amax(dim=1, keepdim=True) for masses in adaptive.masses]
-    dealt = deal_masses(rows, [valid.any(dim=1, keepdim=True) for valid in adaptive.valid], generator)
+    dealt = permute_masses(rows, [valid.any(dim=1, keepdim=True) for valid in adaptive.valid], generator)
     return [new.expand(masses.shape) for new, masses in zip(dealt, adaptive.masses, strict=True)]
 
 
@@ -298,12 +300,12 @@ def _train_baseline(
     """Train the baseline on the cached states of the run, within half of the time of the run so far.
 
     Raises:
-        LeftOut: If that time is too short, or no states are cached.
+        BaselineUnavailable: If that time is too short, or no states are cached.
     """
     begin = time.monotonic()
     limit = (begin - started) / 2
     if not session.config.features.cache:
-        raise LeftOut(f"{description} would take as long as the run, which keeps no states")
+        raise BaselineUnavailable(f"{description} would take as long as the run, which keeps no states")
     config = dataclasses.replace(
         session.config,
         model=dataclasses.replace(session.config.model, **settings),
@@ -329,10 +331,10 @@ def _train_baseline(
     try:
         trainer.train()
         if stop.reason is not None:
-            raise LeftOut(f"{description} takes more than a third of the run's time")
+            raise BaselineUnavailable(f"{description} takes more than a third of the run's time")
         metrics = rename_metrics(trainer.evaluate())
     finally:
-        wait_for_all(args)
+        wait_for_processes(args)
         if trainer.is_world_process_zero():
             shutil.rmtree(folder, ignore_errors=True)
     evaluated = {name: value for name, value in metrics.items() if name.startswith("eval")}

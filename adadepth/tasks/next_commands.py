@@ -11,10 +11,10 @@ from typing import Any
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import Family, family
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
+from adadepth.runs.commands import build_checkpoint_command, build_training_command, is_given
 from adadepth.runs.directory import MODEL, resolve_run
-from adadepth.runs.program import checkpoint_command, is_given, training_command
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task
-from adadepth.settings.kinds import PREDICTED, columns_of, kind_of, problem_of
+from adadepth.settings.kinds import PREDICTED, get_kind, get_problem, list_input_columns
 
 _MAX_COMMANDS = 3
 _TEXT = "Not worth the popcorn, let alone two hours."
@@ -22,7 +22,7 @@ _TEXT = "Not worth the popcorn, let alone two hours."
 Command = list[str]
 
 
-def commands_after(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
+def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
     """Return up to three commands, as words, for a finished training; those that answer open questions come first.
 
     Args:
@@ -39,12 +39,12 @@ def commands_after(config: ExperimentConfig, directory: Path, model: Any = None)
         yield _follow_advice(config, files)
         yield _train_fixed_depth(config, descriptor, files, run)
         if _has_exit_rules(config, model):
-            yield checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
+            yield build_checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
         if targets := _set_depths(config, descriptor, files):
-            yield checkpoint_command(config, run, Mode.evaluate, *targets)
+            yield build_checkpoint_command(config, run, Mode.evaluate, *targets)
         if _reads_one_text(config):
-            yield checkpoint_command(config, run, Mode.predict, f'text="{_TEXT}"')
-        yield checkpoint_command(config, run, Mode.evaluate)
+            yield build_checkpoint_command(config, run, Mode.predict, f'text="{_TEXT}"')
+        yield build_checkpoint_command(config, run, Mode.evaluate)
         yield _train_seeds(config)
 
     return list(islice((command for command in candidates() if command is not None), _MAX_COMMANDS))
@@ -65,7 +65,7 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
         return None
     advice = str(files.halting.get("adaptation", {}).get("advice", ""))
     overrides = [word for word in advice.partition("; ")[0].split() if "=" in word]
-    return training_command(*overrides) if overrides else None
+    return build_training_command(*overrides) if overrides else None
 
 
 def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunFiles, run: str) -> Command | None:
@@ -75,11 +75,11 @@ def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunF
         return None
     if getattr(config.model, descriptor.fixed_depth) is not None:
         return None
-    return training_command(f"rival_of={run}")
+    return build_training_command(f"rival_of={run}")
 
 
 def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:
-    kind, problem = kind_of(config.dataset), problem_of(config.dataset)
+    kind, problem = get_kind(config.dataset), get_problem(config.dataset)
     is_studied = config.task is Task.finetune or kind.reading == "blocks"
     is_predicted = problem is None or PREDICTED[problem].studies_exits
     return is_studied and is_predicted and bool(getattr(model, "exit_signals", None))
@@ -98,11 +98,11 @@ def _set_depths(config: ExperimentConfig, descriptor: Family, files: RunFiles) -
 
 def _reads_one_text(config: ExperimentConfig) -> bool:
     """Return whether an example is a single text of natural language."""
-    if kind_of(config.dataset).columns == "text_columns":
-        return len(columns_of(config.dataset) or ("sentence",)) == 1
-    return problem_of(config.dataset) is None  # running text
+    if get_kind(config.dataset).columns == "text_columns":
+        return len(list_input_columns(config.dataset) or ("sentence",)) == 1
+    return get_problem(config.dataset) is None  # running text
 
 
 def _train_seeds(config: ExperimentConfig) -> Command | None:
     """Return the command that trains with three seeds, unless the run had several."""
-    return None if config.seeds > 1 else training_command("seeds=3")
+    return None if config.seeds > 1 else build_training_command("seeds=3")

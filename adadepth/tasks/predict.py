@@ -7,34 +7,39 @@ from typing import Any
 
 import torch
 
-from adadepth.data.text.local_files import text_lines
+from adadepth.data.text.local_files import read_lines
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
 from adadepth.families.folder import read_config
 from adadepth.prediction import Pipeline
-from adadepth.prediction.models import predicting_class, what_is_predicted
+from adadepth.prediction.models import get_prediction_type, resolve_model_class
 from adadepth.prediction.pipeline import describe_texts
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
-    input_columns,
-    input_file,
-    output_ending,
+    get_output_ending,
     predict_table,
+    resolve_input_columns,
+    resolve_input_file,
 )
+from adadepth.report.predictions import print_texts
 from adadepth.report.run_files import TEXTS_FILE, write_json
-from adadepth.report.texts import print_texts
-from adadepth.runs.data_identity import DataIdentity, text_length
+from adadepth.runs.commands import list_overridden_keys
+from adadepth.runs.data_identity import DataIdentity, get_text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
-from adadepth.runs.program import overridden_keys
 from adadepth.settings import ExperimentConfig
-from adadepth.settings.kinds import columns_of
+from adadepth.settings.kinds import list_input_columns
 from adadepth.system.console import say
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.report import write_run_report
-from adadepth.tasks.stored import check_weights, checked_model_path, checkpoint_tokenizer, overridden_model_settings
+from adadepth.tasks.stored_models import (
+    check_weights,
+    choose_checkpoint_tokenizer,
+    list_overridden_model_settings,
+    resolve_model_path,
+)
 
 _FILE = "@"
 _PAIR = "\t"
@@ -46,7 +51,7 @@ _MAX_BYTES = 2**25  # of a file of texts, which are read at once and appear on a
 def predict(config: ExperimentConfig) -> None:
     """Predict texts, and write texts.json and a page into a new run directory; or predict a table."""
     texts = None if config.text is None else read_texts(config.text)
-    source = None if config.input is None else input_file(config.input)
+    source = None if config.input is None else resolve_input_file(config.input)
     output = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = load_pipeline(config)
     columns = [] if source is None else _choose_columns(config, pipeline.model, source)
@@ -57,7 +62,7 @@ def predict(config: ExperimentConfig) -> None:
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:
-            output = output or directory / f"predictions{output_ending(source)}"
+            output = output or directory / f"predictions{get_output_ending(source)}"
             mean, work = _predict_table(pipeline, source, columns, output)
         else:
             assert texts is not None, "validated"
@@ -79,7 +84,7 @@ def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: P
     return mean, work
 
 
-def trained_columns(model: Any) -> list[str]:
+def get_trained_columns(model: Any) -> list[str]:
     """Return the columns of texts that a model was trained on; empty: unknown."""
     identity = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
     return [] if identity is None else list(identity.columns)
@@ -87,10 +92,10 @@ def trained_columns(model: Any) -> list[str]:
 
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     """Load the pipeline of the model that `checkpoint` names; also return the path of the model."""
-    path = checked_model_path(config)
+    path = resolve_model_path(config)
     stored = read_config("checkpoint", path)
-    model_class = predicting_class("checkpoint", path, stored)
-    model: Any = load_model(path, model_class, config.model, overridden_model_settings(), config=stored)
+    model_class = resolve_model_class("checkpoint", path, stored)
+    model: Any = load_model(path, model_class, config.model, list_overridden_model_settings(), config=stored)
     check_weights(model, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     pipeline = Pipeline(
@@ -138,7 +143,7 @@ def _read_lines(file: Path) -> list[str | tuple[str, str]]:
     if file.is_file() and file.stat().st_size > _MAX_BYTES:
         raise DataError(f"text={_FILE}{file}: has more than {_MAX_BYTES >> 20} MiB; give it in parts")
     texts: list[str | tuple[str, str]] = []
-    for number, line in enumerate(text_lines("text", file), start=1):
+    for number, line in enumerate(read_lines("text", file), start=1):
         if not line.strip(_BLANKS):
             continue
         parts = line.split(_PAIR)
@@ -152,7 +157,7 @@ def _read_lines(file: Path) -> list[str | tuple[str, str]]:
 
 def _load_tokenizer(config: ExperimentConfig, path: str) -> Any:
     """Load the tokenizer of the checkpoint, unless the configuration names another."""
-    tokenizer_path = checkpoint_tokenizer(config, path).path
+    tokenizer_path = choose_checkpoint_tokenizer(config, path).path
     assert tokenizer_path is not None
     return load_tokenizer(tokenizer_path, ())
 
@@ -162,9 +167,9 @@ def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int |
 
     Models of older versions do not record it; the configurations of their runs do.
     """
-    length, is_overridden = text_length(config.dataset), "dataset.sequence_length" in overridden_keys()
+    length, is_overridden = get_text_length(config.dataset), "dataset.sequence_length" in list_overridden_keys()
     is_recorded = DataIdentity.from_config("checkpoint", path, model.config) is not None
-    if length is None or what_is_predicted(model) not in _CUT:
+    if length is None or get_prediction_type(model) not in _CUT:
         return None
     if not is_overridden and (is_recorded or run_of_checkpoint(config) is None):
         return None
@@ -174,11 +179,11 @@ def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int |
 
 def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
     """Return the columns to read of a table: those of settings or run, or else those of training."""
-    trained = trained_columns(model)
-    is_set = any(key.partition(".")[0] == "dataset" for key in overridden_keys())
+    trained = get_trained_columns(model)
+    is_set = any(key.partition(".")[0] == "dataset" for key in list_overridden_keys())
     is_of_run = run_of_checkpoint(config) is not None
-    configured = columns_of(config.dataset) if is_set or is_of_run or not trained else None
-    return input_columns(source, configured, trained)
+    configured = list_input_columns(config.dataset) if is_set or is_of_run or not trained else None
+    return resolve_input_columns(source, configured, trained)
 
 
 def _read_segment_length(config: ExperimentConfig, model: Any) -> int | None:

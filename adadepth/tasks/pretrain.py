@@ -12,45 +12,50 @@ from adadepth.data import PretrainingData, unigram_baseline
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
-from adadepth.families.registry import met
+from adadepth.families.registry import budget_mode
 from adadepth.settings import ExperimentConfig, TokenizerConfig
-from adadepth.settings.kinds import loaded_data
-from adadepth.system.processes import main_first
+from adadepth.settings.kinds import load_run_data
+from adadepth.system.distributed import run_main_process_first
 from adadepth.tasks import budgets
 from adadepth.tasks.checks import check_depth, check_positions
-from adadepth.tasks.identity import check_evaluated_data, training_tokenizer
+from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import check_vocabulary, checked_model_path, checkpoint_tokenizer, overridden_model_settings
+from adadepth.tasks.stored_models import (
+    check_vocabulary,
+    choose_checkpoint_tokenizer,
+    list_overridden_model_settings,
+    resolve_model_path,
+)
 from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     """Train, evaluate the best checkpoint, save model and report; return final metrics and run directory."""
     args = training_arguments(config)
-    data = _load_data(config, args, training_tokenizer(config, args))
+    data = _load_data(config, args, choose_training_tokenizer(config, args))
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
-    adjust = partial(budgets.correct_depth, config.budget) if met(config) == "held" else None
-    return pretraining_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
+    adjust = partial(budgets.correct_depth, config.budget) if budget_mode(config) == "held" else None
+    return build_pretraining_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, write a report, and return the metrics."""
     args = training_arguments(config)
-    path = checked_model_path(config)
-    model = load_model(path, pretraining_class(config.model), config.model, overridden_model_settings())
-    data = _load_data(config, args, checkpoint_tokenizer(config, path))
+    path = resolve_model_path(config)
+    model = load_model(path, pretraining_class(config.model), config.model, list_overridden_model_settings())
+    data = _load_data(config, args, choose_checkpoint_tokenizer(config, path))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
     fit = partial(budgets.compare_budgets, config.budget) if config.budget.targets else None
-    return pretraining_session(config, args, data, model).evaluate(path, fit)
+    return build_pretraining_session(config, args, data, model).evaluate(path, fit)
 
 
-def pretraining_session(
+def build_pretraining_session(
     config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
 ) -> Session:
     """Build a session with one held-out set, evaluated with statistics of every token's depth."""
@@ -71,5 +76,7 @@ def _score_baselines(args: TrainingArguments, data: PretrainingData) -> dict[str
 
 
 def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> PretrainingData:
-    data: PretrainingData = main_first(args, lambda: loaded_data(config.dataset, tokenizer=tokenizer, seed=config.seed))
+    data: PretrainingData = run_main_process_first(
+        args, lambda: load_run_data(config.dataset, tokenizer=tokenizer, seed=config.seed)
+    )
     return data

@@ -9,26 +9,26 @@ import numpy as np
 
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.splits import HELD_OUT
-from adadepth.evaluation.states import READOUTS, EncodedSet, encode_set
+from adadepth.evaluation.hidden_states import READOUTS, EncodedSet, encode_set
 from adadepth.families.build import load_encoder
 from adadepth.measure.probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
-from adadepth.measure.quality import quality
-from adadepth.report.probes import flat_accuracies, probe_table, probes_text, write_probes
-from adadepth.report.table import as_records
+from adadepth.measure.task_metrics import quality
+from adadepth.report.probes import build_probe_table, flatten_accuracies, format_probes, write_probes
+from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
-from adadepth.system.processes import decide, main_first
+from adadepth.system.distributed import decide, run_main_process_first
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.model_fields import cls_options
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import (
+from adadepth.tasks.stored_models import (
     check_vocabulary,
     check_weights,
-    checked_model_path,
-    checkpoint_tokenizer,
-    overridden_model_settings,
+    choose_checkpoint_tokenizer,
+    list_overridden_model_settings,
+    resolve_model_path,
 )
 from adadepth.training.arguments import training_arguments
 
@@ -39,12 +39,12 @@ _Site = tuple[int, int]  # indices of readout and state
 def probe(config: ExperimentConfig) -> None:
     """Probe the states of a checkpoint in a new run directory, and write a report."""
     args = training_arguments(config)
-    config = with_validation_set(config)
-    path = checked_model_path(config)
-    model = load_encoder(path, config.model, overridden_model_settings())
+    config = add_validation_set(config)
+    path = resolve_model_path(config)
+    model = load_encoder(path, config.model, list_overridden_model_settings())
     check_weights(model, path)
-    tokenizer, options = checkpoint_tokenizer(config, path), cls_options(config.model.name, model.config)
-    data = main_first(args, lambda: load_labelled_data(config.dataset, tokenizer, config.seed, **options))
+    tokenizer, options = choose_checkpoint_tokenizer(config, path), cls_options(config.model.name, model.config)
+    data = run_main_process_first(args, lambda: load_labelled_data(config.dataset, tokenizer, config.seed, **options))
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
@@ -52,18 +52,18 @@ def probe(config: ExperimentConfig) -> None:
     session = Session(config, args, data, model, data.evaluation, _refuse_evaluation)
     with session.open(directory):
         probes = describe_probes(data, _encode(data, session))
-        accuracies = flat_accuracies(probes)
+        accuracies = flatten_accuracies(probes)
         if session.trainer.is_world_process_zero():
             write_probes(directory, probes)
-            say(probes_text(probes))
+            say(format_probes(probes))
             tracker, step = session.tracking.tracker, session.trainer.state.global_step
             tracker.log(accuracies, step)
             for name, results in probes["sets"].items():
-                tracker.table(f"probe/{name}", *as_records(probe_table(name, results)), step)
+                tracker.table(f"probe/{name}", *to_records(build_probe_table(name, results)), step)
         session.run.update(final_metrics=accuracies, evaluated=path)
 
 
-def with_validation_set(config: ExperimentConfig) -> ExperimentConfig:
+def add_validation_set(config: ExperimentConfig) -> ExperimentConfig:
     """Return the configuration with a tenth of the training examples held out if there is one evaluation split."""
     dataset: Any = config.dataset
     if len(dataset.evaluation_splits) > 1:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.registry import Family, families, load
-from adadepth.measure.quality import UNDEFINED, metric_key
+from adadepth.measure.task_metrics import UNDEFINED, get_metric_key
 from adadepth.report import pages
-from adadepth.report.comparison_tables import best_line
-from adadepth.report.groups import Comparison, Search, compare, of_sweep, once, runs_in
+from adadepth.report.baseline_comparison import Verdict
+from adadepth.report.comparison_tables import format_best_line
+from adadepth.report.console_summary import ReferenceDepth, format_screen
 from adadepth.report.guard import build_or_leave_out
-from adadepth.report.last_screen import ReferenceDepth, format_screen
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_runs, find_runs, find_sweep_runs
 from adadepth.report.section import Placed, SectionOf
 from adadepth.report.verdict import verdict
-from adadepth.report.worth import Verdict
 from adadepth.runs.directory import read_record, resolve_run
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.kinds import kinds
@@ -86,7 +86,7 @@ def compare_runs(config: ExperimentConfig) -> None:
     Raises:
         CheckpointError: If a folder is missing or holds no run, or no run can be read.
     """
-    comparison = compare(once(run for value in config.runs for run in _resolve_runs(value, config)))
+    comparison = compare(deduplicate_runs(run for value in config.runs for run in _resolve_runs(value, config)))
     if not comparison.runs:
         raise CheckpointError(f"runs={config.runs}: nothing to compare: {' '.join(comparison.left_out)}")
     _write_comparison(comparison, Path(config.output_dir))
@@ -98,7 +98,7 @@ def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
     if not os.path.isdir(folder):
         siblings = map(str, folder.parent.iterdir()) if os.path.isdir(folder.parent) else ()
         raise CheckpointError(f"runs: there is no folder {value}{nearest(value, siblings)}")
-    runs = runs_in(folder)
+    runs = find_runs(folder)
     if not runs:
         raise CheckpointError(f"runs: there is no run in {value}")
     return runs
@@ -116,7 +116,7 @@ def compare_sweep(
         search: Search whose trials the runs are.
     """
     outputs = [Path(folder) for folder in dict.fromkeys(folders)]
-    runs = of_sweep(outputs, sweep)
+    runs = find_sweep_runs(outputs, sweep)
     comparison = replace(compare(runs, list(_report_failures(failures, runs))), search=search)
     if comparison.runs:
         _write_comparison(comparison, outputs[0])
@@ -135,7 +135,7 @@ def _report_failures(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> I
 
 def _write_comparison(comparison: Comparison, output: Path) -> None:
     folder = output / COMPARISONS / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{_hash_directories(comparison.runs)}"
-    if (line := best_line(comparison)) is not None:
+    if (line := format_best_line(comparison)) is not None:
         say(line)
     say(f"comparison: {write_comparison(folder, comparison)}")
     draw_comparison(folder, comparison)  # takes longest, so the page comes first
@@ -164,7 +164,7 @@ def rewrite(config: ExperimentConfig) -> None:
     draw_run_figures(directory)  # takes longest, so the page comes first
 
 
-def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
+def select_objective(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
     """Return the metric that `optimise` names.
 
     Raises:
@@ -172,7 +172,7 @@ def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
     """
     if config.optimise not in metrics:
         kind, _, metric = config.optimise.partition("/")
-        if kind == "eval" and metric in map(metric_key, getattr(config.dataset, "metrics", ())):
+        if kind == "eval" and metric in map(get_metric_key, getattr(config.dataset, "metrics", ())):
             raise ConfigError(f"optimise={config.optimise}: undefined in this run: {UNDEFINED}")
         similar = [name for name in sorted(metrics) if name.startswith(kind)]
         hint = nearest(config.optimise, metrics)

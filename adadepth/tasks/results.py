@@ -7,24 +7,24 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
+from adadepth.measure.grid_examples import PUZZLE, draw_grid_text, draw_puzzle_text
+from adadepth.report.baseline_comparison import to_json
+from adadepth.report.compute_cost import describe_speeds
+from adadepth.report.example_sentences import build_sentence_table
+from adadepth.report.page_writer import REPORT
 from adadepth.report.run_files import read_run
-from adadepth.report.sentences import sentence_table
-from adadepth.report.work import describe_speeds
-from adadepth.report.worth import as_json
-from adadepth.report.writing import REPORT
 from adadepth.runs.directory import MODEL, RECORD, Run
+from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
-from adadepth.runs.upload import push
 from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.experiment import Kept
 from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
 from adadepth.system.hardware import describe_machine
-from adadepth.tasks.next_commands import commands_after
+from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 from adadepth.training.callbacks import TrackingCallback
-from adadepth.training.speed import compare_executions
+from adadepth.training.profiling import compare_executions
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
@@ -36,7 +36,7 @@ def show_grid(trainer: DepthTrainer) -> None:
     """Print the depth allocation of an example, for tasks with a picture."""
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
-        draw = puzzle_picture if grids[0][0]["kind"] == PUZZLE else grid_picture
+        draw = draw_puzzle_text if grids[0][0]["kind"] == PUZZLE else draw_grid_text
         say(f"\n{draw(grids[0][0])}\n")
 
 
@@ -93,13 +93,13 @@ def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
 def draw_results(run: Run, tracker: Tracker, step: int) -> None:
     """Record the verdict on the depth of a run, and draw and track its figures."""
     if verdict := judge(run.directory):
-        run.update(verdict=as_json(verdict))
+        run.update(verdict=to_json(verdict))
     track_figures(run.directory, tracker, step)
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
     """Draw a run's figures, and send them and the example sentences to the trackers."""
-    columns, rows = sentence_table(read_run(directory).sentences)
+    columns, rows = build_sentence_table(read_run(directory).sentences)
     if rows:
         tracker.table("halting/sentences", columns, rows, step)
     for figure in (path for path in draw_run_figures(directory) if path.suffix != ".pdf"):
@@ -116,7 +116,7 @@ def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel
     if is_training and (config.rival_of is not None or config.task is Task.architecture_search):
         say(f"report: {report}")  # the enclosing run prints the last screen
         return
-    show_last_screen(directory, report, commands_after(config, directory, model) if is_training else [])
+    show_last_screen(directory, report, list_next_commands(config, directory, model) if is_training else [])
 
 
 def track_artifacts(config: ExperimentConfig, directory: Path, tracker: Tracker) -> None:

@@ -14,18 +14,18 @@ from typing import Any
 
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
-from adadepth.measure.names import WORK
-from adadepth.measure.pictures import grid_picture
-from adadepth.report.budgets import rivals_text
-from adadepth.report.difficulty import difficulty_sets, rival_difficulty_text
+from adadepth.measure.grid_examples import draw_grid_text
+from adadepth.measure.metric_names import WORK
+from adadepth.report.baseline_comparison import to_json
+from adadepth.report.budgets import format_rivals
+from adadepth.report.compute_cost import describe_measured
+from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
-from adadepth.report.work import describe_measured
-from adadepth.report.worth import as_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
 from adadepth.settings import BudgetConfig, ExperimentConfig
 from adadepth.system.console import say
-from adadepth.system.processes import is_first_process
-from adadepth.tasks.next_commands import commands_after
+from adadepth.system.distributed import is_main_process
+from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 
 SUFFIX = "_rival"
@@ -35,15 +35,15 @@ def train_rival(
     config: ExperimentConfig, train: Callable[[ExperimentConfig], tuple[dict[str, float], Path]]
 ) -> dict[str, float]:
     """Train the rival of a run, compare the two, and return the rival's metrics."""
-    rival, directory = as_rival(config)
+    rival, directory = build_rival_config(config)
     metrics, run = train(rival)
-    if is_first_process():
+    if is_main_process():
         compare_rival(directory, run)
-        show_last_screen(directory, write_run_report(directory), commands_after(config, directory))
+        show_last_screen(directory, write_run_report(directory), list_next_commands(config, directory))
     return metrics
 
 
-def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
+def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     """Return the configuration of a rival, and the directory of the adaptive run.
 
     The rival has the smallest depth whose compute is at least that of the adaptive run.
@@ -83,18 +83,18 @@ def compare_rival(directory: Path, rival: Path) -> None:
     rows = [describe_network(adaptive, "adaptive"), *others, describe_network(fixed, "fixed depth")]
     comparison = {"rows": rows}
     write_json(directory / RIVALS, comparison)
-    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": as_json(judge(directory))})
+    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": to_json(judge(directory))})
     draw_run_figures(directory)
     for text in _format_details(adaptive, fixed):
         say(f"\n{text}")
-    say(f"\n{rivals_text(comparison)}")
+    say(f"\n{format_rivals(comparison)}")
 
 
 def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
     """Yield an example of the adaptive run, its depth by difficulty, and its measured speed-up."""
     for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
-        yield grid_picture(grids[0])
-    if table := rival_difficulty_text(adaptive.halting, rival.halting):
+        yield draw_grid_text(grids[0])
+    if table := format_rival_difficulty(adaptive.halting, rival.halting):
         yield table
     if speeds := describe_measured(adaptive):
         yield speeds
@@ -113,7 +113,7 @@ def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
         "std": updates["std"],
         "max_depth": halting["max_depth"],
         **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
-        "difficulty": {name: table["rows"] for name, table in difficulty_sets(halting).items()},
+        "difficulty": {name: table["rows"] for name, table in get_difficulty_sets(halting).items()},
         "seconds": record.get("wall_time_s"),
         "metrics": {name: value for name, value in metrics.items() if name.startswith("eval")},
     }

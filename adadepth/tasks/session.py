@@ -12,21 +12,27 @@ from typing import Any, Self
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
+from adadepth.runs.checkpoints import get_checkpoint_step, remove_incomplete
+from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
-from adadepth.runs.program import continuation_command
-from adadepth.runs.upload import open_repository
+from adadepth.runs.hub import open_repository
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.system.console import say
+from adadepth.system.distributed import decide
 from adadepth.system.files import writing
-from adadepth.system.processes import decide
-from adadepth.system.signals import pass_on
+from adadepth.system.signals import forward_signal
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
 from adadepth.tasks.log_messages import describe_end, describe_start
-from adadepth.tasks.stored import check_weights, finished_before, other_depth, resumed_checkpoint, taken_up
+from adadepth.tasks.stored_models import (
+    check_weights,
+    describe_changed_depth,
+    find_earlier_run,
+    require_checkpoint,
+    resume_after_restart,
+)
 from adadepth.training.arguments import choose_precision
 from adadepth.training.callbacks import (
     EarlyStoppingCallback,
@@ -35,11 +41,17 @@ from adadepth.training.callbacks import (
     StopCallback,
     TrackingCallback,
 )
+from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
-from adadepth.training.remaining import ConsoleCallback, ProgressBarCallback
-from adadepth.training.speed import profiled
+from adadepth.training.profiling import profile_training
 from adadepth.training.trackers.base import Tracker
-from adadepth.training.tracking import LogPosition, closing_tracker, logged_before, open_tracker, scalars
+from adadepth.training.tracking import (
+    LogPosition,
+    finish_tracker_afterwards,
+    open_tracker,
+    read_last_scalars,
+    read_log_size,
+)
 from adadepth.training.trainer import DepthTrainer
 
 
@@ -93,14 +105,14 @@ class Session:
         check_rival_data(self.config, session.data, self.model)
         check_batches(session.data.train, args)
         check_memory(self.config, args, self.model, session.data.train)
-        if (finished := finished_before(self.config, args)) is not None:
+        if (finished := find_earlier_run(self.config, args)) is not None:
             if args.process_index == 0:
                 say(f"started again; {finished} is finished")
             return read_record(finished)["final_metrics"], finished
-        config = session.config = taken_up(self.config, args)
+        config = session.config = resume_after_restart(self.config, args)
         repository = decide(args, lambda: open_repository(config))
         directory = decide(args, lambda: run_directory(config))
-        checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
+        checkpoint = None if config.resume is None else require_checkpoint(directory, args)
         with session.open(directory, checkpoint):
             metrics = session.fit(checkpoint, adjust=adjust)
             if finish is not None:
@@ -124,7 +136,7 @@ class Session:
             if finish is not None:
                 finish(session)
             metrics = session.tracking.last_metrics
-            session.run.update(final_metrics=metrics, evaluated=path, **other_depth(self.model, path))
+            session.run.update(final_metrics=metrics, evaluated=path, **describe_changed_depth(self.model, path))
             return metrics
 
     def with_extensions(self) -> Self:
@@ -154,8 +166,8 @@ class Session:
         args.output_dir = str(directory / CHECKPOINTS)
         if config.mode is Mode.train:
             self.data = store_identity(config, self.data, self.model, checkpoint)
-        resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
-        logged = 0 if checkpoint is None else logged_before(checkpoint)
+        resume_step = None if checkpoint is None else get_checkpoint_step(checkpoint)
+        logged = 0 if checkpoint is None else read_log_size(checkpoint)
         with writing(directory), ExitStack() as last:  # trackers close last, since some store the report
             with (
                 self._run_finally(partial(results.report_run, config, directory, self.model)),
@@ -170,7 +182,7 @@ class Session:
                     parameters=sum(parameter.numel() for parameter in self.model.parameters()),
                 )
                 tracker = open_tracker(config, self.run, resume_step, logged)
-                last.enter_context(closing_tracker(tracker))
+                last.enter_context(finish_tracker_afterwards(tracker))
                 self.trainer, self.tracking, self.stop = _build_trainer(self, tracker)
                 if self.is_main:
                     say(describe_start(config, args, self.run, self.model, self.data))
@@ -248,7 +260,7 @@ def _build_trainer(session: Session, tracker: Tracker) -> tuple[DepthTrainer, Tr
     time_budget = config.trainer.time_budget_minutes
     stop, epochs = StopCallback(time_budget), EpochCallback()
     tracking = TrackingCallback(tracker, directory, has_target=config.budget.target is not None)
-    tracking.last_metrics = scalars(directory)
+    tracking.last_metrics = read_last_scalars(directory)
     console = ConsoleCallback(time_budget, is_averaged=config.trainer.ema_decay is not None)
     callbacks = [epochs, stop, tracking, console, StepCallback()]
     if config.trainer.early_stopping_patience is not None:
@@ -287,12 +299,12 @@ def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> Non
     if checkpoint is not None:
         trainer.args.eval_on_start = False
     has_profiler = session.config.trainer.profiler and is_main
-    with stop.listening(), profiled(trainer, session.run.directory) if has_profiler else nullcontext():
+    with stop.listening(), profile_training(trainer, session.run.directory) if has_profiler else nullcontext():
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.signal is not None:
         if is_main:
             say(f"{stop.why()} at step {trainer.state.global_step}")
-            say(f"continue: {continuation_command(owner)}")
-        pass_on(stop.signal)
+            say(f"continue: {format_resume_command(owner)}")
+        forward_signal(stop.signal)
         raise SystemExit(128 + stop.signal)
     trainer.refuse_weights()

@@ -18,7 +18,7 @@ from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.measure.directions import prefers_greater
 from adadepth.settings import ExperimentConfig, TrainerConfig
 from adadepth.settings.experiment import BorrowedConfig, Precision
-from adadepth.system.processes import is_one_of_several, join_again
+from adadepth.system.distributed import is_distributed, reinit_process_group
 
 
 def check_machine(config: ExperimentConfig) -> None:
@@ -35,7 +35,7 @@ def _check_sharding(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
         yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
-    if trainer.fsdp and not is_one_of_several():
+    if trainer.fsdp and not is_distributed():
         alone = "trainer.fsdp=true: shards over several processes, and this is one"
         yield f"{alone}; start it with torchrun, or set it to false"
     for name in ("deepspeed", "fsdp_config"):
@@ -77,7 +77,7 @@ def _check_backend(config: ExperimentConfig) -> Iterator[str]:
     backends = [name for name in torch.distributed.Backend.backend_list if name not in ("undefined", "fake")]
     if backend not in backends:
         yield f"trainer.ddp_backend={backend}: must be one of {', '.join(backends)}{nearest(backend, backends)}"
-    elif not is_one_of_several():
+    elif not is_distributed():
         yield f"trainer.ddp_backend={backend}: read only with several processes; start it with torchrun"
 
 
@@ -92,7 +92,7 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         ConfigError: If the machine lacks what they need, or transformers refuses a combination in its own words.
     """
     check_machine(config)
-    join_again(config.trainer.ddp_backend, config.trainer.ddp_timeout)
+    reinit_process_group(config.trainer.ddp_backend, config.trainer.ddp_timeout)
     precision = choose_precision(config.trainer)
     trainer = dataclasses.asdict(config.trainer)
     values = {field.name: trainer[field.name] for field in dataclasses.fields(BorrowedConfig)} | {

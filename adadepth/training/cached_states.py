@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from adadepth.data import LabelledData
-from adadepth.data.cache import cache_root
-from adadepth.data.features.states import FeatureReader, RowNumbers, cached_features
+from adadepth.data.cache import get_cache_root
+from adadepth.data.features.states import FeatureReader, RowNumbers, ensure_features
 from adadepth.data.features.store import FeatureStore
 from adadepth.families.contract import ReadsCachedStates
 from adadepth.settings import ExperimentConfig, Mode
@@ -61,8 +61,8 @@ class CachedStates(Extension):
                 by_number: dict[int, Tensor] = model.to(args.device).base_states(states, **inputs)
                 return by_number
 
-        return cached_features(
-            cache_root(self._config.dataset.cache_dir), examples,
+        return ensure_features(
+            get_cache_root(self._config.dataset.cache_dir), examples,
             states=model.layer_states, width=model.state_width, precision=str(settings.precision),
             base_key=f"{model.states_key} {precision}", compute=compute, collate=self._data.collate,
             limit_gib=settings.limit_gib, batch_tokens=settings.batch_tokens,

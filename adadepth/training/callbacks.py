@@ -18,17 +18,17 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.measure.architectures import flatten_search
-from adadepth.measure.exit_steps import flatten_exits
-from adadepth.measure.names import metric_name
-from adadepth.measure.statistics import flatten
+from adadepth.measure.depth_statistics import flatten
+from adadepth.measure.metric_names import metric_name
+from adadepth.measure.step_summary import flatten_exits
 from adadepth.report import export
-from adadepth.report.architectures import frame_panel
-from adadepth.report.classes import class_table, write_halting_files
+from adadepth.report.architectures import build_frame_panel
+from adadepth.report.depth_by_class import build_class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
-from adadepth.report.table import as_records
-from adadepth.system.console import leave_terminal
-from adadepth.system.signals import HANGUP, is_repeated, stopping
-from adadepth.training.selection import fill_undefined
+from adadepth.report.table import to_records
+from adadepth.system.console import discard_terminal_output
+from adadepth.system.signals import HANGUP, list_stop_signals, may_repeat
+from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
@@ -95,7 +95,7 @@ class StopCallback(TrainerCallback):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle the signals that end a run within the context; a second one ends the program at once."""
-        previous = {number: signal.signal(number, self._remember) for number in stopping()}
+        previous = {number: signal.signal(number, self._remember) for number in list_stop_signals()}
         try:
             yield
         finally:
@@ -103,12 +103,12 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self._has_own_signal and not is_repeated(number):
+        if self._has_own_signal and not may_repeat(number):
             raise SystemExit(128 + number)
         if number == HANGUP:
-            leave_terminal()
+            discard_terminal_output()
         self.signal = number
-        self._has_own_signal |= not is_repeated(number)
+        self._has_own_signal |= not may_repeat(number)
 
     def why(self) -> str | None:
         """Return why the run stops, also after a signal at its last step; None: it does not stop early."""
@@ -194,7 +194,7 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
         **kwargs: Any,
     ) -> None:
         """Count an evaluation whose metric is undefined as one without improvement."""
-        filled = fill_undefined(metrics or {}, args.metric_for_best_model)
+        filled = fill_undefined_metric(metrics or {}, args.metric_for_best_model)
         super().on_evaluate(args, state, control, metrics=filled, **kwargs)
 
 
@@ -274,7 +274,7 @@ class TrackingCallback(TrainerCallback):
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """Draw the supernet gates as a picture; dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
-        export.save_panel(frame_panel(step, described), path)
+        export.save_panel(build_frame_panel(step, described), path)
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 
@@ -305,7 +305,7 @@ class TrackingCallback(TrainerCallback):
             if not is_architecture:
                 self.tracker.table(
                     metric_name(f"halting/{owner}classes"),
-                    *as_records(class_table(report.statistics)),
+                    *to_records(build_class_table(report.statistics)),
                     state.global_step,
                 )
 

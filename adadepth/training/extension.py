@@ -115,13 +115,13 @@ class RecurrentMemory(Extension):
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Read the memories of the rows of this process from a checkpoint of any number of processes."""
         by_stream: dict[str, dict[tuple[int, int], Tensor]] = {}
-        for (key, owner), memory in read_pieces(checkpoint, _memory_file).items():
+        for (key, owner), memory in read_process_files(checkpoint, _memory_file).items():
             stream, _, slot = key.rpartition("/")
             by_stream.setdefault(stream, {})[int(slot), owner] = memory
         self._memories = {
             f"{stream}/{slot}": memory.to(device)
             for stream, pieces in by_stream.items()
-            for slot, memory in own_rows(pieces, self._args, dim=1).items()
+            for slot, memory in select_process_rows(pieces, self._args, dim=1).items()
         }
 
 
@@ -136,7 +136,7 @@ def _memory_file(process: int) -> str:
 # ---- rows of a step
 
 
-def read_pieces(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str, int], Tensor]:
+def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str, int], Tensor]:
     """Read the tensors that all processes wrote, by name and process.
 
     Args:
@@ -151,7 +151,9 @@ def read_pieces(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str,
     return pieces
 
 
-def own_rows(pieces: Mapping[tuple[int, int], Tensor], args: TrainingArguments, dim: int) -> dict[int, Tensor]:
+def select_process_rows(
+    pieces: Mapping[tuple[int, int], Tensor], args: TrainingArguments, dim: int
+) -> dict[int, Tensor]:
     """Return the rows of this process by micro-batch, from those of any number of processes and micro-batches.
 
     Rows are ordered by micro-batch, and within a micro-batch by process, as `ProcessBatches` and `RowShare` do it.

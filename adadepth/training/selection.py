@@ -8,7 +8,7 @@ from collections.abc import Mapping
 _PREFIX = "eval_"
 
 
-def fill_undefined(metrics: Mapping[str, float], selecting: str | None) -> dict[str, float]:
+def fill_undefined_metric(metrics: Mapping[str, float], selecting: str | None) -> dict[str, float]:
     """Return the metrics of an evaluation with NaN for a missing metric that selects the model.
 
     A correlation of constant predictions is undefined, which is no reason to stop: NaN is better than no earlier value,

@@ -1,7 +1,7 @@
 """Sharding of parameters, gradients and optimizer state over processes: torch's FSDP2, as accelerate applies it.
 
 accelerate shards where there is an accelerator, and silently runs DDP where there is none. Its code shards on CPUs,
-too, once its state says so. `share_out` sets that state, so that tests on CPUs run the code of a GPU.
+too, once its state says so. `enable_sharding` sets that state, so that tests on CPUs run the code of a GPU.
 See docs/decisions/0044.
 """
 
@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
-def share_out(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
+def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
     """Configure an accelerator of data parallelism to shard the model that it prepares, on any device.
 
     Weights stay in float32, and only autocast lowers the precision of products, as without sharding. The policy of
@@ -63,7 +63,7 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
             delattr(model, name)
 
 
-def let_go(model: nn.Module) -> None:
+def reshard_model(model: nn.Module) -> None:
     """Reshard the parameters after a forward pass without a backward pass."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

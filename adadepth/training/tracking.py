@@ -65,7 +65,7 @@ def check_trackers(config: ExperimentConfig) -> None:
 
 
 @contextmanager
-def closing_tracker(tracker: Tracker) -> Iterator[None]:
+def finish_tracker_afterwards(tracker: Tracker) -> Iterator[None]:
     """Close the tracker at the end of the context, with an exit code of 1 after an error."""
     exit_code = 1
     try:
@@ -101,22 +101,22 @@ class LogPosition(Extension):
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the size of the log, whose every line is flushed."""
         if process == 0:
-            write_atomic(checkpoint / _POSITION, json.dumps({"bytes": log_size(self._log.parent)}))
+            write_atomic(checkpoint / _POSITION, json.dumps({"bytes": measure_log_size(self._log.parent)}))
 
 
-def log_size(directory: Path) -> int:
+def measure_log_size(directory: Path) -> int:
     """Return the bytes of the log of a run, 0 if there is none."""
     log = directory / METRICS_FILE
     return log.stat().st_size if log.is_file() else 0
 
 
-def logged_before(checkpoint: Path) -> int | None:
+def read_log_size(checkpoint: Path) -> int | None:
     """Read the size of the log when a checkpoint was written; None: an older version wrote the checkpoint."""
     path = checkpoint / _POSITION
     return int(read_json(path, _Position)["bytes"]) if path.exists() else None
 
 
-def scalars(directory: Path) -> dict[str, float]:
+def read_last_scalars(directory: Path) -> dict[str, float]:
     """Read the last value of every number in the log of a run; histograms and tables have separate lines."""
     lines = (line for line in read_metrics(directory / METRICS_FILE) if not any(map(_is_nested, line.values())))
     values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}

@@ -34,36 +34,47 @@ from transformers import (
 from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
-from adadepth.data.batches import EpochSampler, evaluation_order
+from adadepth.data.batches import EpochSampler, order_for_evaluation
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.predictions import merge_processes, seeded_exits
+from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.families.heads import check_output
-from adadepth.measure.exit_records import StepRecorder, StepRecords
-from adadepth.runs.checkpoints import begin_checkpoint, nothing_if_full, rotate, seal_checkpoint
+from adadepth.families.head_outputs import check_output
+from adadepth.measure.step_records import StepRecorder, StepRecords
+from adadepth.runs.checkpoints import begin_checkpoint, remove_if_disk_full, rotate, seal_checkpoint
 from adadepth.settings import TrainerConfig
-from adadepth.settings.interpolations import holds_environment
+from adadepth.settings.env_redaction import has_env_values
 from adadepth.system.console import say
-from adadepth.system.places import quiet
+from adadepth.system.hub_access import silence_transformers
+from adadepth.training.distributed_batches import (
+    is_counted_batch,
+    pad_batches_across_processes,
+    shared_loader,
+    sum_over_update,
+)
 from adadepth.training.extension import Extension
-from adadepth.training.joint_batches import in_step, is_read, shared_loader, sum_over_update
+from adadepth.training.loss_tracking import (
+    DivergedError,
+    TrainingProgress,
+    describe_nonfinite_loss,
+    find_nonfinite_parameter,
+    raise_if_diverged,
+)
 from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
-from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
-from adadepth.training.resuming import (
-    moved_best,
+from adadepth.training.profiling import Stopwatch, count_tokens
+from adadepth.training.resume_state import (
+    convert_read_errors,
     read_progress,
     read_stateless,
-    reading,
+    read_world_size,
     refuse_missing_weights,
+    relocate_best_checkpoint,
     reseed_for_world_size,
     save_progress,
-    written_world_size,
 )
-from adadepth.training.selection import fill_undefined
-from adadepth.training.sharding import let_go, share_out
-from adadepth.training.shards import (
+from adadepth.training.selection import fill_undefined_metric
+from adadepth.training.sharded_checkpoints import (
     begin_writing,
     gather_weights,
     is_sharded,
@@ -71,7 +82,7 @@ from adadepth.training.shards import (
     load_weights,
     save_settings,
 )
-from adadepth.training.speed import Stopwatch, count_tokens
+from adadepth.training.sharding import enable_sharding, reshard_model
 from adadepth.training.stored_states import (
     check_like,
     check_random_file,
@@ -81,7 +92,7 @@ from adadepth.training.stored_states import (
 )
 
 
-class Saving(NamedTuple):
+class PendingCheckpoint(NamedTuple):
     """Checkpoint in writing; `written` is done when the checkpoint is whole, None: it is whole already."""
 
     checkpoint: Path
@@ -133,7 +144,7 @@ class DepthTrainer(Trainer):
         self.progress = TrainingProgress(args)
         self.last_reports: dict[str, EvaluationReport] = {}
         self.resumed_from: Path | None = None
-        self._saving: Saving | None = None
+        self._saving: PendingCheckpoint | None = None
         self.train_sampler: EpochSampler | None = None
         self._checked: set[str] = set()
         self._has_whole_batches = isinstance(data.train, StreamBatches)
@@ -154,10 +165,10 @@ class DepthTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create the accelerator, which shards the model with `trainer.fsdp`; see `share_out`."""
+        """Create the accelerator, which shards the model with `trainer.fsdp`; see `enable_sharding`."""
         super().create_accelerator_and_postprocess()
         if self.args.fsdp:
-            share_out(self.accelerator, self.model, self.args.fsdp_plugin_args)
+            enable_sharding(self.accelerator, self.model, self.args.fsdp_plugin_args)
             self.is_fsdp_enabled = True
 
     @property
@@ -191,7 +202,7 @@ class DepthTrainer(Trainer):
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._has_whole_batches:
             return self._loader(dataset, 1)
-        share = evaluation_order(dataset)[self.args.process_index :: self.args.world_size]
+        share = order_for_evaluation(dataset)[self.args.process_index :: self.args.world_size]
         return self._loader(Subset(dataset, share.tolist()), self.args.eval_batch_size)
 
     def _loader(self, dataset: Any, batch_size: int, **options: Any) -> DataLoader:
@@ -227,7 +238,7 @@ class DepthTrainer(Trainer):
         if not batches:
             return batches, {}
         counts = [self._count_targets(batch) for batch in batches]
-        own_tokens = torch.stack([count_tokens(batch) * is_read(batch) for batch in batches]).sum()
+        own_tokens = torch.stack([count_tokens(batch) * is_counted_batch(batch) for batch in batches]).sum()
         totals, tokens = sum_over_update(counts, own_tokens, device, self.args.world_size)
         self.progress.begin_step(tokens)
         return batches, totals
@@ -237,7 +248,7 @@ class DepthTrainer(Trainer):
         counts = dict(self.unwrapped_model.count_targets(batch))
         for extension in self.extensions:
             counts |= extension.counts(batch)
-        return {name: count * is_read(batch) for name, count in counts.items()}
+        return {name: count * is_counted_batch(batch) for name, count in counts.items()}
 
     def compute_loss(
         self,
@@ -250,21 +261,21 @@ class DepthTrainer(Trainer):
 
         The loss of a batch that is marked as `STAND_IN` is 0.
         """
-        counts = {name: count * is_read(inputs) for name, count in (num_items_in_batch or {}).items()}
+        counts = {name: count * is_counted_batch(inputs) for name, count in (num_items_in_batch or {}).items()}
         options: dict[str, Any] = {}
         for extension in self.extensions:
             options |= extension.forward_options(inputs)
         outputs = model(**self.model_inputs(inputs), **options, num_targets=counts)
         self._check_first_output("", outputs)
-        self.progress.record_loss(outputs.loss * is_read(inputs))
+        self.progress.record_loss(outputs.loss * is_counted_batch(inputs))
         for extension in self.extensions:
             extension.after_forward(inputs, outputs)
             for name, part in extension.loss_parts(outputs, counts).items():
                 outputs.loss_parts[name] = part
                 outputs.loss = outputs.loss + part
-        outputs.loss = outputs.loss * is_read(inputs)
+        outputs.loss = outputs.loss * is_counted_batch(inputs)
         for name, part in outputs.loss_parts.items():
-            self.progress.record(name, part.detach() * is_read(inputs), self.state.global_step + 1)
+            self.progress.record(name, part.detach() * is_counted_batch(inputs), self.state.global_step + 1)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     def _check_first_output(self, name: str, outputs: Any) -> None:
@@ -311,13 +322,13 @@ class DepthTrainer(Trainer):
         self.progress.begin()
         if self.resumed_from is None:
             return super().train(None, *args, **kwargs)
-        with quiet():
+        with silence_transformers():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, with the mean of every loss part since the last training log."""
         if "loss" in logs:
-            refuse(self.progress.problem(), self._checkpoints)
+            raise_if_diverged(self.progress.problem(), self._checkpoints)
             logs |= self.progress.drain()
             for extension in self.extensions:
                 logs |= extension.logs()
@@ -328,11 +339,11 @@ class DepthTrainer(Trainer):
         """Evaluate, unless training has diverged; the throughput of training excludes its time."""
         begun = time.perf_counter()
         if self.is_in_train:
-            refuse(self.progress.problem(), self._checkpoints)
+            raise_if_diverged(self.progress.problem(), self._checkpoints)
             self.refuse_weights()
         metrics = super().evaluate(*args, **kwargs)
         self.progress.pause(time.perf_counter() - begun)
-        return fill_undefined(metrics, self.args.metric_for_best_model)
+        return fill_undefined_metric(metrics, self.args.metric_for_best_model)
 
     # ---- evaluation
 
@@ -364,10 +375,12 @@ class DepthTrainer(Trainer):
 
     def _refuse_evaluation(self, evaluation: Evaluation) -> None:
         """Raise an error if a loss of a whole set is not finite."""
-        if (problem := infinite_loss(evaluation.losses())) is None:
+        if (problem := describe_nonfinite_loss(evaluation.losses())) is None:
             return
         if self.is_in_train:
-            refuse(f"the evaluation at step {self.state.global_step} is not finite: {problem}", self._checkpoints)
+            raise_if_diverged(
+                f"the evaluation at step {self.state.global_step} is not finite: {problem}", self._checkpoints
+            )
         raise DivergedError(f"the final evaluation is not finite: {problem}")
 
     @contextmanager
@@ -390,7 +403,7 @@ class DepthTrainer(Trainer):
 
     def records(self, dataset: Any, **options: Any) -> StepRecords:
         """Record the outputs of every example of a set; `options` are arguments of the forward pass."""
-        recorder, options = StepRecorder(), seeded_exits(self.unwrapped_model) | options
+        recorder, options = StepRecorder(), make_exit_kwargs(self.unwrapped_model) | options
         for batch, outputs in self.forward_passes(dataset, lambda _: options):
             recorder.add(batch, outputs)
         return merge_processes(recorder)
@@ -417,15 +430,17 @@ class DepthTrainer(Trainer):
                     yield batch, outputs
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
         finally:
-            let_go(model)
+            reshard_model(model)
 
     def _iterate_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
-        """Iterate over the batches of this process, and whether each is counted; see `in_step`."""
+        """Iterate over the batches of this process, and whether each is counted; see `pad_batches_across_processes`."""
         batches = self.get_eval_dataloader(dataset)
         if self._has_whole_batches:  # every process has rows in every batch
             return ((batch, True) for batch in batches)
         share = math.ceil(len(dataset) / self.args.world_size)
-        return in_step(batches, math.ceil(share / self.args.eval_batch_size), lambda: self.data_collator([dataset[0]]))
+        return pad_batches_across_processes(
+            batches, math.ceil(share / self.args.eval_batch_size), lambda: self.data_collator([dataset[0]])
+        )
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return all(one.allows_best() for one in self.extensions) and super()._determine_best_metric(metrics, trial)
@@ -437,7 +452,7 @@ class DepthTrainer(Trainer):
 
         transformers does not know the limit: it would delete the newest checkpoint where only the best may stay.
         """
-        refuse(self.progress.problem(), self._checkpoints)
+        raise_if_diverged(self.progress.problem(), self._checkpoints)
         self.refuse_weights()
         if self.progress.is_exploding():
             if self.is_world_process_zero():
@@ -445,13 +460,13 @@ class DepthTrainer(Trainer):
             return
         self.finish_saving()
         checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"
-        with nothing_if_full(checkpoint, self.args.should_save):
+        with remove_if_disk_full(checkpoint, self.args.should_save):
             if self.args.should_save:
                 begin_checkpoint(checkpoint)
             self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
             self._save_process_state(checkpoint)
-            if self.args.should_save and holds_environment():
+            if self.args.should_save and has_env_values():
                 (checkpoint / TRAINING_ARGS_NAME).unlink()  # a pickle with values of the environment
             self.accelerator.wait_for_everyone()
             self._begin_sealing(checkpoint)
@@ -475,7 +490,7 @@ class DepthTrainer(Trainer):
                 written = begin_writing(self.unwrapped_model, self._own_optimizer, checkpoint, seal_checkpoint)
         elif self.args.should_save:
             seal_checkpoint(checkpoint)
-        self._saving = Saving(checkpoint, written)
+        self._saving = PendingCheckpoint(checkpoint, written)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is whole, and delete the oldest ones beyond the limit.
@@ -486,7 +501,7 @@ class DepthTrainer(Trainer):
         if self._saving is None:
             return
         saving, self._saving = self._saving, None
-        with nothing_if_full(saving.checkpoint, self.args.should_save):
+        with remove_if_disk_full(saving.checkpoint, self.args.should_save):
             if saving.written is not None:
                 saving.written.result()
         if self.args.should_save:
@@ -500,9 +515,9 @@ class DepthTrainer(Trainer):
         Raises:
             DivergedError: Naming the parameter and the last good checkpoint.
         """
-        name = first_not_finite(self.unwrapped_model, self.args.world_size)
+        name = find_nonfinite_parameter(self.unwrapped_model, self.args.world_size)
         problem = None if name is None else f"the weights {name!r} are not finite at step {self.state.global_step}"
-        refuse(problem, self._checkpoints)
+        raise_if_diverged(problem, self._checkpoints)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights, configuration and tokenizer; the pickle of training arguments only in checkpoints."""
@@ -546,12 +561,12 @@ class DepthTrainer(Trainer):
 
     def _load_weights(self, checkpoint: Path, load: Callable[[], None]) -> None:
         """Load complete weights; `load` is the method of transformers for unsharded weights and models."""
-        with reading(checkpoint, "the weights"):
+        with convert_read_errors(checkpoint, "the weights"):
             refuse_missing_weights(self.unwrapped_model, checkpoint)
             if self.is_fsdp_enabled or is_sharded(checkpoint):
                 load_weights(self.unwrapped_model, checkpoint)
                 return
-            with quiet():  # transformers warns of tied weights, which are stored once
+            with silence_transformers():  # transformers warns of tied weights, which are stored once
                 load()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -560,17 +575,17 @@ class DepthTrainer(Trainer):
             return
         folder = Path(checkpoint)
         if self.is_deepspeed_enabled:
-            with reading(folder, "the optimizer or the schedule"):
+            with convert_read_errors(folder, "the optimizer or the schedule"):
                 super()._load_optimizer_and_scheduler(checkpoint)
             return
-        with reading(folder, "the optimizer"):
+        with convert_read_errors(folder, "the optimizer"):
             names = parameter_names(self.unwrapped_model, self._own_optimizer)
             load_optimizer(self._own_optimizer, folder, names, read_stateless(folder))
-        with reading(folder, "the schedule"):
+        with convert_read_errors(folder, "the schedule"):
             stored = torch.load(folder / SCHEDULER_NAME, weights_only=True)
             check_schedule(self.lr_scheduler, stored, self.state.global_step, may_skip=self.args.fp16)
             self.lr_scheduler.load_state_dict(stored)
-        with reading(folder, "the scale of the loss"):
+        with convert_read_errors(folder, "the scale of the loss"):
             if (path := folder / SCALER_NAME).is_file():
                 check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
 
@@ -581,8 +596,8 @@ class DepthTrainer(Trainer):
             CheckpointError: Naming the part that cannot be read.
         """
         self.state.compute_steps(self.args, self.state.max_steps)
-        with reading(checkpoint, "the state of the run"):
-            if (best := moved_best(checkpoint, self._checkpoints)) is not None:
+        with convert_read_errors(checkpoint, "the state of the run"):
+            if (best := relocate_best_checkpoint(checkpoint, self._checkpoints)) is not None:
                 self.state.best_model_checkpoint = str(best)
             if (state := read_progress(checkpoint, self.args.process_index, self.args.world_size)) is not None:
                 self.progress.load(state)
@@ -597,8 +612,8 @@ class DepthTrainer(Trainer):
         Raises:
             CheckpointError: If they cannot be read.
         """
-        with reading(checkpoint, "the random numbers"):
-            if written_world_size(checkpoint) != self.args.world_size:
+        with convert_read_errors(checkpoint, "the random numbers"):
+            if read_world_size(checkpoint) != self.args.world_size:
                 reseed_for_world_size(self.args.seed, self.state.global_step, self.args.process_index)
             else:
                 check_random_file(checkpoint, self.args)
@@ -640,7 +655,7 @@ class ResumeCallback(TrainerCallback):
         checkpoint = self._trainer.resumed_from
         if checkpoint is None or state.global_step != self._first_step:
             return
-        if written_world_size(checkpoint) != args.world_size:
+        if read_world_size(checkpoint) != args.world_size:
             self._trainer.restore_random_numbers(checkpoint)
 
     def on_epoch_end(

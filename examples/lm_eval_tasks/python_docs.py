@@ -4,7 +4,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from adadepth.data.streams.lines import open_texts
+from adadepth.data.streams.line_text import open_texts
 from adadepth.settings import StreamConfig
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import adadepth
 from adadepth import tasks
-from adadepth.measure.names import metric_name
+from adadepth.measure.metric_names import metric_name
 from adadepth.settings.fingerprint import WRITTEN_OUT
 from tests.before.runs import RUNS
 from tests.configs.support import configured

@@ -14,7 +14,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from adadepth import run as program
-from adadepth.runs.program import continuation_command
+from adadepth.runs.commands import format_resume_command
 from adadepth.settings.overrides import format_override
 from tests.advice_support import next_commands
 from tests.cli.support import Command
@@ -80,7 +80,7 @@ def test_the_continuation_that_a_stopped_run_names(
 ) -> None:
     (run,) = here.glob("*/ponder_tiny/*")
     monkeypatch.setattr(sys, "argv", ["adadepth/run.py"])
-    said = f"continue: {continuation_command(run.relative_to(here))}"
+    said = f"continue: {format_resume_command(run.relative_to(here))}"
     finished = command(*words_after("continue", said))
     assert (finished.status, "this run is finished" in finished.err) == (2, True), finished.err
     advice = finished.err.partition("to train another from its weights: ")[2]

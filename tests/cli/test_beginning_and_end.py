@@ -9,8 +9,8 @@ import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from adadepth import __version__
-from adadepth.training import remaining
-from adadepth.training.remaining import ConsoleCallback
+from adadepth.training import console_output
+from adadepth.training.console_output import ConsoleCallback
 from tests.cli.support import Command
 
 DEBUG = ("--config-name", "act_tiny", "budget=none", "debug=default")
@@ -70,7 +70,7 @@ def test_the_time_left_is_that_of_the_steps_so_far_or_of_the_budget(
 ) -> None:
     """The first of 100 steps takes 40 seconds, the others 10, and an evaluation 30."""
     now = [100.0]
-    monkeypatch.setattr(remaining.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console_output.time, "monotonic", lambda: now[0])
     args, state, control = TrainingArguments(str(tmp_path)), TrainerState(max_steps=100), TrainerControl()
     console = ConsoleCallback(budget, is_averaged=False)
     console.on_train_begin(args, state, control)

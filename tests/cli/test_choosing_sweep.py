@@ -13,7 +13,7 @@ import pytest
 import adadepth.tasks
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig, Mode
-from adadepth.tasks.seeds import train_with_seeds
+from adadepth.tasks.multi_seed import train_with_seeds
 from tests.cli.support import Command, Jobs, Refusal
 from tests.marks_support import quick_one_in
 

@@ -15,7 +15,7 @@ import pytest
 
 import adadepth.tasks
 from adadepth.errors import DataError
-from adadepth.runs.program import checkpoint_command, own_command, training_command
+from adadepth.runs.commands import build_checkpoint_command, build_training_command, format_command
 from adadepth.settings import ExperimentConfig, Mode
 from hydra_plugins import adadepth_sweepers
 from tests.cli.support import Command, Jobs
@@ -247,8 +247,11 @@ def test_a_command_that_is_kept_has_no_value_of_the_environment(
     commands: list[str] = []
 
     def task(config: ExperimentConfig) -> float:
-        shown = [checkpoint_command(config, str(tmp_path), Mode.evaluate), training_command("seeds=3") or []]
-        commands.extend([own_command(), *map(shlex.join, shown)])
+        shown = [
+            build_checkpoint_command(config, str(tmp_path), Mode.evaluate),
+            build_training_command("seeds=3") or [],
+        ]
+        commands.extend([format_command(), *map(shlex.join, shown)])
         return 1.0
 
     monkeypatch.setenv("TOKEN", str(tmp_path / "sekretvalue"))

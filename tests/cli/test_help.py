@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adadepth import run
-from adadepth.cli.composition import known_keys
 from adadepth.cli.help import describe_topic
+from adadepth.cli.schemas import list_keys
 from tests.cli.support import Command, Jobs, Refusal
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
 
@@ -70,7 +70,7 @@ def test_a_key_of_several_kinds_tells_them_apart(command: Command) -> None:
 
 
 def test_every_key_can_be_asked_for() -> None:
-    assert [key for key in known_keys() if len(describe_topic(key, [run.CONFIGS])) <= len(key)] == []
+    assert [key for key in list_keys() if len(describe_topic(key, [run.CONFIGS])) <= len(key)] == []
 
 
 def test_an_experiment_has_its_whole_comment(command: Command) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.runs.lock import LOCK, locked
+from adadepth.runs.lock import LOCK, lock_directory
 
 TRIES, PROCESSES = 60, 4
 ENDED = 2**22 + 1  # above what Linux gives to processes
@@ -35,7 +35,7 @@ def _hold(folder: Path, number: int, begin: Barrier, end: Barrier) -> None:
             leave_stale(folder)
         begin.wait()
         try:
-            with locked(folder):
+            with lock_directory(folder):
                 taken = time.monotonic()
                 time.sleep(0.002)
                 with (folder / f"held {attempt}").open("a") as file:
@@ -70,10 +70,10 @@ def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"held\n"
     with pytest.raises(CheckpointError, match=f"in use by process {owner.pid} on {socket.gethostname()}$"):
-        locked(tmp_path).__enter__()
+        lock_directory(tmp_path).__enter__()
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
-    with locked(tmp_path):
+    with lock_directory(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     assert not (tmp_path / LOCK).exists()
 
@@ -83,14 +83,14 @@ def test_whatever_a_lock_holds(tmp_path: Path, content: str) -> None:
     leave_stale(tmp_path, content)
     if "host" in content:
         with pytest.raises(CheckpointError, match="on 3; if that run is dead, delete"):
-            locked(tmp_path).__enter__()
+            lock_directory(tmp_path).__enter__()
     else:
-        with locked(tmp_path):
+        with lock_directory(tmp_path):
             assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
 def test_a_process_of_another_host_cannot_be_asked(tmp_path: Path) -> None:
     leave_stale(tmp_path, json.dumps({"pid": ENDED, "host": "elsewhere"}))
     with pytest.raises(CheckpointError, match=f"by process {ENDED} on elsewhere"):
-        locked(tmp_path).__enter__()
+        lock_directory(tmp_path).__enter__()
     assert (tmp_path / LOCK).exists()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from adadepth.cli.composition import check_yaml
 from adadepth.cli.python_values import from_python
+from adadepth.cli.schemas import check_yaml
 from adadepth.errors import ConfigError
 from tests.cli.support import Command, Jobs, Refusal
 

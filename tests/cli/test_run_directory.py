@@ -23,9 +23,9 @@ from adadepth.runs.directory import (
     run_directory,
     write_jsonable,
 )
-from adadepth.runs.lock import locked
+from adadepth.runs.lock import lock_directory
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.settings.fingerprint import result_hash
+from adadepth.settings.fingerprint import hash_result_settings
 from adadepth.system.files import write_atomic
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
@@ -51,7 +51,7 @@ def test_the_name_tells_time_and_settings_and_is_never_taken_twice(config: Exper
     assert len(set(directories)) == 32
     for directory in directories:
         assert directory.parent == tmp_path / "act_tiny"
-        pattern = rf"\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d_{result_hash(config)}-[0-9a-f]{{4}}"
+        pattern = rf"\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d_{hash_result_settings(config)}-[0-9a-f]{{4}}"
         assert re.fullmatch(pattern, directory.name)
 
 
@@ -141,7 +141,7 @@ def test_other_processes_write_nothing(config: ExperimentConfig, tmp_path: Path)
 
 def test_a_directory_in_use_is_refused(config: ExperimentConfig) -> None:
     directory = finished(config)
-    with locked(directory):
+    with lock_directory(directory):
         with pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} on"), open_run(config, directory):
             pytest.fail("the lock was ignored")
         assert read_record(directory)["status"] == "finished"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.measure.names import metric_name
+from adadepth.measure.metric_names import metric_name
 from adadepth.runs.directory import Run, read_record
 from adadepth.training import tracking
 from adadepth.training.trackers import TrackerKind
@@ -19,10 +19,10 @@ from adadepth.training.trackers.wandb import PANELS
 from adadepth.training.tracking import (
     LogPosition,
     check_trackers,
-    logged_before,
     open_tracker,
+    read_last_scalars,
+    read_log_size,
     read_metrics,
-    scalars,
 )
 from tests.before.runs import names_before
 from tests.cli.tracking_support import log_everything, opened, write_png
@@ -69,9 +69,9 @@ def test_a_resumed_run_drops_all_that_came_after_its_checkpoint(tmp_path: Path) 
     tracker.image("figures/depth", tmp_path / "depth.png", 4)
     tracker.finish(1)
     config, run = configured("act_tiny"), Run(tmp_path)
-    open_tracker(config, run, resume_step=4, size=logged_before(tmp_path)).finish()
+    open_tracker(config, run, resume_step=4, size=read_log_size(tmp_path)).finish()
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole
-    assert scalars(tmp_path) == {"train/loss": 1.0}
+    assert read_last_scalars(tmp_path) == {"train/loss": 1.0}
     open_tracker(config, run, resume_step=4, size=len(whole) - 3).finish()
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole, "edited since: the place is within a line"
     open_tracker(config, run, size=0).finish()

@@ -11,10 +11,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.cli.composition import model_schemas, register_schema
-from adadepth.cli.validation import checked
+from adadepth.cli.schemas import list_model_schemas, register_schema
+from adadepth.cli.validation import build_config
 from adadepth.settings import ExperimentConfig
-from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.kinds import list_dataset_schemas
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
@@ -53,7 +53,7 @@ HOMES = {
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
     **{("dataset", name): "act_squad" for name in ("squad", "squad_v2", "question_table")},
-    **{("dataset", name): "act_swag" for name in ("swag", "choice_table")},
+    **{("dataset", name): "act_swag" for name in ("swag", "build_choice_table")},
     **{("trainer", f"albert_{name}"): "act_squad" for name in ("squad", "squad_v2", "race")},
     **{(group, f"{prefix}{name}"): f"act_{name}" for name in ("maze", "hops", "addition") for group, prefix in (
         ("model", "albert_act_"), ("dataset", ""), ("trainer", ""),
@@ -89,7 +89,7 @@ NEEDS = {
     ("dataset", "agreement"): ["dataset.path=agreement.tsv"],
     ("dataset", "tagging_table"): ["dataset.path=folder"],
     ("dataset", "question_table"): ["dataset.path=folder"],
-    ("dataset", "choice_table"): ["dataset.path=folder"],
+    ("dataset", "build_choice_table"): ["dataset.path=folder"],
     ("budget", "blocks"): ["model.distribution_cutoff=0.01"],
     ("budget", "depth"): ["model.act_penalty=0"],
     ("budget", "work"): ["model.act_penalty=0"],
@@ -108,7 +108,7 @@ def composed(root: str, *overrides: str) -> DictConfig:
     """Compose a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
     values = [override for override in overrides if _is_value(override)]
     choices = tuple(override for override in overrides if override not in values)
-    config = pickle.loads(_chosen(root, choices, (*model_schemas().items(), *dataset_schemas().items())))
+    config = pickle.loads(_chosen(root, choices, (*list_model_schemas().items(), *list_dataset_schemas().items())))
     for override in OverridesParser.create().parse_overrides(values):
         assert not override.is_sweep_override(), override.input_line
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
@@ -136,7 +136,7 @@ def _register(schemas: tuple[tuple[str, type], ...]) -> None:
 
 
 def configured(root: str = "act_tiny", *overrides: str) -> ExperimentConfig:
-    return checked(composed(root, *overrides))
+    return build_config(composed(root, *overrides))
 
 
 def write_run(folder: Path, config: ExperimentConfig, *, has_tokenizer: bool = True, name: str = "run") -> Path:

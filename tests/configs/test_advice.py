@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.cli.checks.model import max_updates_of
+from adadepth.cli.checks.model import get_max_updates
 from adadepth.errors import ConfigError
 from adadepth.families.registry import families, family
 from adadepth.report.run_files import RunFiles
@@ -195,7 +195,7 @@ NEEDS_DATA = ("adalayers", "conll_tagger", "finetune", "loop_retrofit")  # roots
 def test_what_may_help_where_depth_does_not_adapt_composes(root: str) -> None:
     """What a family advises, on every configuration of it: a warning of each of their runs says it."""
     config = configured(root)
-    most = max_updates_of(config)
+    most = get_max_updates(config)
     advice = (family(config.model.name).advice or "").replace("DEPTH", str(max(1, round((most or 2) / 2))))
     for one in advised(f"warning: {advice}"):
         if config.budget.target is None or not one.startswith("budget."):

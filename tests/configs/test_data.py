@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.cli.validation import evaluation_metrics
-from adadepth.settings.fingerprint import result_hash
-from adadepth.settings.kinds import problem_of
+from adadepth.cli.validation import list_evaluation_metrics
+from adadepth.settings.fingerprint import hash_result_settings
+from adadepth.settings.kinds import get_problem
 from tests.configs.support import configured
 
 
@@ -17,14 +17,14 @@ def test_columns_by_name_are_those_that_runs_wrote_out_before() -> None:
     written = configured(*given, "dataset.text_columns=[sentence]", "dataset.label_column=label")
     other = configured(*given, "dataset.text_columns=[text]")
     assert (by_name.dataset.text_columns, by_name.dataset.label_column) == (None, None)
-    assert result_hash(by_name) == result_hash(written) != result_hash(other)
+    assert hash_result_settings(by_name) == hash_result_settings(written) != hash_result_settings(other)
 
 
 @pytest.mark.parametrize("root", ["act_maze", "act_hops", "act_addition", "act_pos"])
 def test_token_tasks_select_on_their_accuracy(root: str) -> None:
     config = configured(root)
-    assert problem_of(config.dataset) == "tagging"
-    assert {"score", "token_accuracy"} <= set(evaluation_metrics(config))
+    assert get_problem(config.dataset) == "tagging"
+    assert {"score", "token_accuracy"} <= set(list_evaluation_metrics(config))
 
 
 @pytest.mark.parametrize("dataset", ["ud_pos", "wikiann", "conll2003", "tagging_table"])
@@ -37,12 +37,12 @@ def test_act_takes_every_tagging_data_set(dataset: str, model: str) -> None:
 def test_the_sequence_form_of_pointers_is_for_every_family() -> None:
     for model in ("ponder_albert_mini", "pabee_mini", "albert_mini"):
         config = configured("ponder_tiny", "dataset=hops_sequence", f"model={model}")
-        assert problem_of(config.dataset) == "classification"
-        assert "accuracy" in evaluation_metrics(config)
+        assert get_problem(config.dataset) == "classification"
+        assert "accuracy" in list_evaluation_metrics(config)
 
 
 def test_an_evaluation_measures_what_is_named() -> None:
-    assert evaluation_metrics(configured("act_squad")) == (
+    assert list_evaluation_metrics(configured("act_squad")) == (
         "loss", "task_loss", "ponder_loss", "score", "exact_match", "f1",
     )  # fmt: skip
-    assert evaluation_metrics(configured("act_swag"))[-2:] == ("score", "accuracy")
+    assert list_evaluation_metrics(configured("act_swag"))[-2:] == ("score", "accuracy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.cli.hints import _format_unknown_key
+from adadepth.cli.error_messages import _format_unknown_key
 from tests.configs.support import GLUE, NEEDS, ROOTS, configured
 from tests.marks_support import mostly_slow, quick_one_in
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from adadepth.cli.validation import checked
+from adadepth.cli.validation import build_config
 from adadepth.errors import DataError
-from adadepth.runs.directory import open_run, read_record, settings_of
-from adadepth.settings.interpolations import note_environment, told_within, unresolved
+from adadepth.runs.directory import get_plain_settings, open_run, read_record
+from adadepth.settings.env_redaction import record_env_references, redact_env_values, with_references
 from tests.configs.support import composed, configured
 
 SECRET = "hunter2-of-the-cluster"
@@ -25,14 +25,14 @@ def test_a_runs_files_say_where_a_value_came_from(tmp_path: Path, monkeypatch: p
     node.logger.project = "${logger.entity}"
     node.logger.group = "${.entity}"
     node.model.pretrained = "${oc.env:TOKEN}"
-    config = checked(node)
+    config = build_config(node)
     assert (config.logger.entity, config.logger.project) == (f"team-{SECRET}", f"team-{SECRET}")
     assert config.logger.tags == [SECRET, "plain"]
     with open_run(config, tmp_path) as run:
         run.update(data={"tokenizer": {"path": SECRET}})
     for path in tmp_path.iterdir():
         assert SECRET not in path.read_text()
-    assert SECRET not in str(settings_of(config))  # what trackers are told
+    assert SECRET not in str(get_plain_settings(config))  # what trackers are told
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert written["logger"]["entity"] == "team-${oc.env:TOKEN}"
     assert OmegaConf.load(tmp_path / "config.yaml").logger.group == f"team-{SECRET}"  # read again
@@ -47,7 +47,7 @@ def test_an_error_says_where_a_value_came_from(tmp_path: Path, monkeypatch: pyte
     node.logger.entity, node.logger.project, node.logger.group = (
         f"${{oc.env:{name}}}" for name in ("TOKEN", "SHORT", "LONGER")
     )
-    config = checked(node)
+    config = build_config(node)
     with pytest.raises(DataError), open_run(config, tmp_path):
         raise DataError(f"https://hub/{SECRET}/x: 11 of 1 failed, {SECRET}-2 too")
     told = "DataError: https://hub/${oc.env:TOKEN}/x: 11 of 1 failed, ${oc.env:LONGER} too"
@@ -58,8 +58,8 @@ def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TOKEN", SECRET)
     node = composed("act_tiny")
     node.logger.entity = "${oc.env:TOKEN}"
-    checked(node)
-    assert settings_of(configured("act_tiny", "logger.entity=mine"))["logger"]["entity"] == "mine"
+    build_config(node)
+    assert get_plain_settings(configured("act_tiny", "logger.entity=mine"))["logger"]["entity"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatc
 def test_whatever_leads_to_the_environment_is_written_as_it_was(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "sekretvalue")
     node = OmegaConf.create({"logger": {"entity": "${oc.env:TOKEN}", "tags": ["${oc.env:TOKEN}"], "group": written}})
-    note_environment(node)
+    record_env_references(node)
     plain = {"logger": {"entity": "sekretvalue", "tags": ["sekretvalue"], "group": str(node.logger.group)}}
-    assert unresolved(plain)["logger"]["group"] == written
-    assert "sekretvalue" not in str(unresolved(plain))
-    assert "sekretvalue" not in told_within(f"of {node.logger.group}")
+    assert with_references(plain)["logger"]["group"] == written
+    assert "sekretvalue" not in str(with_references(plain))
+    assert "sekretvalue" not in redact_env_values(f"of {node.logger.group}")
     OmegaConf.clear_cache(node)
     assert OmegaConf.create({"a": "${oc.env:TOKEN}"}).a == "sekretvalue"  # the resolver is OmegaConf's own again
 
@@ -86,7 +86,7 @@ def test_what_does_not_lead_there_stays(monkeypatch: pytest.MonkeyPatch) -> None
     node = OmegaConf.create(
         {"name": "run", "group": "${name}", "bad": "${oc.select:${gone}}", "env": "${oc.env:TOKEN}"}
     )
-    note_environment(node)
-    assert unresolved({"name": "run", "group": "run", "env": "x"}) == {
+    record_env_references(node)
+    assert with_references({"name": "run", "group": "run", "env": "x"}) == {
         "name": "run", "group": "run", "env": "${oc.env:TOKEN}",
     }  # fmt: skip

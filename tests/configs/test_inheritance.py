@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.cli.debugging import given_keys
+from adadepth.cli.debug_sizes import find_overridden_keys
 from adadepth.runs.inheritance import describe_inheritance
 from adadepth.settings import (
     ContextConfig,
@@ -100,7 +100,7 @@ def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
 
     def line(*overrides: str) -> str | None:
         config = composed("act_tiny", *overrides)
-        return describe_inheritance(config, given_keys(config))
+        return describe_inheritance(config, find_overridden_keys(config))
 
     given = ("mode=evaluate", f"checkpoint={run}")
     assert line(*given) == f"dataset, tokenizer, context as in {run}"

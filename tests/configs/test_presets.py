@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from adadepth.cli.command_line import arguments, expand_preset, folders
-from adadepth.cli.hints import published_configs
+from adadepth.cli.error_messages import list_published_configs
 from adadepth.errors import ConfigError
-from adadepth.system.plain_yaml import from_yaml
+from adadepth.system.plain_yaml import parse_yaml
 from tests.configs.support import CONFIGS, GLUE, composed, configured, write_run
 from tests.marks_support import mostly_slow, quick_one_in
 
 PAPER = CONFIGS / "preset" / "paper"
-PUBLISHED = published_configs([CONFIGS])
+PUBLISHED = list_published_configs([CONFIGS])
 TINY = ("act_tiny", "ponder_tiny", "adalayers_tiny", "par_tiny", "trm_tiny")
 # What the same run is without the word.
 WRITTEN_OUT = {
@@ -77,7 +77,7 @@ def test_a_published_run_belongs_to_a_configuration_whose_name_it_keeps(name: st
 
 @pytest.mark.parametrize("name", [*TINY, "act_small", "act_base", "par_network", "ponder_parity"])
 def test_no_group_of_a_small_configuration_is_left_in_the_published_run(name: str) -> None:
-    entries = from_yaml((PAPER / f"{name}.yaml").read_text(encoding="utf-8"))["defaults"]
+    entries = parse_yaml((PAPER / f"{name}.yaml").read_text(encoding="utf-8"))["defaults"]
     groups = {key.removeprefix("override /") for entry in entries for key in entry if not key.startswith("optional")}
     assert groups == {"model", "dataset", "tokenizer", "trainer", "budget"}
 
@@ -125,7 +125,7 @@ def test_a_configuration_without_a_published_run_is_told_which_have_one(name: st
 
 def test_an_unknown_configuration_is_left_to_hydra() -> None:
     assert expand_preset("preset=paper", "act_tin") == "preset=paper"
-    assert published_configs(folders()) == PUBLISHED
+    assert list_published_configs(folders()) == PUBLISHED
 
 
 def test_a_resumed_run_takes_the_same_word_again(tmp_path: Path) -> None:

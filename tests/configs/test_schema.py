@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from adadepth.cli.composition import declared_keys, known_keys
+from adadepth.cli.schemas import list_declared_keys, list_keys
 from adadepth.settings import TrainerConfig
-from adadepth.settings.declaration import declared
+from adadepth.settings.declaration import get_field_specs
 from adadepth.settings.experiment import BorrowedConfig
 from adadepth.settings.modes import modes
 
@@ -31,17 +31,17 @@ CONTROLLED = {
 
 def test_the_public_keys_are_frozen() -> None:
     """A key that goes or changes its name breaks users' files: change the list and the changelog together."""
-    assert [key for key in known_keys() if key.partition(".")[0] not in modes()] == KEYS.read_text().split()
+    assert [key for key in list_keys() if key.partition(".")[0] not in modes()] == KEYS.read_text().split()
 
 
 def test_every_key_says_what_it_means() -> None:
     """The line of help stands where the key is declared."""
-    groups = {owner for _, owner in declared_keys()}
+    groups = {owner for _, owner in list_declared_keys()}
     missing = [
         f"{group.__name__}.{field.name}"
         for group in groups
         for field in dataclasses.fields(group)
-        if field.name not in declared(group) or not declared(group)[field.name].help
+        if field.name not in get_field_specs(group) or not get_field_specs(group)[field.name].help
     ]
     assert len(groups) > 30
     assert missing == []
@@ -51,7 +51,7 @@ def test_every_key_is_set_by_a_configuration_or_named_on_a_page() -> None:
     """A key that neither a YAML file nor a page names has no user who could know of it."""
     files = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
     words = {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
-    assert [key for key in known_keys() if key.rpartition(".")[2] not in words] == []
+    assert [key for key in list_keys() if key.rpartition(".")[2] not in words] == []
 
 
 @pytest.mark.parametrize("field", BORROWED, ids=lambda field: field.name)

@@ -8,11 +8,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import open_dict
 
-from adadepth.cli.composition import register_schema
-from adadepth.cli.validation import checked
+from adadepth.cli.schemas import register_schema
+from adadepth.cli.validation import build_config
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
-from adadepth.settings.fingerprint import result_hash, result_settings
-from adadepth.system.plain_yaml import from_yaml
+from adadepth.settings.fingerprint import hash_result_settings, select_result_settings
+from adadepth.system.plain_yaml import parse_yaml
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
 from tests.marks_support import mostly_slow
 
@@ -49,7 +49,7 @@ def test_every_root_composes_under_its_own_name(root: str) -> None:
 
 def chosen_by_roots() -> set[tuple[str, str]]:
     """The options that a root names, which are composed with it."""
-    entries = [entry for root in ROOTS for entry in from_yaml((CONFIGS / f"{root}.yaml").read_text())["defaults"]]
+    entries = [entry for root in ROOTS for entry in parse_yaml((CONFIGS / f"{root}.yaml").read_text())["defaults"]]
     named = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
     return {(str(group).removeprefix("override ").removeprefix("/"), str(option)) for group, option in named}
 
@@ -69,7 +69,7 @@ def test_every_glue_root_takes_every_family(task: str, family: str) -> None:
     """All at once: they are options of different groups, and none sets what another sets."""
     options = ("logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue")
     found = composed(f"{family}_{task}", *options)
-    config = checked(found)
+    config = build_config(found)
     assert config.dataset.name == task
     assert config.trainer.metric_for_best_model == "eval_score"
     for option in options:
@@ -109,7 +109,9 @@ def test_data_of_the_hub_are_read_from_files_where_their_path_is_given(root: str
     assert configured(root, chosen).dataset.source == "hub"
     local = configured(root, chosen, "dataset.path=folder")
     assert local.dataset.source == "local"
-    assert result_hash(local) == result_hash(configured(root, chosen, "dataset.path=folder", "dataset.source=local"))
+    assert hash_result_settings(local) == hash_result_settings(
+        configured(root, chosen, "dataset.path=folder", "dataset.source=local")
+    )
 
 
 @pytest.mark.parametrize("override", [
@@ -117,7 +119,7 @@ def test_data_of_the_hub_are_read_from_files_where_their_path_is_given(root: str
     "trainer.logging_steps=3", "dataset.cache_dir=cache",
 ])  # fmt: skip
 def test_the_hash_ignores_what_cannot_change_a_result(override: str) -> None:
-    assert result_hash(configured("act_tiny", override)) == result_hash(configured("act_tiny"))
+    assert hash_result_settings(configured("act_tiny", override)) == hash_result_settings(configured("act_tiny"))
 
 
 @pytest.mark.parametrize("override", [
@@ -125,24 +127,28 @@ def test_the_hash_ignores_what_cannot_change_a_result(override: str) -> None:
     "trainer.learning_rate=1e-4",
 ])  # fmt: skip
 def test_the_hash_follows_what_can_change_a_result(override: str) -> None:
-    assert result_hash(configured("act_tiny", override)) != result_hash(configured("act_tiny"))
+    assert hash_result_settings(configured("act_tiny", override)) != hash_result_settings(configured("act_tiny"))
 
 
 def test_the_hash_does_not_depend_on_groups_that_a_run_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured("act_tiny")
-    before = result_hash(config)
+    before = hash_result_settings(config)
     monkeypatch.setitem(OPTIONAL_GROUPS, "search", lambda: dataclasses.replace(SearchConfig(), tau_start=2.0))
     config.search.tau_start = 2.0  # as if the default had changed
-    assert result_hash(config) == before
+    assert hash_result_settings(config) == before
 
 
 def test_the_hash_follows_groups_that_a_run_uses() -> None:
-    assert result_hash(configured("par_tiny", "search.tau_end=0.2")) != result_hash(configured("par_tiny"))
+    assert hash_result_settings(configured("par_tiny", "search.tau_end=0.2")) != hash_result_settings(
+        configured("par_tiny")
+    )
     budget = ("model.act_penalty=0", "budget=depth")
-    assert result_hash(configured("act_tiny", *budget)) != result_hash(configured("act_tiny", "model.act_penalty=0"))
+    assert hash_result_settings(configured("act_tiny", *budget)) != hash_result_settings(
+        configured("act_tiny", "model.act_penalty=0")
+    )
 
 
 def test_the_file_of_an_older_run_has_the_defaults_of_newer_groups() -> None:
     now = dataclasses.asdict(configured("act_tiny", "budget=none"))
     older = {key: value for key, value in now.items() if key not in ("budget", "halting")}
-    assert result_settings(older) == result_settings(now)
+    assert select_result_settings(older) == select_result_settings(now)

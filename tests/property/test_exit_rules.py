@@ -12,9 +12,9 @@ from adadepth.halting.exit_rules import (
     Quantile,
     apply_rule,
     parse_rule,
-    predictions_at,
+    select_predictions,
 )
-from adadepth.measure.exit_study import oracle_exits, settled_exits
+from adadepth.measure.exit_study import find_oracle_exits, find_settled_exits
 
 LABELS = [
     "quantile:0.5", "sample", "fixed:4", "entropy:0.5", "normalised_entropy:0.3", "confidence:0.8", "margin:0.5",
@@ -55,7 +55,11 @@ def test_oracles_are_right_as_early_as_anybody_and_settle_where_they_stay_right(
     generator = torch.Generator().manual_seed(seed)
     labels, exits = torch.randint(0, 3, (9,), generator=generator), torch.randint(1, 8, (9,), generator=generator)
     right = step_logits.argmax(-1) == labels.unsqueeze(1)
-    best, settled, rows = oracle_exits(step_logits, labels), settled_exits(step_logits, labels), torch.arange(9)
+    best, settled, rows = (
+        find_oracle_exits(step_logits, labels),
+        find_settled_exits(step_logits, labels),
+        torch.arange(9),
+    )
     own = right[rows, exits - 1]
     assert (right[rows, best - 1] | ~own).all()
     assert (best[own] <= exits[own]).all()
@@ -83,7 +87,7 @@ def test_the_quantile_rule_is_the_distributions_quantile(seed, q):
 @given(seed=SEEDS)
 def test_a_mixture_is_a_distribution_between_its_steps(seed):
     step_logits, halting, _ = recorded(seed)
-    mixed = predictions_at(Expectation(), step_logits, halting, torch.full((9,), 7)).exp()
+    mixed = select_predictions(Expectation(), step_logits, halting, torch.full((9,), 7)).exp()
     torch.testing.assert_close(mixed.sum(-1), torch.ones(9))
     steps = step_logits.softmax(-1)
     assert ((mixed >= steps.amin(1) - 1e-6) & (mixed <= steps.amax(1) + 1e-6)).all()

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.cli.composition import known_keys
-from adadepth.cli.hints import explain
-from adadepth.cli.validation import checked
+from adadepth.cli.error_messages import format_error
+from adadepth.cli.schemas import list_keys
+from adadepth.cli.validation import build_config
 from adadepth.errors import UserError
 from tests.configs.support import composed
 
@@ -38,7 +38,7 @@ _READ_WITH = {  # a key that only another mode reads
     **dict.fromkeys(("run", "runs"), ("mode=report",)),
     **dict.fromkeys(("text", "input", "output"), ("mode=predict", "checkpoint=a", "input=a")),
 }
-KEYS = sorted(set(known_keys()))
+KEYS = sorted(set(list_keys()))
 _OF_EVERY_RUN = [key for key in KEYS if not key.startswith(("model.", "dataset."))]  # one place has them all
 _HUGE = (2**63, -(2**63) - 1, 10**400)
 _NUMBERS = (0, -1, 3, 0.5, 1e308, float("nan"), float("inf"), -float("inf"), *_HUGE)
@@ -95,9 +95,9 @@ def refuse_or_take(key: str, value: Any) -> None:
     found = pickle.loads(_home(key))
     try:
         OmegaConf.update(found, key, value, merge=True)
-        taken = dataclasses.asdict(checked(found))
+        taken = dataclasses.asdict(build_config(found))
     except (UserError, OmegaConfBaseException, OverflowError) as error:
-        lines = explain(error, list).splitlines()
+        lines = format_error(error, list).splitlines()
         assert lines
         assert all(line and len(line) <= 2100 for line in lines)
     else:

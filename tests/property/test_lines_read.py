@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from adadepth.data.text.local_files import column_table, text_lines
+from adadepth.data.text.local_files import open_conll_table, read_lines
 from adadepth.errors import DataError
-from adadepth.prediction.tabular import _rows
-from adadepth.report.table import csv_text
+from adadepth.prediction.tabular import _iterate_rows
+from adadepth.report.table import format_csv
 from adadepth.tasks.predict import read_texts
 
 BOM = b"\xef\xbb\xbf"
@@ -49,7 +49,7 @@ def sentences_of(lines: list[str], separator: str | None) -> Iterator[list[list[
 
 
 def column(file: Path, name: str) -> list[list[str]]:
-    return [row for batch in column_table(file).batches() for row in batch[name]]
+    return [row for batch in open_conll_table(file).batches() for row in batch[name]]
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,10 @@ def test_lines_of_a_text(folder: Path, content: str, mark: bool) -> None:
     file = folder / "text.txt"
     file.write_bytes(BOM * mark + content.encode())
     expected = lines_of(file.read_bytes())
-    assert list(text_lines("key", file)) == expected
-    assert "".join(text_lines("key", file, with_ends=True)).encode() == file.read_bytes().removeprefix(BOM)
+    assert list(read_lines("key", file)) == expected
+    assert "".join(read_lines("key", file, with_ends=True)).encode() == file.read_bytes().removeprefix(BOM)
     if file.stat().st_size:
-        assert [row["sentence"] for row in _rows(file, ["sentence"])] == expected
+        assert [row["sentence"] for row in _iterate_rows(file, ["sentence"])] == expected
     texts = [line for line in expected if line.strip(" \t")]
     assume(texts and all(line.count("\t") < 2 for line in texts))
     found = read_texts(f"@{file}")
@@ -94,16 +94,16 @@ def test_bytes_that_are_no_text_are_refused_by_their_place(folder: Path, content
         content.decode()
     except UnicodeDecodeError as error:
         with pytest.raises(DataError, match=rf"^key={file}: not UTF-8 at byte {error.start} \(0x"):
-            list(text_lines("key", file))
+            list(read_lines("key", file))
     else:
-        assert list(text_lines("key", file)) == lines_of(content)
+        assert list(read_lines("key", file)) == lines_of(content)
 
 
 def test_line_ends_are_those_of_the_format_across_any_buffer(tmp_path: Path) -> None:
     for length in range(8180, 8200):
         content = b"a" * length + b"\r\n" + b"b" * 10 + b"\r" + "é\u2028".encode() * 5000
         (tmp_path / "text.txt").write_bytes(content)
-        assert list(text_lines("key", tmp_path / "text.txt")) == lines_of(content)
+        assert list(read_lines("key", tmp_path / "text.txt")) == lines_of(content)
 
 
 # ---- CoNLL
@@ -235,7 +235,7 @@ CELLS = st.text(LETTERS + " ,;\t\n\r\"'" + SPACES + BREAKS, max_size=6) | st.sam
 
 @given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4), delimiter=st.sampled_from(",;\t"))
 def test_pandas_reads_the_cells_that_were_written(rows: list[tuple[Any, Any]], delimiter: str) -> None:
-    written_rows = csv_text([("first", "second"), *rows], delimiter)
+    written_rows = format_csv([("first", "second"), *rows], delimiter)
     read = pd.read_csv(io.StringIO(written_rows, newline=""), sep=delimiter, dtype=str, keep_default_na=False)
     for found, row in zip(read.itertuples(index=False), rows, strict=True):
         for cell, text in zip(found, row, strict=True):

@@ -16,7 +16,7 @@ from adadepth.report.file_types import FILE_TYPES
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
 from adadepth.runs.directory import read_record
-from adadepth.system.json_files import type_problem
+from adadepth.system.json_files import find_type_problem
 from adadepth.tasks.report import judge
 from tests.marks_support import mostly_slow
 from tests.unit.report.synthetic import make_run
@@ -100,7 +100,7 @@ def test_a_field_of_another_type_is_named_and_its_file_left_out(
     place = damage(data, tmp_path, name)
     files = read_run(tmp_path)
     found = files.of(name) if name not in ("run.json", "halting.json") else {**files.run, **files.halting}
-    problem = type_problem(json.loads((tmp_path / name).read_text()), FILE_TYPES[name])
+    problem = find_type_problem(json.loads((tmp_path / name).read_text()), FILE_TYPES[name])
     if problem is None:
         assert name not in files.missing
         return

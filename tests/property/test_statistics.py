@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.halting.trace import DepthTrace, Halting
-from adadepth.measure.statistics import HaltingStatistics
+from adadepth.measure.depth_statistics import HaltingStatistics
 
 DEPTH = 4
 Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities
@@ -23,7 +23,7 @@ units = st.lists(
 )
 
 
-def trace_of(batch: list[Unit]) -> DepthTrace:
+def make_architecture_trace(batch: list[Unit]) -> DepthTrace:
     """Units as a row of tokens; nothing ran at padding."""
     valid = torch.tensor([[real for real, _, _ in batch]])
     ran = torch.tensor([[iterations for _, iterations, _ in batch]]) & valid[..., None]
@@ -35,7 +35,7 @@ def trace_of(batch: list[Unit]) -> DepthTrace:
 @settings(max_examples=60, deadline=None)
 def test_iterations_are_told_as_they_ran(batch: list[Unit]) -> None:
     statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
-    trace = trace_of(batch)
+    trace = make_architecture_trace(batch)
     statistics.update(trace, {"all": trace.valid})
     summary = statistics.summary()
     real = [(iterations, values) for is_real, iterations, values in batch if is_real]
@@ -79,7 +79,7 @@ def test_updates_alone_mean_the_first_iterations(depths: list[int]) -> None:
 @given(units)
 @settings(max_examples=40, deadline=None)
 def test_states_are_compared_where_the_iteration_ran(batch: list[Unit]) -> None:
-    trace = trace_of(batch)
+    trace = make_architecture_trace(batch)
     generator = torch.Generator().manual_seed(0)
     states = [torch.randn(1, len(batch), 3, generator=generator) for _ in range(DEPTH + 1)]
     statistics = HaltingStatistics(DEPTH, ("all",), "cpu")

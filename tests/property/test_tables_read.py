@@ -17,9 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from adadepth.data.labelled.classes import class_names, class_readers, parse_list, with_lists
+from adadepth.data.labelled.classes import build_class_readers, class_names, parse_list, with_lists
 from adadepth.data.labelled.splits import open_table
-from adadepth.data.text.data_table import DataTable, table_of_rows
+from adadepth.data.text.table import DataTable, build_table
 from adadepth.errors import DataError
 
 SPACES = "\u00a0\u1680\u2000\u2003\u2009\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\x85\x0b\x0c\x1c\x1d\x1e\x1f"
@@ -224,7 +224,7 @@ def test_declared_classes(folder: Path, names: list[str], data: st.DataObject, f
     labels = data.draw(st.one_of(st.none(), st.permutations(names)))
     ordered = class_names(labels, "label_column", "label", [opened], folder)
     assert list(ordered) == (labels or names)
-    reader = class_readers(ordered, "label_column", "label", {"train": opened}, folder, has_order=True)["train"]
+    reader = build_class_readers(ordered, "label_column", "label", {"train": opened}, folder, has_order=True)["train"]
     stored = [number for cell in read(opened)["label"] for number in (cell if has_lists else [cell])]
     assert [ordered[reader(number)] for number in stored] == [feature.int2str(number) for number in numbers]
 
@@ -246,14 +246,14 @@ LABELS = st.one_of(NAMES, st.integers(-2, 12), st.booleans(), st.sampled_from([0
 @given(st.lists(LABELS, min_size=2, max_size=8))
 def test_a_label_is_its_text(folder: Path, labels: list[Any]) -> None:
     texts = [plain_text(label) for label in labels]
-    table = table_of_rows("dataset.path=here", [{"text": "some", "label": label} for label in labels])
+    table = build_table("dataset.path=here", [{"text": "some", "label": label} for label in labels])
     if len(set(texts)) < 2 or any(re.fullmatch(r"[0-9]+\.[0-9]+", text) for text in texts):
         with pytest.raises(DataError, match=r"at least two different ones|holds values such as 2\.50, not classes"):
             class_names(None, "label_column", "label", [table], folder)
         return
     names = class_names(None, "label_column", "label", [table], folder)
     assert sorted(names) == sorted(set(texts))
-    reader = class_readers(names, "label_column", "label", {"train": table}, folder, has_order=False)["train"]
+    reader = build_class_readers(names, "label_column", "label", {"train": table}, folder, has_order=False)["train"]
     assert [names[reader(label)] for label in labels] == texts
 
 
@@ -262,9 +262,9 @@ def test_a_label_among_configured_names(folder: Path, labels: list[Any], names: 
     """It is the class of that name; where no label of the column is a name and all are places, the one at its place."""
     by_text = {plain_text(name): name for name in names}
     texts = [plain_text(label) for label in labels]
-    table = table_of_rows("dataset.path=here", [{"text": "some", "label": label} for label in labels])
+    table = build_table("dataset.path=here", [{"text": "some", "label": label} for label in labels])
     ordered = class_names(names, "label_column", "label", [table], folder)
-    reader = class_readers(ordered, "label_column", "label", {"train": table}, folder, has_order=True)["train"]
+    reader = build_class_readers(ordered, "label_column", "label", {"train": table}, folder, has_order=True)["train"]
     is_named = any(text in by_text for text in texts)
     are_whole = all(re.fullmatch("-?[0-9]+", text) for text in texts)
     is_truth = {name.casefold() for name in names} == {"true", "false"}
@@ -287,7 +287,7 @@ def test_a_label_among_configured_names(folder: Path, labels: list[Any], names: 
 @given(st.lists(st.one_of(TEXTS, NAMES), max_size=4), st.sampled_from([repr, json.dumps, lambda x: repr(tuple(x))]))
 def test_lists_that_are_texts(labels: list[str], write: Any) -> None:
     cell = write(labels)
-    table = table_of_rows("dataset.path=here", [{"label": cell}, {"label": labels}])
+    table = build_table("dataset.path=here", [{"label": cell}, {"label": labels}])
     assert read(with_lists(table, "label", ","))["label"] == [labels, labels]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from transformers import TrainerCallback
 
-from adadepth.training.held_depth import TrainingBudget
+from adadepth.training.depth_budget import TrainingBudget
 from tests.training.support import extension, tiny_trainer
 
 

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from adadepth import tasks
 from adadepth.tasks.session import Session
-from adadepth.training.progress import TrainingProgress
+from adadepth.training.loss_tracking import TrainingProgress
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.language_model import fresh_model, language_session, load_data
+from adadepth.tasks.language_model import build_configured_model, build_language_session, load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback, StepCallback
 from adadepth.training.trainer import DepthTrainer
@@ -51,7 +51,7 @@ def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
     """A trainer as the language-model task assembles it, without the run's folder."""
     args = training_arguments(config, folder)
     data = load_data(config, args, config.tokenizer)
-    session = language_session(config, args, data, fresh_model(config, data)).with_extensions()
+    session = build_language_session(config, args, data, build_configured_model(config, data)).with_extensions()
     epochs = EpochCallback()
     callbacks = [epochs, StepCallback()]
     trainer = DepthTrainer(

@@ -12,11 +12,11 @@ from transformers import set_seed
 
 from adadepth.data import load_pretraining_data
 from adadepth.families.build import build_pretraining_model
-from adadepth.measure.names import SPEEDUPS
-from adadepth.runs.checkpoints import checkpoint_step, checkpoints
+from adadepth.measure.metric_names import SPEEDUPS
+from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.directory import CHECKPOINTS, RECORD, read_record, write_jsonable
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.pretrain import pretraining_session
+from adadepth.tasks.pretrain import build_pretraining_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.extension import Extension
@@ -52,7 +52,7 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
     data = load_pretraining_data(config.dataset, config.tokenizer, config.seed)
     epochs = EpochCallback()
     model = build_pretraining_model(config.model, len(data.tokenizer))
-    session = pretraining_session(config, args, data, model).with_extensions()
+    session = build_pretraining_session(config, args, data, model).with_extensions()
     trainer = DepthTrainer(
         session.model,
         args,
@@ -78,14 +78,14 @@ def interrupted_after(step: int, run: Path, folder: Path) -> Path:
     copy = folder / run.parent.name / run.name
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("figures", "model"))
     for checkpoint in checkpoints(copy / CHECKPOINTS):
-        if checkpoint_step(checkpoint) > step:
+        if get_checkpoint_step(checkpoint) > step:
             shutil.rmtree(checkpoint)
     return stopped_early(copy)
 
 
 def assert_same_end(run: Path, expected: Path) -> None:
     """The same bits in the saved model and the last checkpoint, and the same log but for times."""
-    last = max(checkpoints(expected / CHECKPOINTS), key=checkpoint_step)
+    last = max(checkpoints(expected / CHECKPOINTS), key=get_checkpoint_step)
     for folder in (expected / "model", last):
         for file in folder.glob("*.safetensors"):
             wanted, found = load_file(file), load_file(run / file.relative_to(expected))

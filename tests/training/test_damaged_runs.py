@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import read_run
-from adadepth.runs.checkpoints import complete_checkpoints
+from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
-from adadepth.tasks.budgets import halves
+from adadepth.tasks.budgets import split_into_halves
 from tests.configs.support import configured
 from tests.training.support import stopped_early
 
@@ -102,7 +102,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     assert said in capsys.readouterr().out
     assert (run / "model" / "model.safetensors").read_bytes() == kept
     assert (read_record(run)["status"], read_record(run)["best_checkpoint"]) == ("finished", best)
-    assert complete_checkpoints(run / "checkpoints") == sorted({run / "checkpoints" / best, newest})
+    assert list_complete_checkpoints(run / "checkpoints") == sorted({run / "checkpoints" / best, newest})
 
 
 def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None:
@@ -131,7 +131,7 @@ def test_other_json_in_the_place_of_statistics_is_told_as_damage(text: str, prob
 
 def test_one_example_is_too_few_for_a_fit() -> None:
     with pytest.raises(ConfigError, match="a fit needs two examples"):
-        halves([0])
+        split_into_halves([0])
 
 
 @pytest.mark.parametrize(

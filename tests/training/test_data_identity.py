@@ -16,11 +16,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth import Pipeline, tasks
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.folder import read_config
-from adadepth.runs.checkpoints import checkpoint_step, checkpoints
+from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.data_identity import DataIdentity, digest_tokenizer
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow
@@ -75,7 +75,7 @@ def train(folder: Path, family: str, data: Path, *overrides: str) -> Path:
 
 def interrupt(run: Path) -> Path:
     """Take the last checkpoint from a finished run, which then stands as one that was interrupted before it."""
-    shutil.rmtree(max(checkpoints(run / "checkpoints"), key=checkpoint_step))
+    shutil.rmtree(max(checkpoints(run / "checkpoints"), key=get_checkpoint_step))
     return stopped_early(run)
 
 
@@ -378,7 +378,7 @@ def test_a_tokenizer_has_one_digest_however_it_is_fed_and_saved(kind: str, tmp_p
     words = tokenizer(kind)
     digests = {digest_tokenizer(words)}
     for splits_words in (False, True):
-        fed = as_fed(words, Layout.of(words, 16, 0), splits_words=splits_words)
+        fed = with_data_layout(words, Layout.of(words, 16, 0), splits_words=splits_words)
         folder = tmp_path / str(splits_words)
         fed.save_pretrained(folder)
         digests |= {digest_tokenizer(fed), digest_tokenizer(AutoTokenizer.from_pretrained(folder))}

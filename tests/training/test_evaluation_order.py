@@ -35,7 +35,7 @@ def test_batches_of_one_process_and_of_three(tmp_path: Path, monkeypatch: pytest
 def test_figures_are_those_of_data_order_for_less_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = tiny_trainer(tmp_path, SIZE)
     by_length, work = trainer.evaluate(), trainer.last_reports["held_out"].statistics["cost"]
-    monkeypatch.setattr(module, "evaluation_order", lambda examples: np.arange(len(examples)))
+    monkeypatch.setattr(module, "order_for_evaluation", lambda examples: np.arange(len(examples)))
     in_order, more_work = trainer.evaluate(), trainer.last_reports["held_out"].statistics["cost"]
     same = [name for name in in_order if name.endswith(("loss", "accuracy"))]
     assert len(same) > 4

@@ -17,7 +17,7 @@ from transformers import modeling_utils
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError
-from adadepth.runs.checkpoints import checkpoints, complete_checkpoints
+from adadepth.runs.checkpoints import checkpoints, list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, read_record
 from adadepth.system.files import DiskFullError
 from adadepth.tasks.report import write_run_report
@@ -106,7 +106,7 @@ def test_a_run_on_a_full_disk_goes_on_from_its_last_checkpoint(
     assert "MiB are free" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path.name for path in checkpoints(run / CHECKPOINTS)] == ["checkpoint-2"]
-    assert complete_checkpoints(run / CHECKPOINTS)
+    assert list_complete_checkpoints(run / CHECKPOINTS)
     train(tmp_path, f"resume={run}")
     assert read_record(run)["status"] == "finished"
     assert (run / "model" / "model.safetensors").read_bytes() == weights
@@ -155,7 +155,7 @@ def test_a_small_disk_is_full_at_every_place(kibibytes: int, disk: Callable[[int
         train(place)
     disk(40_000)
     runs = list((place / "act_tiny").glob("*"))
-    if not any(complete_checkpoints(run / CHECKPOINTS) for run in runs):
+    if not any(list_complete_checkpoints(run / CHECKPOINTS) for run in runs):
         for run in runs:  # nothing to go on with
             shutil.rmtree(run)
         runs = [train(place)]

@@ -17,9 +17,9 @@ from torch import nn
 from transformers import IntervalStrategy, TrainerControl, TrainerState
 
 from adadepth.errors import CheckpointError
-from adadepth.runs.checkpoints import flaw, seal_checkpoint
-from adadepth.training.averaging import WeightAverage
+from adadepth.runs.checkpoints import find_checkpoint_error, seal_checkpoint
 from adadepth.training.callbacks import EarlyStoppingCallback
+from adadepth.training.ema import WeightAverageExtension
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.training.support import tiny_trainer
 
@@ -57,7 +57,7 @@ def change_state(path: Path, change: Callable[[Any], Any]) -> None:
 
 def test_a_whole_one_goes_on(checkpoint: Path) -> None:
     seal_checkpoint(checkpoint)
-    assert flaw(checkpoint) is None
+    assert find_checkpoint_error(checkpoint) is None
     resume(checkpoint)
 
 
@@ -90,7 +90,7 @@ def test_a_state_that_does_not_fit_is_one_line(checkpoint: Path, name: str, numb
     change, words = OTHERS[name][number]
     change_state(checkpoint / name, change)
     seal_checkpoint(checkpoint)
-    assert flaw(checkpoint) is None
+    assert find_checkpoint_error(checkpoint) is None
     with pytest.raises(CheckpointError, match=rf"checkpoint-2: .*{words}") as caught:
         resume(checkpoint)
     assert "\n" not in str(caught.value)
@@ -109,7 +109,7 @@ def test_weights_in_training_are_all_there(
 ) -> None:
     """A weight of another shape would be repeated until it fills its place."""
     model = nn.Linear(3, 2)
-    average = WeightAverage(model, 0.9)
+    average = WeightAverageExtension(model, 0.9)
     average.save(tmp_path, 0)
     average.load(tmp_path, 0, torch.device("cpu"))
     (path,) = tmp_path.iterdir()
@@ -158,7 +158,7 @@ def test_a_trainer_s_state_has_its_types_and_the_step_of_its_folder(
 ) -> None:
     change_json(checkpoint / "trainer_state.json", change)
     seal_checkpoint(checkpoint)
-    problem = flaw(checkpoint)
+    problem = find_checkpoint_error(checkpoint)
     assert problem is not None
     assert problem.startswith("its trainer_state.json ")
     assert words in problem

@@ -15,7 +15,7 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.families import ParXLForCausalLM
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.modeling import Context
-from adadepth.tasks.language_model import load_data, take_text_ends
+from adadepth.tasks.language_model import load_data, set_text_ends
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured
 from tests.training.stream_support import JOINT, TRAINING_ONLY, stream_config, stream_trainer
@@ -230,7 +230,7 @@ def test_a_new_model_writes_on_behind_words_that_have_another_family_s_numbers(t
     described = ParXLConfig(vocab_size=len(words), cutoffs=[3])
     model = SimpleNamespace(config=described, generation_config=GenerationConfig.from_model_config(described))
     assert model.generation_config.eos_token_id == 2
-    take_text_ends(model, own.eos_token_id)
+    set_text_ends(model, own.eos_token_id)
     align_special_tokens(model, own)
     assert model.generation_config.eos_token_id == 6
     assert (model.config.eos_token_id, model.config.bos_token_id) == (6, 6)

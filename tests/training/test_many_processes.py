@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adadepth.runs.checkpoints import MANIFEST, flaw
+from adadepth.runs.checkpoints import MANIFEST, find_checkpoint_error
 from tests.training.support import stopped_early
 from tests.training.whole_runs import launch, try_to_launch
 
@@ -168,14 +168,14 @@ def test_the_files_of_every_process_are_in_the_manifest() -> None:
     checkpoint = train("act", Kind(2)) / "checkpoints" / "checkpoint-4"
     listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
     assert set(listed) == {path.name for path in checkpoint.iterdir()} - {MANIFEST}
-    assert flaw(checkpoint) is None
+    assert find_checkpoint_error(checkpoint) is None
     for own in ("rng_state_1.pth", "progress_1.json", "rng_state_0.pth", "progress_0.json"):
         path = checkpoint / own
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert flaw(checkpoint) == f"its {own} is not as it was written"
+        assert find_checkpoint_error(checkpoint) == f"its {own} is not as it was written"
         path.unlink()
-        assert flaw(checkpoint) == f"its {own} is missing"
+        assert find_checkpoint_error(checkpoint) == f"its {own} is missing"
         path.write_bytes(whole)
 
 

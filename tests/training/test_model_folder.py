@@ -14,8 +14,8 @@ from huggingface_hub import ModelCard
 
 from adadepth import AlbertActForPreTraining, Pipeline, PonderAlbertForSequenceClassification, tasks
 from adadepth.errors import ConfigError
+from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import write_card
-from adadepth.runs.upload import open_repository, push
 from tests.configs.support import configured
 from tests.hub_support import Hub, local_hub
 from tests.models_support import small_config

@@ -10,7 +10,7 @@ import torch
 
 from adadepth import tasks
 from adadepth.families.registry import family
-from adadepth.runs.checkpoints import complete_checkpoints
+from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, read_record
 from tests.configs.support import configured
 
@@ -36,8 +36,8 @@ def test_a_run_out_of_memory_goes_on_where_it_was(tmp_path: Path, monkeypatch: p
     (run,) = (tmp_path / "act_tiny").iterdir()
     record = read_record(run)
     assert (record["status"], record["error"][:16]) == ("failed", "OutOfMemoryError")
-    assert [path.name for path in complete_checkpoints(run / CHECKPOINTS)] == ["checkpoint-2"]
+    assert [path.name for path in list_complete_checkpoints(run / CHECKPOINTS)] == ["checkpoint-2"]
     calls[0] = 10
     tasks.run(configured("act_tiny", *SETTINGS, f"output_dir={tmp_path}", f"resume={run}"))
     assert read_record(run)["status"] == "finished"
-    assert [path.name for path in complete_checkpoints(run / CHECKPOINTS)][-1] == "checkpoint-4"
+    assert [path.name for path in list_complete_checkpoints(run / CHECKPOINTS)][-1] == "checkpoint-4"

@@ -26,13 +26,13 @@ from adadepth import (
     Pipeline,
     tasks,
 )
-from adadepth.cli.command_line import verbatim
-from adadepth.data.puzzles.examples import puzzle_tokenizer
+from adadepth.cli.command_line import quote_text_override
+from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.trm.configuration import TrmConfig
 from adadepth.families.trm.modeling import TrmForPuzzles
-from adadepth.report.style import depth_color
-from adadepth.report.texts import print_texts
+from adadepth.report.predictions import print_texts
+from adadepth.report.style import get_depth_color
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 from tests.models_support import small_act, small_ponder
@@ -67,7 +67,7 @@ MAKE: dict[str, Callable[[Path], Made]] = {
     "masks": lambda _: ("act_tiny", small_act(AlbertActForPreTraining), WORDS),
     "ponder": lambda _: ("ponder_tiny", small_ponder(exit_rule="quantile:0.5"), WORDS),
     "adalayers": lambda folder: ("adalayers_cola", layers(folder), WORDS),
-    "puzzle": lambda _: ("trm_tiny", puzzles(), puzzle_tokenizer(".1234")),
+    "puzzle": lambda _: ("trm_tiny", puzzles(), build_puzzle_tokenizer(".1234")),
     "next": lambda folder: ("par_tiny", language(folder), streaming()),
 }
 
@@ -196,7 +196,7 @@ def test_colours_are_those_of_the_page(tmp_path: Path, capsys: pytest.CaptureFix
     print_texts(found, color=True)
     shown = capsys.readouterr().out
     for depth in {round(token["updates"]) for row in found["texts"] for token in row["tokens"]}:
-        color = depth_color(depth, found["max_depth"])
+        color = get_depth_color(depth, found["max_depth"])
         red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
         assert f"48;2;{red};{green};{blue}m" in shown
         assert f".d{depth}{{background:{color}" in page
@@ -337,7 +337,7 @@ def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
         table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
     for text, message in (("12", "has 2"), ("5" * 16, "knows no '5' in a cell; allowed are '.1234'")):
         with pytest.raises(DataError, match=message):
-            Pipeline(model, puzzle_tokenizer(".1234"))(text)
+            Pipeline(model, build_puzzle_tokenizer(".1234"))(text)
 
 
 MISTAKES = [
@@ -405,13 +405,13 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_text_is_text_to_hydra(text: str) -> None:
-    config = configured("ponder_tiny", "mode=predict", "checkpoint=x", verbatim(f"text={text}"))
+    config = configured("ponder_tiny", "mode=predict", "checkpoint=x", quote_text_override(f"text={text}"))
     assert config.text == text
 
 
 def test_lists_and_other_keys_are_hydra_s() -> None:
     for override in ("text=[a,b]", "text=null", "trainer.max_steps=3", "~x"):
-        assert verbatim(override) == override
+        assert quote_text_override(override) == override
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnsweri
 
 from adadepth import tasks
 from adadepth.data import load_labelled_data
-from adadepth.evaluation.questions import FoundAnswer
+from adadepth.evaluation.question_answering import AnswerPrediction
 from adadepth.families.build import build_classifier
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.budgets import halves
-from adadepth.tasks.finetune import finetuning_session
+from adadepth.tasks.budgets import split_into_halves
+from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
@@ -97,7 +97,7 @@ def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
 def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
     trainer, _ = trainer_of(tmp_path, "act_squad")
     examples: Any = trainer.evaluation_sets["validation"]
-    fitting, reporting = halves(examples)
+    fitting, reporting = split_into_halves(examples)
     fitted, measured = ({int(examples.owners[number]) for number in half.indices} for half in (fitting, reporting))
     assert fitted | measured == set(examples.owners.tolist())
     assert not fitted & measured
@@ -124,7 +124,7 @@ def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tupl
     torch.manual_seed(0)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
     model = build_classifier(config.model, len(data.tokenizer), {}, data.problem)
-    session = finetuning_session(config, args, data, model)
+    session = build_finetuning_session(config, args, data, model)
     trainer = DepthTrainer(model, args, data, session.evaluation_sets, session.start_evaluation, config.trainer)
     return trainer, config
 
@@ -181,10 +181,14 @@ def test_answers_are_those_of_a_plain_loop_over_all_windows(threshold: float, tm
 
 
 def test_windows_of_several_processes_are_joined_in_any_order() -> None:
-    found = [FoundAnswer(1.0, 5, 6, 3.0, 8, 4), FoundAnswer(2.0, 9, 9, 4.0, 3, 2), FoundAnswer(2.0, 3, 4, 2.5, 1, 1)]
+    found = [
+        AnswerPrediction(1.0, 5, 6, 3.0, 8, 4),
+        AnswerPrediction(2.0, 9, 9, 4.0, 3, 2),
+        AnswerPrediction(2.0, 3, 4, 2.5, 1, 1),
+    ]
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         first, second, third = (found[number] for number in order)
-        assert first.merge(second).merge(third) == FoundAnswer(2.0, 3, 4, 2.5, 12, 7)
+        assert first.merge(second).merge(third) == AnswerPrediction(2.0, 3, 4, 2.5, 12, 7)
 
 
 @pytest.mark.slow

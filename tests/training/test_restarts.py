@@ -14,7 +14,7 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from adadepth.runs.checkpoints import complete_checkpoints
+from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
 from tests.runs_support import logged
 from tests.training.processes_support import ROOT
@@ -63,7 +63,7 @@ def only_run(folder: Path) -> Path:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    return any(complete_checkpoints(run) for run in folder.glob("*/*/checkpoints"))
+    return any(list_complete_checkpoints(run) for run in folder.glob("*/*/checkpoints"))
 
 
 def assert_same_bits(run: Path, expected: Path) -> None:

@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import (
     begin_checkpoint,
-    checkpoint_step,
     checkpoints,
-    complete_checkpoints,
-    flaw,
+    find_checkpoint_error,
+    get_checkpoint_step,
+    list_complete_checkpoints,
     remove_incomplete,
     rotate,
 )
 from adadepth.training.callbacks import EarlyStoppingCallback
-from adadepth.training.held_depth import TrainingBudget
+from adadepth.training.depth_budget import TrainingBudget
 from tests.marks_support import mostly_slow
 from tests.training.support import extension, losses, parameters, tiny_trainer
 
@@ -214,10 +214,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_part_is_named(tmp_path, end
         shutil.copytree(folder / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
     for own in ("checkpoint-best", "checkpoint-60.bak"):
         (tmp_path / own).mkdir()
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-5", "checkpoint-7"]
+    assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-5", "checkpoint-7"]
     damaged(tmp_path / "checkpoint-7", name, how)
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-5"]
-    assert name in flaw(tmp_path / "checkpoint-7")
+    assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-5"]
+    assert name in find_checkpoint_error(tmp_path / "checkpoint-7")
 
 
 @pytest.mark.parametrize(
@@ -234,17 +234,17 @@ def test_one_without_a_manifest_is_of_an_older_version(tmp_path, ended, name, sa
     shutil.copytree(folder / "checkpoint-7", checkpoint)
     for newer in ("manifest.json", "progress_0.json"):
         (checkpoint / newer).unlink()
-    assert flaw(checkpoint) is None
+    assert find_checkpoint_error(checkpoint) is None
     tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
     state = checkpoint / "trainer_state.json"
     whole = state.read_text()
     state.write_text(json.dumps(json.loads(whole) | {"unknown": 1}))
-    assert flaw(checkpoint) == "its trainer_state.json has unknown keys: unknown"
+    assert find_checkpoint_error(checkpoint) == "its trainer_state.json has unknown keys: unknown"
     state.write_text(whole[:50])
-    assert flaw(checkpoint).startswith("its trainer_state.json is damaged (no JSON: ")
+    assert find_checkpoint_error(checkpoint).startswith("its trainer_state.json is damaged (no JSON: ")
     state.write_text(whole)
     (checkpoint / name).unlink()
-    assert flaw(checkpoint) == said
+    assert find_checkpoint_error(checkpoint) == said
 
 
 def test_a_weight_that_is_missing_or_of_another_shape_is_one_line(tmp_path, ended):
@@ -286,7 +286,7 @@ def test_the_limit_keeps_the_newest_and_the_best(tmp_path, limit, best, left):
     if limit == 3:
         (tmp_path / "checkpoint-6").rmdir()
     rotate(tmp_path, limit, keep)
-    assert [checkpoint_step(path) for path in checkpoints(tmp_path)] == left
+    assert [get_checkpoint_step(path) for path in checkpoints(tmp_path)] == left
     assert (tmp_path / "checkpoint-1.bak").is_dir()
 
 

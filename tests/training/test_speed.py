@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from adadepth.training import speed
-from adadepth.training.speed import Stopwatch, count_tokens
+from adadepth.training import profiling
+from adadepth.training.profiling import Stopwatch, count_tokens
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_padding_is_not_counted(batch, tokens):
 def test_loading_and_forward_passes_are_timed_and_nothing_else(monkeypatch):
     clock = SimpleNamespace(seconds=100.0)
     clock.perf_counter = lambda: clock.seconds
-    monkeypatch.setattr(speed, "time", clock)
+    monkeypatch.setattr(profiling, "time", clock)
 
     def passes():
         for rows in (3, 4):

@@ -11,7 +11,7 @@ from transformers import AutoModelForTokenClassification, BertConfig, BertForTok
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
-from adadepth.measure.quality import tagging_quality
+from adadepth.measure.task_metrics import score_tagging
 from tests.configs.support import configured
 from tests.pages_support import check_costs
 from tests.training.support import assert_same_end, interrupted_after
@@ -71,7 +71,7 @@ def expected_quality(folder: Path) -> dict[str, float]:
         firsts = [owners.index(word) for word in range(len(row["tokens"]))]
         gold.append(row["tags"])
         found.append([model.config.id2label[classes[first]].upper() for first in firsts])
-    return tagging_quality(["entity_f1", "token_accuracy"], found, gold)
+    return score_tagging(["entity_f1", "token_accuracy"], found, gold)
 
 
 def test_a_tagger_is_evaluated_as_it_is(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.training.gates import StopUnchanged
+from adadepth.training.supernet_gates import StopUnchanged
 from tests.training.stream_support import stream_config, stream_trainer
 from tests.unit.families.par_xl_support import small_supernet
 

@@ -13,9 +13,9 @@ import torch
 from adadepth import tasks
 from adadepth.errors import UserError
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.runs.checkpoints import checkpoints, complete_checkpoints
+from adadepth.runs.checkpoints import checkpoints, list_complete_checkpoints
 from adadepth.training.callbacks import StopCallback
-from adadepth.training.progress import UPDATES, DivergedError, Explosion
+from adadepth.training.loss_tracking import UPDATES, DivergedError, ExplosionDetector
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow
@@ -37,7 +37,7 @@ def test_a_non_finite_part_stops_the_run_and_keeps_the_last_checkpoint(tmp_path,
     trainer.progress.record = poisoned
     with pytest.raises(UserError, match=f"'{part}' is not finite at step 3"):
         trainer.train()
-    kept = complete_checkpoints(tmp_path)
+    kept = list_complete_checkpoints(tmp_path)
     assert [path.name for path in kept] == ["checkpoint-2"]
     assert all(p.isfinite().all() for p in trainer.model.parameters())
 
@@ -128,7 +128,7 @@ def test_a_run_that_diverges_ends_in_one_line_wherever_it_shows_first(tmp_path, 
 
 
 def test_losses_that_pass_are_no_explosion():
-    explosion = Explosion()
+    explosion = ExplosionDetector()
     for loss in [2.0, *[25.0] * 9, 2.0, *[19.0] * 30, *[25.0] * 9]:
         explosion.add(torch.tensor(loss / 2))
         explosion.add(torch.tensor(loss / 2))
@@ -166,7 +166,7 @@ def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
     trainer.train()
     assert trainer.state.global_step == 1
     assert stop.reason == "time budget spent"
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-1"]
+    assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-1"]
     assert any("eval_loss" in entry for entry in trainer.state.log_history)
 
 
@@ -187,7 +187,7 @@ def test_what_a_signal_saved_is_kept_where_only_the_best_checkpoint_is(tmp_path)
 
     trainer.training_step = interrupted
     trainer.train()
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-3"]
+    assert [path.name for path in list_complete_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-3"]
 
 
 def test_a_signal_that_another_process_told_of_first_does_not_end_the_saving():
@@ -286,7 +286,7 @@ def test_an_interruption_does_not_make_an_epoch_s_end(tmp_path, at):
     stopped.training_step = interrupted
     stopped.add_callback(stop)
     stopped.train()
-    (newest,) = complete_checkpoints(tmp_path / "stopped")[-1:]
+    (newest,) = list_complete_checkpoints(tmp_path / "stopped")[-1:]
     assert newest.name == f"checkpoint-{stop_at}"
     resumed = tiny_trainer(tmp_path / "stopped", *EPOCHS)
     resumed.add_callback(StopCallback())

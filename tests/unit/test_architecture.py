@@ -93,7 +93,7 @@ def crossings(path: Path, source: str) -> set[str]:
         ("data/corpus.py", "from ..training import metrics", {"training"}),
         ("data/corpus.py", "def f():\n    import adadepth.families.shared.losses", {"families"}),
         ("report/pages.py", "from adadepth import families", {"families"}),
-        ("training/trainer.py", "from adadepth.measure.statistics import HaltingStatistics", set()),
+        ("training/trainer.py", "from adadepth.measure.depth_statistics import HaltingStatistics", set()),
         ("families/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
         ("families/albert/modeling.py", "from adadepth.report.run_files import RunFiles", {"report"}),
         ("families/albert/report.py", "from adadepth.report.run_files import RunFiles", set()),

@@ -89,7 +89,7 @@ def folders_imported(source: str) -> set[str]:
 
 
 def test_the_checker_sees_folders() -> None:
-    source = "from adadepth.families.albert import x\ndef f():\n    import adadepth.families.par_xl.stack"
+    source = "from adadepth.families.albert import x\ndef f():\n    import adadepth.families.par_xl.blocks"
     assert folders_imported(source) == {"albert", "par_xl"}
     assert folders_imported("from adadepth.families.shared.albert.block import x") == set()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adadepth.errors import ConfigError, nearest
-from adadepth.measure.quality import check_tags, is_hub_metric
+from adadepth.measure.task_metrics import check_tags, is_hub_metric
 from adadepth.settings import (
     ChoiceConfig,
     CorpusConfig,
@@ -34,7 +34,7 @@ from adadepth.settings.data import (
     TraceConfig,
 )
 from adadepth.settings.experiment import TokenizerKind
-from adadepth.settings.kinds import called, kind_of, problem_of
+from adadepth.settings.kinds import call_by_path, get_kind, get_problem
 
 _HUB_KEYS = {"path": str, "name": str, "split": str, "rows_per_document": int, "streamed": bool}
 _OWN_ROWS = "read only with rows of your own, dataset.source=local dataset.path=PATH, or of the hub"
@@ -43,8 +43,8 @@ _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
     """Run the checks of the kind of data and of the tokenizer."""
-    for check in kind_of(config.dataset).checks:
-        yield from called(check, config.dataset, config=config)
+    for check in get_kind(config.dataset).checks:
+        yield from call_by_path(check, config.dataset, config=config)
     yield from check_tokenizer(config)
 
 
@@ -119,7 +119,7 @@ def check_causal(dataset: CausalConfig) -> Iterator[str]:
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
     """Check the settings of a tokenizer to be trained, which depend on its kind."""
     tokenizer = config.tokenizer
-    kind, is_stream = tokenizer.kind, Task.language_model in kind_of(config.dataset).tasks
+    kind, is_stream = tokenizer.kind, Task.language_model in get_kind(config.dataset).tasks
     if tokenizer.path is not None:
         return
     if kind is not TokenizerKind.unigram and not is_stream:
@@ -147,7 +147,7 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
 
 
 def _check_table_source(dataset: TableConfig) -> Iterator[str]:
-    if kind_of(dataset).tables is not None:
+    if get_kind(dataset).tables is not None:
         if dataset.source is not Source.local:
             yield f"dataset.source={dataset.source}: dataset={dataset.name} has a reader of its own; leave it at local"
         return
@@ -199,7 +199,7 @@ def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Itera
     values = list(weights.values()) if isinstance(weights, dict) else []
     if weights != "balanced" and not (values and all(isinstance(value, int | float) and value > 0 for value in values)):
         yield f"{prefix}: must be balanced, or a mapping of names of classes to weights above 0"
-    if (problem := problem_of(dataset)) in ("regression", "multi_label"):
+    if (problem := get_problem(dataset)) in ("regression", "multi_label"):
         yield f"{prefix}: dataset.problem={problem} has no classes of which a text is one"
     if dataset.source is Source.embedded:
         yield f"{prefix}: {_OWN_ROWS}"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from adadepth.errors import ConfigError, nearest
-from adadepth.families.registry import Family, families, family, one_of, with_head
-from adadepth.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
-from adadepth.measure.quality import check_metrics
+from adadepth.families.registry import Family, families, family, join_alternatives, list_families_with_head
+from adadepth.measure.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
+from adadepth.measure.task_metrics import check_metrics
 from adadepth.settings import DatasetConfig, ExperimentConfig, Mode, Source, Task
-from adadepth.settings.kinds import PREDICTED, Predicted, kind_of, problem_of
+from adadepth.settings.kinds import PREDICTED, PredictionSpec, get_kind, get_problem
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
 _CORRELATED = ("length", "difficulty", "loss")
@@ -90,7 +90,7 @@ def _fill_name(name: str, values: dict[str, str]) -> str:
 def check_prediction(config: ExperimentConfig) -> Iterator[str]:
     """Check that the family has the head for the data, and the settings that depend on the kind of prediction."""
     dataset, model = config.dataset, family(config.model.name)
-    problem = problem_of(dataset)
+    problem = get_problem(dataset)
     if problem is None:
         return
     predicted = PREDICTED[problem]
@@ -108,23 +108,24 @@ def check_prediction(config: ExperimentConfig) -> Iterator[str]:
             yield str(error)
 
 
-def _check_head(model: Family, dataset: DatasetConfig, predicted: Predicted) -> Iterator[str]:
+def _check_head(model: Family, dataset: DatasetConfig, predicted: PredictionSpec) -> Iterator[str]:
     if predicted.head in model.heads:
         return
     if predicted.head == "classification":
         yield f"model={model.name}: task=finetune has no classifier of this family"
     else:
-        able = one_of(with_head(predicted.head))
+        able = join_alternatives(list_families_with_head(predicted.head))
         yield f"model={model.name}: dataset={dataset.name} {predicted.what}, for {able} only"
 
 
 def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
     """Check that the model has a classifier of tokens, and reads the symbols of generated data."""
-    able = [name for name in with_head("tagging") if families()[name].own_symbols]
-    if kind_of(dataset).own_symbols and model.name not in able:
-        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for {one_of(able)}"
+    able = [name for name in list_families_with_head("tagging") if families()[name].own_symbols]
+    if get_kind(dataset).own_symbols and model.name not in able:
+        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for {join_alternatives(able)}"
     elif "tagging" not in model.heads:
-        yield f"model={model.name}: dataset={dataset.name} tags words, for {one_of(with_head('tagging'))}"
+        able = join_alternatives(list_families_with_head("tagging"))
+        yield f"model={model.name}: dataset={dataset.name} tags words, for {able}"
 
 
 def check_probing(config: ExperimentConfig) -> Iterator[str]:
@@ -134,10 +135,10 @@ def check_probing(config: ExperimentConfig) -> Iterator[str]:
     dataset, model = config.dataset, family(config.model.name)
     if config.task is not Task.finetune:
         yield f"mode=probe: reads labelled data, e.g. --config-name act_cola; not task={config.task}"
-    elif not kind_of(dataset).is_probed or getattr(dataset, "source", None) is Source.embedded:
+    elif not get_kind(dataset).is_probed or getattr(dataset, "source", None) is Source.embedded:
         yield f"dataset={dataset.name}: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"
-    elif (problem := problem_of(dataset)) != "classification":
+    elif (problem := get_problem(dataset)) != "classification":
         yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={problem}"
     if model.encoder is None:
-        able = one_of(name for name, spec in families().items() if spec.encoder is not None)
+        able = join_alternatives(name for name, spec in families().items() if spec.encoder is not None)
         yield f"model={model.name}: shows no states after its updates, which mode=probe reads; {able} does"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from adadepth.budget.target import NO_BUDGET, full_in
+from adadepth.budget.target import NO_BUDGET, get_full_depth
 from adadepth.cli.checks.modes import format_mode
-from adadepth.families.registry import families, families_reading, family, load, met, one_of
+from adadepth.families.registry import budget_mode, families, family, join_alternatives, list_families_reading, load
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
-from adadepth.settings.declaration import declared
+from adadepth.settings.declaration import get_field_specs
 
 # Groups that only some families read; `check_budget` checks the budget.
 _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]
@@ -20,7 +20,7 @@ def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
     model = family(config.model.name)
     for group in _GROUPS:
         if group not in model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
-            readers = one_of(families_reading(group))
+            readers = join_alternatives(list_families_reading(group))
             yield f"{group}: read only by models of {readers}, but this one is of {config.model.name}"
     for check in model.checks:
         yield from load(check)(config)
@@ -36,7 +36,7 @@ _MAX_BLOCKS, _MAX_UPDATES, _MAX_SIZE = 4096, 2**15, 2**31 - 1
 def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
     """Refuse sizes that no machine can hold; building a list of so many blocks would not end."""
     model = config.model
-    for name in declared(type(model)):
+    for name in get_field_specs(type(model)):
         value, most = getattr(model, name), _MAX_BLOCKS if name in _BLOCKS else _MAX_SIZE
         if isinstance(value, int) and value > most:
             yield f"model.{name}={value}: must be at most {most}"
@@ -74,7 +74,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     prefix, model = f"budget.target={budget.target:g}", config.model.name
     if not able.targets:
         holders = [name for name, spec in families().items() if spec.budget.targets]
-        yield f"{prefix}: model={model} learns no depth to hold; use {one_of(holders)}"
+        yield f"{prefix}: model={model} learns no depth to hold; use {join_alternatives(holders)}"
         return
     if budget.unit not in able.targets:
         yield f"budget.unit={budget.unit}: of model={model}, training can hold {', '.join(able.targets)}"
@@ -85,7 +85,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     for check in able.checks:
         yield from load(check)(config)
     yield from _check_range("budget.target", budget.target, config)
-    if met(config) == "fitted":
+    if budget_mode(config) == "fitted":
         yield from _check_fit_after_training(config)
         return
     shares = budget.grow + budget.hold + budget.ramp
@@ -124,7 +124,7 @@ def _check_range(key: str, target: float, config: ExperimentConfig) -> Iterator[
     unit, able = config.budget.unit, family(config.model.name).budget
     if unit is BudgetUnit.milliseconds:
         return  # the range is known once operations are measured
-    low, full = 0.0 if unit is BudgetUnit.macs else float(able.least), full_in(unit, max_updates_of(config))
+    low, full = 0.0 if unit is BudgetUnit.macs else float(able.least), get_full_depth(unit, get_max_updates(config))
     if target <= 0 or not low <= target <= (full or math.inf):
         most = "" if full is None else f" to {full:g}"
         yield f"{key}={target:g}: must be from {low:g}{most}, in {unit}"
@@ -134,15 +134,16 @@ def _check_range(key: str, target: float, config: ExperimentConfig) -> Iterator[
 
 def _check_growth(config: ExperimentConfig) -> Iterator[str]:
     """Check that the depth can grow: only a recurrence without a halting decision can have any depth."""
-    budget, model, most = config.budget, family(config.model.name), max_updates_of(config)
+    budget, model, most = config.budget, family(config.model.name), get_max_updates(config)
     if not model.budget.grows:
         able = [name for name, spec in families().items() if spec.budget.grows]
-        yield f"budget.grow={budget.grow:g}: model={model.name} trains every step anyway; read only with {one_of(able)}"
+        alternatives = join_alternatives(able)
+        yield f"budget.grow={budget.grow:g}: model={model.name} trains every step anyway; read only with {alternatives}"
     elif most is not None and budget.grow_from > most:
         yield f"budget.grow_from={budget.grow_from}: must be at most model.{model.depth}={most:g}"
 
 
-def max_updates_of(config: ExperimentConfig) -> float | None:
+def get_max_updates(config: ExperimentConfig) -> float | None:
     """Return the largest depth that the settings allow; None where a pretrained model decides."""
     name = family(config.model.name).depth
     depth = None if name is None else getattr(config.model, name)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from adadepth.measure.directions import is_contradicted
 from adadepth.settings import ExperimentConfig, Mode, Task, TrainerConfig
-from adadepth.settings.declaration import shown
+from adadepth.settings.declaration import format_value
 from adadepth.settings.experiment import Optimizer, Precision, Schedule
 from adadepth.settings.modes import modes
 
@@ -44,7 +44,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         value = getattr(trainer, name)
         is_device = isinstance(value, str) and os.path.exists(value) and not os.path.isfile(value)
         if is_device or not isinstance(value, dict | str | None):
-            yield f"trainer.{name}={shown(value)}: must be a JSON file or a mapping"
+            yield f"trainer.{name}={format_value(value)}: must be a JSON file or a mapping"
     if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
         yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
     if trainer.dataloader_persistent_workers and config.runtime.num_workers == 0:

@@ -24,12 +24,23 @@ from adadepth.contrib.bench.measures import (
     recommendation,
 )
 from adadepth.errors import CheckpointError
-from adadepth.measure.exit_costs import SETTLED
-from adadepth.report.figure import Axis, Figure, Lines, Panel, with_air
+from adadepth.measure.exit_pareto import SETTLED
+from adadepth.report.figure import Axis, Figure, Lines, Panel, pad_range
+from adadepth.report.page_writer import write_page
 from adadepth.report.run_files import write_json
 from adadepth.report.section import Section, fill
-from adadepth.report.table import Column, Table, as_text, clock, number, percent, plain, rounded, signed, text
-from adadepth.report.writing import write_page
+from adadepth.report.table import (
+    Column,
+    Table,
+    format_duration,
+    make_number_format,
+    number,
+    percent,
+    plain,
+    signed,
+    text,
+    to_text,
+)
 from adadepth.system.console import say
 from adadepth.system.files import write_atomic
 from adadepth.system.json_files import read_json
@@ -93,7 +104,7 @@ def read_result(file: Path) -> dict[str, Any]:
 
 def bench_text(results: Results, about: Mapping[str, str]) -> str:
     """What to take for which task, as text."""
-    lines = [as_text(advice_table(results, about)), ""]
+    lines = [to_text(advice_table(results, about)), ""]
     return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in recommendations(results))]))
 
 
@@ -202,9 +213,9 @@ def advice_table(results: Results, about: Mapping[str, str]) -> Table:
         Column("take", "take", text, "text"),
         Column("setting", "stop by", text, "text"),
         Column("work", "work, share of full depth", percent),
-        Column("updates", "updates", rounded(2)),
-        Column("score", "score", rounded(4)),
-        Column("best", "best score", rounded(4)),
+        Column("updates", "updates", make_number_format(2)),
+        Column("score", "score", make_number_format(4)),
+        Column("best", "best score", make_number_format(4)),
         Column("fixed", "work, one depth for all", percent),
         Column("set", "set with", text, "text"),
     ]
@@ -277,7 +288,7 @@ def task_table(title: str, name: str, runs: Results) -> Table:
         Column("read", "read by", text, "text"),
         *_with_error("score", "best score"),
         *(column for keep in KEEPS for column in _with_error(f"work_{keep:g}", f"work for {keep:.0%}")),
-        Column("updates", f"updates for {ADVISED:.0%}", rounded(2)),
+        Column("updates", f"updates for {ADVISED:.0%}", make_number_format(2)),
         Column("spearman", "with difficulty", signed),
         Column("setting", "setting", text, "text"),
         Column("seeds"),
@@ -329,14 +340,14 @@ def rules_table(task: str, name: str, runs: Results) -> list[Table]:
     columns = [
         Column("way", "way", text, "text"),
         Column("rule", "rule", text, "text"),
-        Column("updates", "updates", rounded(2)),
+        Column("updates", "updates", make_number_format(2)),
         Column("above", "above the oracle", _more),
-        Column("score", "score", rounded(4)),
-        Column("online", "run for real", rounded(4)),
-        Column("permuted", "permuted exits", rounded(4)),
-        Column("mixture", "two fixed depths", rounded(4)),
+        Column("score", "score", make_number_format(4)),
+        Column("online", "run for real", make_number_format(4)),
+        Column("permuted", "permuted exits", make_number_format(4)),
+        Column("mixture", "two fixed depths", make_number_format(4)),
         Column("spearman", "with difficulty", signed),
-        Column("calibration", "calibration error", rounded(3)),
+        Column("calibration", "calibration error", make_number_format(3)),
         *(Column(f"time_{batch}", f"time, batch {batch}", percent) for batch in shown),
         Column("seeds"),
     ]
@@ -366,9 +377,9 @@ def overthinking_table(task: str, name: str, runs: Results) -> list[Table]:
             found.setdefault(run["way"], []).append(told)
     columns = [
         Column("way", "way", text, "text"),
-        Column("step", "best update for all", rounded(1)),
-        Column("best", "score there", rounded(4)),
-        Column("last", "score after the last", rounded(4)),
+        Column("step", "best update for all", make_number_format(1)),
+        Column("best", "score there", make_number_format(4)),
+        Column("last", "score after the last", make_number_format(4)),
         Column("lost", "right on the way, wrong at the end", percent),
         Column("seeds"),
     ]
@@ -407,7 +418,7 @@ def _panel(name: str, points: WayPoints) -> Panel | None:
     chosen = sorted(curves, key=order)[:_MOST_CURVES]
     drawn = [(reading.label, curves[reading]) for reading in chosen]
     flat = [point for _, curve in drawn for point in curve]
-    x, y = (with_air([point[place] for point in flat]) for place in (0, 1))
+    x, y = (pad_range([point[place] for point in flat]) for place in (0, 1))
     title = "multiply-accumulates of a unit" if _is_counted(points) else "updates of a unit (mean)"
     description = f"{name}: score against {title} for {', '.join(label for label, _ in drawn)}"
     return Panel(name, Lines(drawn), Axis(title, x), Axis("score", y), description, 1.3)
@@ -436,7 +447,7 @@ def conditions_table(results: Results) -> Table:
     columns = [
         Column("run", "run", text, "text"),
         Column("seed"),
-        Column("time", "training", clock),
+        Column("time", "training", format_duration),
         Column("overrides", "settings", text, "text"),
         Column("commit", "commit", text, "text"),
         Column("machine", "machine", text, "text"),

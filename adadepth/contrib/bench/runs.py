@@ -21,7 +21,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
 from adadepth.runs.directory import RECORD, read_settings
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.grid import say_warning_once, sound_record
+from adadepth.tasks.grid_search import read_sound_record, warn_once
 
 _EVALUATES = ("exit_rules=", "budget.targets=")
 _NAMED = re.compile(r"(?<==)@(\w+)")
@@ -158,11 +158,15 @@ def finished_evaluation(run: Path, asked: ExperimentConfig) -> Path | None:
         try:
             settings = read_settings(record.parent)
         except CheckpointError as error:
-            say_warning_once(f"{error}; that evaluation is made anew")
+            warn_once(f"{error}; that evaluation is made anew")
             continue
         found = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
         is_wanted = found == [list(each or ()) for each in wanted]
-        if is_wanted and sound_record(record.parent).get("status") == "finished" and not _is_damaged(record.parent):
+        if (
+            is_wanted
+            and read_sound_record(record.parent).get("status") == "finished"
+            and not _is_damaged(record.parent)
+        ):
             return record.parent
     return None
 
@@ -173,7 +177,7 @@ def _is_damaged(evaluation: Path) -> bool:
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
     if problem is not None:
-        say_warning_once(f"{evaluation}: {problem}; that evaluation is made anew")
+        warn_once(f"{evaluation}: {problem}; that evaluation is made anew")
     return problem is not None
 
 
@@ -182,7 +186,7 @@ def readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
     problems = {run: _problem_of_run(run) for run in runs.values()}
     for run, problem in problems.items():
         if problem is not None:
-            say_warning_once(f"{run}: {problem}; that run is made anew")
+            warn_once(f"{run}: {problem}; that run is made anew")
     return {name: run for name, run in runs.items() if problems[run] is None}
 
 
@@ -213,7 +217,7 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
         `seconds` and the `steps` of its training. Then `unit`, `max_updates`, and `sets` by name: `n` units;
         `readings`, points by name of what was read, those of the run itself as `run`, and those of budgets as `budget`;
         and of exit studies `rules`, what was studied with its controls and times, and `overthinking`. See
-        `adadepth.measure.exit_advice.readings` for points; what was not chosen has no `chosen_score`.
+        `adadepth.measure.exit_rule_selection.readings` for points; what was not chosen has no `chosen_score`.
     """
     files, studied = read_run(run), {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {})
     record, halting = files.run, files.halting

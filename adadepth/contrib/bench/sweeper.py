@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from adadepth.contrib.bench import runs as bench
 from adadepth.errors import ConfigError
 from adadepth.settings.declaration import setting
-from adadepth.settings.fingerprint import result_hash
+from adadepth.settings.fingerprint import hash_result_settings
 from adadepth.system.console import say
+from adadepth.system.distributed import is_main_process
 from adadepth.system.failures import activity
-from adadepth.system.processes import is_first_process
-from adadepth.tasks import grid
+from adadepth.tasks import grid_search
 from hydra_plugins.adadepth_sweepers import GridSweeper, failure_of, meet
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class BenchSweeper(GridSweeper):
         if not known:
             raise ConfigError(f"{self.folder}: no run of the bench has ended well")
         found = [known[cell] for cell in cells if cell in known]
-        if is_first_process():
+        if is_main_process():
             self._write(found, [cell.name for cell in cells if cell not in known])
         return found
 
@@ -94,7 +94,7 @@ class BenchSweeper(GridSweeper):
         return {cell: found for cell, found in every.items() if found and found["overrides"] == cell.overrides}
 
     def _training(self, cell: bench.BenchRun) -> list[str]:
-        return [*cell.training, f"output_dir={self.folder / grid.RUNS}"]
+        return [*cell.training, f"output_dir={self.folder / grid_search.RUNS}"]
 
     def _train(self, cells: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, "_Run"]:
         """The runs of all cells that ended well; those that start from others follow in a round of their own."""
@@ -102,10 +102,10 @@ class BenchSweeper(GridSweeper):
         failed: set[bench.BenchRun] = set()
         while todo := list(bench.ready(cells, {cell: run.folder for cell, run in done.items()}, failed)):
             jobs = [self._training(named) for _, named in todo]
-            hashes = [result_hash(config) for config in self.check(jobs)]
-            before = bench.readable_runs(grid.finished_runs(self.folder))
+            hashes = [hash_result_settings(config) for config in self.check(jobs)]
+            before = bench.readable_runs(grid_search.find_finished_runs(self.folder))
             self._launched([job for job, each in zip(jobs, hashes, strict=True) if each not in before])
-            runs = bench.readable_runs(grid.finished_runs(self.folder))
+            runs = bench.readable_runs(grid_search.find_finished_runs(self.folder))
             for (cell, named), each in zip(todo, hashes, strict=True):
                 if each in runs:
                     done[cell] = _Run(named, runs[each])
@@ -116,7 +116,7 @@ class BenchSweeper(GridSweeper):
     def _evaluate(self, runs: Mapping[bench.BenchRun, "_Run"]) -> dict[bench.BenchRun, Path]:
         """The evaluations that follow runs."""
         jobs = {
-            cell: [*bench.evaluation_of(run.cell, run.folder), f"output_dir={self.folder / grid.RUNS}"]
+            cell: [*bench.evaluation_of(run.cell, run.folder), f"output_dir={self.folder / grid_search.RUNS}"]
             for cell, run in runs.items()
             if cell.evaluation
         }

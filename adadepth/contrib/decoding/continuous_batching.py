@@ -37,10 +37,10 @@ from transformers.generation import (
 
 from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
 from adadepth.errors import ConfigError
-from adadepth.families.looped.compaction import keys_and_values
 from adadepth.families.looped.heads import LoopedForCausalLM
 from adadepth.families.looped.modeling import Looping
-from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, widened
+from adadepth.families.looped.token_compaction import compute_keys_and_values
+from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
 
 _POLICIES = ("all", "frozen")
 
@@ -316,7 +316,7 @@ class _ContinuousBatcher:
             return
         run, memory = self._start(starting)
         columns = max(self._memory.shape[-1] if rows else 0, memory.shape[1])
-        self._memory, memory = widened(self._memory, columns) if rows else self._memory, widened(memory, columns)
+        self._memory, memory = pad_memory(self._memory, columns) if rows else self._memory, pad_memory(memory, columns)
         # Where nothing is injected, the embeddings are not read again.
         added = (run.state, run.embedded if self._model.config.injection != "none" else self._embedded[:0], memory)
         self._state, self._embedded, self._memory = (
@@ -394,7 +394,7 @@ class _ContinuousBatcher:
                 rows = list(range(len(steps)))
             else:
                 rows = [row for row, row_step in enumerate(steps) if row_step == step]
-                self._memory = widened(self._memory, memory.shape[1]).index_copy(0, torch.tensor(rows), memory[rows])
+                self._memory = pad_memory(self._memory, memory.shape[1]).index_copy(0, torch.tensor(rows), memory[rows])
             decided = decisions.tolist()
             for row in rows:
                 exits[row] = exits[row] or decided[row]
@@ -454,7 +454,7 @@ class _ContinuousBatcher:
         start = self._inner.injected(run.state[index], run.embedded[index])
         tokens, later = self._cache.find_later_rows(groups)
         first = self._model.config.prelude
-        both = keys_and_values(self._inner.core, start, rotation, run.positions[index])
+        both = compute_keys_and_values(self._inner.core, start, rotation, run.positions[index])
         for layer, (keys, values) in enumerate(both, start=first):
             self._cache.write(layer, later, *(new.reshape(len(rows), -1)[tokens] for new in (keys, values)))
         first += self._loops * self._model.config.core

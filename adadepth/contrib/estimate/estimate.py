@@ -24,7 +24,7 @@ from adadepth.errors import ConfigError
 from adadepth.families.contract import ReadsCachedStates, Remembers
 from adadepth.families.folder import without_weights
 from adadepth.halting.trace import DepthTrace
-from adadepth.report.table import clock, number
+from adadepth.report.table import format_duration, number
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.experiment import Precision
 from adadepth.system.console import say
@@ -344,7 +344,7 @@ def _peak(config: ExperimentConfig) -> str:
 def _length(found: Mapping[str, Any]) -> str:
     if found["days"] is None:
         return "data decide how many steps, see trainer.num_train_epochs"
-    length = clock(found["days"] * _DAY) if found["days"] < 1 else f"{number(found['days'], 1)} days"
+    length = format_duration(found["days"] * _DAY) if found["days"] < 1 else f"{number(found['days'], 1)} days"
     return f"{found['tokens']:,.0f} tokens, {length}"
 
 

@@ -10,8 +10,8 @@ from adadepth.contrib.estimate.devices import device_of
 from adadepth.errors import ConfigError
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.declaration import Allowed, at_least, between, setting
-from adadepth.settings.kinds import positions_read
-from adadepth.settings.modes import ModeSpec, mode_settings
+from adadepth.settings.kinds import get_positions_setting
+from adadepth.settings.modes import ModeSpec, get_mode_settings
 
 _REACHED = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
@@ -58,7 +58,7 @@ def check_estimate(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.fsdp=true: shards over several devices; say how many with estimate.devices"
     if config.halting.alone:
         yield "halting.alone=true: mode=estimate estimates the first stage; leave it out"
-    key, length = positions_read(config.dataset)
+    key, length = get_positions_setting(config.dataset)
     rows = config.trainer.per_device_train_batch_size
     if rows * length > _MOST_TOKENS:
         of_batch = f"with {key}={length} a batch has more than {_MOST_TOKENS} tokens"
@@ -67,5 +67,5 @@ def check_estimate(config: ExperimentConfig) -> Iterator[str]:
 
 def estimate_settings(config: ExperimentConfig) -> EstimateConfig:
     """Return the settings of this mode."""
-    found: EstimateConfig = mode_settings(config, "estimate")
+    found: EstimateConfig = get_mode_settings(config, "estimate")
     return found

@@ -21,7 +21,7 @@ from adadepth.families.build import build_classifier, build_language_model, buil
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, Task
 from adadepth.settings.experiment import GateConfig, TokenizerKind
-from adadepth.settings.kinds import kind_of, loaded_data, problem_of
+from adadepth.settings.kinds import get_kind, get_problem, load_run_data
 from adadepth.tasks.model_fields import class_fields, cls_options, head_fields
 
 _WORD = 5  # a piece that every vocabulary has
@@ -55,7 +55,7 @@ def subject_of(config: ExperimentConfig) -> Subject:
         return Subject(partial(build_pretraining_model, config.model, size), partial(_masked, config), None)
     if config.task is Task.finetune:
         fields = _fields(config)
-        problem = problem_of(config.dataset)
+        problem = get_problem(config.dataset)
         assert problem is not None, "validated"
         build = partial(build_classifier, config.model, pieces_of(config), fields, problem)
         return Subject(build, partial(_labelled, config, fields), None)
@@ -75,7 +75,7 @@ def pieces_of(config: ExperimentConfig) -> int | None:
         ConfigError: If the text decides, and nobody says it.
     """
     tokenizer, model = config.tokenizer, config.model
-    if problem_of(config.dataset) == "puzzle":
+    if get_problem(config.dataset) == "puzzle":
         return len(config.dataset.symbols) + 1  # type: ignore[attr-defined]
     if tokenizer.path is not None:
         return None if _has_own_vocabulary(model) else _stored_vocabulary(tokenizer.path)
@@ -115,7 +115,7 @@ def _of_drawn(config: ExperimentConfig) -> Subject:
     whole: Any = config.dataset
     dataset = dataclasses.replace(whole, train_examples=min(whole.train_examples, _DRAWN), max_evaluation_examples=8)
     options = cls_options(config.model.name, config.model)
-    data = loaded_data(dataset, tokenizer=config.tokenizer, seed=config.seed, **options)
+    data = load_run_data(dataset, tokenizer=config.tokenizer, seed=config.seed, **options)
     size = None if data.tokenizer is None else len(data.tokenizer)
     build = partial(build_classifier, config.model, size, head_fields(data), data.problem)
 
@@ -128,7 +128,7 @@ def _of_drawn(config: ExperimentConfig) -> Subject:
 def _fields(config: ExperimentConfig) -> dict[str, Any]:
     """What data would decide of the model; two classes where nobody names them."""
     dataset: Any = config.dataset
-    problem = str(problem_of(dataset))
+    problem = str(get_problem(dataset))
     if problem == "puzzle":
         return {"cells": dataset.sequence_length}
     return class_fields(problem, dataset.labels or ("0", "1"))
@@ -152,7 +152,7 @@ def _masked(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
 def _labelled(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
     """Whole sequences with a label of the first class for whatever has one."""
     dataset: Any = config.dataset
-    problem = problem_of(dataset)
+    problem = get_problem(dataset)
     choices = [len(dataset.ending_columns)] if problem == "multiple_choice" else []
     ids = _words(config, rows, *choices)
     of_rows = torch.zeros(rows, dtype=torch.long)
@@ -172,6 +172,6 @@ def _labelled(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) ->
 def _running(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
     """Text without an end of a document: a segment of every stream, or packed blocks."""
     ids = _words(config, rows)
-    if kind_of(config.dataset).reading == "blocks":
+    if get_kind(config.dataset).reading == "blocks":
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "documents": ids * 0}
     return {"input_ids": ids, "targets": ids}

@@ -110,7 +110,7 @@ def _ask(served: Served, given: Text | GivenExample, setting: Setting) -> Reply:
             if isinstance(given, GivenExample):
                 board, about = _board(served, given, found), _truth(served, given)
             else:
-                board, about = None, {"steps": served.pipeline.answers_of_text(given)}
+                board, about = None, {"steps": served.pipeline.predict_text_steps(given)}
     return Reply(found, setting, changed, (seconds, full_seconds), full, board, **about)
 
 
@@ -145,7 +145,7 @@ def refuse_text(text: Text) -> None:
 def _described(served: Served, given: Text | GivenExample) -> dict[str, Any]:
     if not isinstance(given, GivenExample):
         return describe_texts(served.pipeline, [given])
-    prediction, work = served.pipeline.examine_example(given.example, _batch(served, given))
+    prediction, work = served.pipeline.predict_example(given.example, _batch(served, given))
     parts = "".join(symbols_of_cells(served, given.example)) if served.pipeline.predicts == "cells" else given.board
     return describe_predictions(served.pipeline, [[parts]], [prediction], work)
 
@@ -168,7 +168,7 @@ def _pass(served: Served, given: Text | GivenExample) -> Callable[[], float]:
     def once() -> float:
         start = perf_counter()
         if isinstance(given, GivenExample):
-            served.pipeline.examine_example(given.example, _batch(served, given), every_step=False)
+            served.pipeline.predict_example(given.example, _batch(served, given), every_step=False)
         else:
             served.pipeline.priced([given])
         return perf_counter() - start
@@ -196,7 +196,7 @@ def _board(served: Served, given: GivenExample, found: Mapping[str, Any]) -> lis
     cells = symbols_of_cells(served, example)
     if served.pipeline.predicts == "cells":
         return rows_of(served, _puzzle_squares(served, example, cells, row))
-    tokens, known = row["tokens"], served.pipeline.answers_of_steps(_batch(served, given))
+    tokens, known = row["tokens"], served.pipeline.predict_token_steps(_batch(served, given))
     labels, names = _labels(served, example, positions), served.model.config.id2label
     difficulties = np.asarray(example.get("difficulties", np.full(len(example["input_ids"]), -1)))
     squares = []

@@ -10,8 +10,8 @@ from typing import Any
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.registry import families
-from adadepth.families.shared.losses import label_count, takes_one_class
-from adadepth.halting.exit_rules import ExitRule, parse_rule, supported_rules
+from adadepth.families.shared.losses import count_head_classes, takes_one_class
+from adadepth.halting.exit_rules import ExitRule, list_supported_rules, parse_rule
 
 AS_TRAINED, FULL, BUDGET = "as trained", "full depth", "mean updates (budget)"
 _BUDGET_STEP = 0.25
@@ -124,7 +124,7 @@ def budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
 def _rules(model: Any) -> list[Knob]:
     """A knob for every exit rule with a threshold that the model can follow, its own first, and one for all alike."""
     config = model.config
-    known = supported_rules(model.exit_signals, label_count(config), one_class=takes_one_class(config))
+    known = list_supported_rules(model.exit_signals, count_head_classes(config), one_class=takes_one_class(config))
     rules = [rule for name in known if (rule := _with_threshold(name)) is not None]
     own = parse_rule(config.exit_rule).name if config.exit_rule else None
     rules.sort(key=lambda rule: rule.name not in (own, getattr(model, "level_rule", "").partition(":")[0]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.declaration import Allowed, between, setting
-from adadepth.settings.modes import ModeSpec, mode_settings
+from adadepth.settings.modes import ModeSpec, get_mode_settings
 
 
 def _is_host(value: str) -> bool:
@@ -49,5 +49,5 @@ SERVE = ModeSpec(
 
 def serve_settings(config: ExperimentConfig) -> ServeConfig:
     """Return the settings of this mode."""
-    found: ServeConfig = mode_settings(config, "serve")
+    found: ServeConfig = get_mode_settings(config, "serve")
     return found

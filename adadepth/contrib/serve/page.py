@@ -30,7 +30,7 @@ from adadepth.contrib.serve.showing import answer_html, board_html, error_html, 
 from adadepth.contrib.serve.writing import Continuation, write_on
 from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, UserError, format_error, is_exit
-from adadepth.report.section import templates
+from adadepth.report.section import load_templates
 from adadepth.system.console import say
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before it is imported
@@ -167,7 +167,7 @@ def build_page(served: Sequence[Served]) -> gr.Blocks:
 
 def _heading(served: Sequence[Served]) -> str:
     names = " and ".join(each.name for each in served)
-    return str(templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names))
+    return str(load_templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names))
 
 
 # ---- inputs

@@ -22,22 +22,22 @@ from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError, missing_package
 from adadepth.families.registry import load
 from adadepth.prediction import Pipeline
-from adadepth.report.budgets import drawn_quality
+from adadepth.report.budgets import select_drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
+from adadepth.runs.commands import list_overridden_keys, program
 from adadepth.runs.directory import run_of_checkpoint
-from adadepth.runs.inheritance import settings_of_run
-from adadepth.runs.program import overridden_keys, program
+from adadepth.runs.inheritance import load_run_settings
 from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.kinds import columns_of, kind_of, problem_of
+from adadepth.settings.kinds import get_kind, get_problem, list_input_columns
 from adadepth.settings.overrides import format_override
 from adadepth.system.console import say
 from adadepth.system.demos import format_run, is_demo
-from adadepth.tasks.finetune import finetuning_session
-from adadepth.tasks.identity import class_names_of
+from adadepth.tasks.finetune import build_finetuning_session
+from adadepth.tasks.identity import get_class_names
 from adadepth.tasks.model_fields import cls_options
-from adadepth.tasks.predict import load_pipeline, trained_columns
+from adadepth.tasks.predict import get_trained_columns, load_pipeline
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import checkpoint_tokenizer
+from adadepth.tasks.stored_models import choose_checkpoint_tokenizer
 from adadepth.training.arguments import training_arguments
 
 _FEW = 64  # training examples, which nobody asks about
@@ -83,7 +83,7 @@ def open_page_of_run(run: Path, host: str, port: int) -> None:
     """Open the page of one run, whose folder may have been moved: what the file of a space does."""
     from adadepth.contrib.serve.page import open_page
 
-    settings = settings_of_run(run, "checkpoint")
+    settings = load_run_settings(run, "checkpoint")
     config = dataclasses.replace(settings, checkpoint=str(run), mode=Mode.predict)
     open_page([served_checkpoint(config)], host, port)
 
@@ -92,7 +92,7 @@ def _each(config: ExperimentConfig) -> list[ExperimentConfig]:
     """The configuration of every checkpoint: several have their own each, as their runs were made."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
-    if others := [key for key in overridden_keys() if key.partition(".")[0] not in _OWN]:
+    if others := [key for key in list_overridden_keys() if key.partition(".")[0] not in _OWN]:
         raise ConfigError(f"{others[0]}: read only with one checkpoint; several have the settings of their runs each")
     return [_of_run(config, place) for place in config.checkpoint]
 
@@ -103,7 +103,7 @@ def _of_run(config: ExperimentConfig, place: str) -> ExperimentConfig:
     run = run_of_checkpoint(own)
     if run is None:
         return own
-    found = settings_of_run(run, "checkpoint")
+    found = load_run_settings(run, "checkpoint")
     return dataclasses.replace(found, checkpoint=str(run) if place == "latest" else place, mode=Mode.predict)
 
 
@@ -117,8 +117,8 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     measured = None if data is None else _measured(config, data, pipeline.model)
     knobs = knobs_of(pipeline.model)
     budget = None if measured is None else budget_knob(pipeline.model, lambda: measured.here().updates)
-    columns = columns_of(config.dataset)
-    columns = trained_columns(pipeline.model) if columns is None else columns
+    columns = list_input_columns(config.dataset)
+    columns = get_trained_columns(pipeline.model) if columns is None else columns
     reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns) == 2
     found = Served(
         name=path if run is None else _name_run(config, run),
@@ -172,22 +172,22 @@ def _data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledDa
     """The labelled data of a run, where they are at hand without a network; None: they are not."""
     dataset: Any = config.dataset
     is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
-    if config.task is not Task.finetune or problem_of(dataset) is None or not is_at_hand:
+    if config.task is not Task.finetune or get_problem(dataset) is None or not is_at_hand:
         return None
     if hasattr(dataset, "train_examples"):  # as many evaluation examples as ever: which they are follows from that
         most = dataset.max_evaluation_examples or dataset.train_examples
         few = min(_FEW, dataset.train_examples)
         dataset = dataclasses.replace(dataset, max_evaluation_examples=most, train_examples=few)
     options = cls_options(config.model.name, pipeline.model.config)
-    options |= {"classes": class_names_of(pipeline.model.config)}
-    found: LabelledData = load_labelled_data(dataset, checkpoint_tokenizer(config, path), config.seed, **options)
+    options |= {"classes": get_class_names(pipeline.model.config)}
+    found: LabelledData = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
     if found.labels:
         pipeline.model.take_classes(found.labels)
     return found
 
 
 def _drawn(config: ExperimentConfig, data: LabelledData) -> Drawn:
-    place = kind_of(config.dataset).board
+    place = get_kind(config.dataset).board
     board = None if place is None else load(place)
     return Drawn(config.dataset, data.evaluation, data.collate, board)
 
@@ -197,7 +197,7 @@ def _measured(config: ExperimentConfig, data: LabelledData, model: Any) -> Measu
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
-    session = finetuning_session(config, training_arguments(config), data, model)
+    session = build_finetuning_session(config, training_arguments(config), data, model)
     fewest, most = (min(count, len(examples)) for count in _MEASURED_ON)  # type: ignore[arg-type]
     begun = perf_counter()
     _standing(session, name, examples, fewest, data)
@@ -241,7 +241,7 @@ def _curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
             if points := _rule_points(study):
                 return "score", points
         found = files.of(BUDGETS)
-        if found and found.get("rows") and (name := drawn_quality(found)) is not None:
+        if found and found.get("rows") and (name := select_drawn_quality(found)) is not None:
             rows = [row for row in found["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
             return name, sorted((row["adaptive_over_full"], row["metrics"][name]) for row in rows)
     return None

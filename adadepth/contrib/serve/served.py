@@ -10,7 +10,7 @@ import numpy as np
 
 from adadepth.contrib.serve.knobs import Knob, Setting
 from adadepth.contrib.serve.turns import Turns
-from adadepth.data.board import Board
+from adadepth.data.editable_grid import EditableGrid
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
 
@@ -40,7 +40,7 @@ class Drawn:
     dataset: Any
     sets: Mapping[str, Any]
     collate: Callable[[Sequence[dict[str, Any]]], Mapping[str, Any]]
-    board: Board | None = None
+    board: EditableGrid | None = None
 
 
 @dataclass(frozen=True)

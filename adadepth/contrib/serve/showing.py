@@ -18,12 +18,12 @@ from adadepth.contrib.serve.served import GivenExample, Served
 from adadepth.contrib.serve.writing import Continuation
 from adadepth.data.text.passages import Text
 from adadepth.report import svg
-from adadepth.report.figure import Axis, Boards, Dot, Figure, Panel, Scatter, with_air
-from adadepth.report.pictures import answer_boards, depth_panel, distance_panel
-from adadepth.report.section import templates
+from adadepth.report.example_grids import draw_answer_boards, draw_depth_cells, draw_distance_cells
+from adadepth.report.figure import Axis, Boards, Dot, Figure, Panel, Scatter, pad_range
+from adadepth.report.page_writer import Link, depth_styles, sanitise_file_name
+from adadepth.report.predictions import build_text_row, said
+from adadepth.report.section import load_templates
 from adadepth.report.table import number, percent
-from adadepth.report.texts import said, text_row
-from adadepth.report.writing import Link, depth_styles, file_name
 
 _SIDE, _SMALL_SIDE, _MANY = 34, 26, 12  # pixels of a cell, and of one of many
 _POINTS = 7  # of a curve
@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 
 def filled(template: str, **content: Any) -> Markup:
     """A template of this package, filled in; text is escaped."""
-    return Markup(templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
+    return Markup(load_templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
 
 
 def error_html(served: Served, error: Exception) -> Markup:
@@ -67,12 +67,12 @@ def answer_html(served: Served, given: Text | GivenExample, answer: Reply, *, wi
     return filled(
         "answer",
         name=served.name,
-        file=file_name(served.name),
+        file=sanitise_file_name(served.name),
         about=_about(served, answer),
         tiles=_tiles(served, answer),
         styles=depth_styles(max_updates),
         max_updates=max_updates,
-        row=text_row(_with_steps(answer), answer.found["predicts"]) if not boards else {},
+        row=build_text_row(_with_steps(answer), answer.found["predicts"]) if not boards else {},
         boards=boards,
         steps=_steps(answer),
         legend=_legend(answer) if boards else "",
@@ -94,7 +94,8 @@ def written_html(served: Served, prompt: str, parts: Sequence[Continuation]) -> 
     remark = "" if sides_wanted == 1 else f"Both begin with the same seed. {told if whole else ''}"
     max_updates = served.model.max_updates
     return filled(
-        "written", name=served.name, file=file_name(served.name), max_updates=max_updates, prompt=prompt, sides=sides,
+        "written", name=served.name, file=sanitise_file_name(served.name), max_updates=max_updates, prompt=prompt,
+        sides=sides,
         styles=depth_styles(max_updates), is_whole=whole, remark=remark,
     )  # fmt: skip
 
@@ -107,7 +108,7 @@ def _side(served: Served, prompt: str, part: Continuation) -> dict[str, Any]:
         return shown
     settings = [f"new_tokens={part.asked}", *_overrides(part.changed or {})]
     return shown | {
-        "row": text_row(found["texts"][0], found["predicts"]),
+        "row": build_text_row(found["texts"][0], found["predicts"]),
         "depth": number(found["mean"], 2),
         "work": percent(found["work"]),
         "command": _command(served, "predict", [f"text={_as_given(prompt)}", *settings]),
@@ -195,7 +196,7 @@ def work_curve(served: Served, answer: Reply) -> tuple[Figure | None, str]:
         of = f"{told}, measured on {of}"
     everything = [dot for _, group in groups for dot in group]
     x = Axis("work, share of full depth", (0.0, max(1.0, *(dot.x for dot in everything)) * 1.02), percent=True)
-    y = Axis(name, with_air([dot.y for dot in everything]))
+    y = Axis(name, pad_range([dot.y for dot in everything]))
     panel = Panel("Quality against work", Scatter(groups, sorted((dot.x, dot.y) for dot in dots)), x, y, of)
     return Figure("quality_against_work", [panel]), of
 
@@ -376,9 +377,9 @@ def _boards_figure(answer: Reply) -> Figure | None:
     if answer.found["predicts"] == "cells":
         steps = max((len(square.steps) for row in answer.board for square in row), default=0)
         answers = [each(lambda square, step=step: square.steps[step]) for step in range(steps)]
-        drawn = Boards(answer_boards({**grid, "answers": answers}), rows, columns, 2) if steps else None
+        drawn = Boards(draw_answer_boards({**grid, "answers": answers}), rows, columns, 2) if steps else None
     else:
-        pair = (("difficulty", distance_panel(grid)), ("depth", depth_panel(grid, answer.found["max_depth"])))
+        pair = (("difficulty", draw_distance_cells(grid)), ("depth", draw_depth_cells(grid, answer.found["max_depth"])))
         drawn = Boards(pair, rows, columns)
     return None if drawn is None else Figure("boards", [Panel("", drawn)])
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from adadepth.errors import CheckpointError, ConfigError, UserError
-from adadepth.report.section import templates
+from adadepth.report.section import load_templates
 from adadepth.runs.directory import CONFIG_FILE, MODEL, RECORD, read_record, read_settings
 from adadepth.system.files import write_atomic
 
@@ -51,7 +51,9 @@ def write_space(run: Path, folder: Path) -> Path:
         "version": _installed("adadepth", "0"),
     }
     for name, template in _FILES.items():
-        write_atomic(folder / name, templates("adadepth.contrib.serve").get_template(template).render(**told) + "\n")
+        write_atomic(
+            folder / name, load_templates("adadepth.contrib.serve").get_template(template).render(**told) + "\n"
+        )
     return folder
 
 

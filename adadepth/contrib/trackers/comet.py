@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.report.table import defused
-from adadepth.runs.directory import flat, settings_of
+from adadepth.report.table import escape_csv_formula
+from adadepth.runs.directory import flat, get_plain_settings
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.experiment import TrackerMode
-from adadepth.training.trackers.base import Tracker, Value, numbers
+from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
 # What Comet would find out by itself, of a library that is imported before it.
 _LOGS = ("log_code", "log_graph", "parse_args", "log_git_metadata", "log_git_patch", "log_env_details")
@@ -45,10 +45,10 @@ class CometTracker(Tracker):
             ),
         )
         self.identity = self.experiment.get_key()
-        self.experiment.log_parameters(flat(settings_of(config)))
+        self.experiment.log_parameters(flat(get_plain_settings(config)))
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
-        self.experiment.log_metrics(numbers(metrics), step=step)
+        self.experiment.log_metrics(select_numbers(metrics), step=step)
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         from comet_ml.data_structure import Histogram
@@ -58,7 +58,7 @@ class CometTracker(Tracker):
         self.experiment.log_histogram_3d(drawn, name=name, step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
-        table = [list(map(defused, row)) for row in rows]  # kept as CSV
+        table = [list(map(escape_csv_formula, row)) for row in rows]  # kept as CSV
         self.experiment.log_table(f"{name}/step_{step:06d}.csv", table, headers=list(columns))
 
     def image(self, name: str, path: Path, step: int) -> None:

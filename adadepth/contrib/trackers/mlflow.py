@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.runs.directory import flat, jsonable, settings_of
+from adadepth.runs.directory import flat, get_plain_settings, jsonable
 from adadepth.settings import ExperimentConfig
-from adadepth.training.trackers.base import Tracker, Value, numbers
+from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
 _LONGEST = 500  # characters of a parameter
 
@@ -32,7 +32,7 @@ class MlflowTracker(Tracker):
             tags = {"group": config.logger.group or config.name, "mode": config.mode.value}
             tags |= dict.fromkeys(config.logger.tags, "")
             identity = self.client.create_run(experiment, run_name=directory.name, tags=tags).info.run_id
-            settings = flat(settings_of(config))
+            settings = flat(get_plain_settings(config))
             params = [Param(key, str(value)[:_LONGEST]) for key, value in settings.items()]
             for begin in range(0, len(params), 100):  # as many as a call takes
                 self.client.log_batch(identity, params=params[begin : begin + 100])
@@ -40,7 +40,7 @@ class MlflowTracker(Tracker):
         self.client.update_run(identity, status="RUNNING")
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
-        now, scalars = int(time.time() * 1000), numbers(metrics)
+        now, scalars = int(time.time() * 1000), select_numbers(metrics)
         if scalars:
             found = [self._metric(name, float(value), now, step) for name, value in scalars.items()]
             self.client.log_batch(self.identity, metrics=found)

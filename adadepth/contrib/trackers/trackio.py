@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.runs.directory import settings_of
+from adadepth.runs.directory import get_plain_settings
 from adadepth.settings import ExperimentConfig
-from adadepth.training.trackers.base import Tracker, Value, bin_edges
+from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 
 class TrackioTracker(Tracker):
@@ -23,7 +23,7 @@ class TrackioTracker(Tracker):
             project=config.logger.project,
             name=self.identity,
             group=config.logger.group or config.name,
-            config=settings_of(config),
+            config=get_plain_settings(config),
             resume="allow",
             embed=False,
             auto_log_cpu=False,
@@ -34,7 +34,7 @@ class TrackioTracker(Tracker):
         self.run.log(dict(metrics), step=step)
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
-        edges = bin_edges(counts, first_bin)
+        edges = compute_bin_edges(counts, first_bin)
         self.run.log({name: self.trackio.Histogram(np_histogram=(list(counts), edges))}, step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:

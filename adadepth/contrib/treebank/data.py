@@ -15,17 +15,17 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import Examples, PretrainingCollator
 from adadepth.data.cache import require_unchanged
-from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import spread_rows
-from adadepth.data.labelled.splits import file_splits
+from adadepth.data.labelled.collators import SequenceCollator
+from adadepth.data.labelled.splits import open_file_splits
+from adadepth.data.labelled.types import spread_rows
 from adadepth.data.pretraining.examples import NO_PAIR
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
-from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, epoch_and_index, random_generator
-from adadepth.data.text.data_table import DataTable, joined
-from adadepth.data.text.hub import hub_tables
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.local_files import PLACES, as_path, column_table, find_files
-from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, load_tokenizer, needed_tokens
+from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator, split_item
+from adadepth.data.text.hub import load_hub_tables
+from adadepth.data.text.local_files import WORD_LOCATIONS, find_files, open_conll_table, to_path
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.table import DataTable, concatenate_tables
+from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, list_needed_tokens, load_tokenizer
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def _sentences(table: DataTable) -> Iterator[list[_Word]]:
             for name, values in zip(COLUMNS, row, strict=True):
                 if not isinstance(values, list) or len(values) != len(row[0]):
                     raise DataError(f"{place}: its column {name} is not a list with a value for each of its tokens")
-            is_conllu = PLACES in batch
-            places = batch[PLACES][number - first] if is_conllu else [place] * len(row[0])
+            is_conllu = WORD_LOCATIONS in batch
+            places = batch[WORD_LOCATIONS][number - first] if is_conllu else [place] * len(row[0])
             words = list(map(_Word, places, *row))
             yield [_whole(word) for word in words if is_conllu or word.head not in _NO_HEAD]
         first += len(columns[0])
@@ -212,7 +212,7 @@ class TreebankExamples(Dataset[dict[str, Any]]):
         return self.layout.lengths(np.array([sum(map(len, words)) for words in self.pieces]), 1)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        index = epoch_and_index(item)[1]
+        index = split_item(item)[1]
         example = {**self._sequence(index), "index": index}
         return example if self.masks is None else {**example, **self._masked(example["input_ids"], index)}
 
@@ -295,7 +295,7 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     Raises:
         DataError: Something the files or the tokenizer lack, in one line.
     """
-    words = load_tokenizer(tokenizer, PRETRAINING_TOKENS if masks else needed_tokens(1))
+    words = load_tokenizer(tokenizer, PRETRAINING_TOKENS if masks else list_needed_tokens(1))
     tables = _tables(dataset)
     for table in tables.values():
         if missing := [name for name in COLUMNS if name not in table.columns]:
@@ -327,14 +327,14 @@ def _tables(dataset: TreebankConfig) -> dict[str, DataTable]:
     """Return all splits that there are, or all files as one set where they are not called like splits."""
     path = dataset.path
     if path is None:
-        return hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
-    is_folder = isinstance(path, str) and as_path("dataset.path", path).is_dir()
+        return load_hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    is_folder = isinstance(path, str) and to_path("dataset.path", path).is_dir()
     if isinstance(path, Mapping) or is_folder:
-        if found := file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
+        if found := open_file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
             return found
-        if not (path := sorted(map(str, as_path("dataset.path", path).glob("*.conllu")))):
+        if not (path := sorted(map(str, to_path("dataset.path", path).glob("*.conllu")))):
             raise DataError(f"dataset.path={dataset.path}: no file of CoNLL-U (.conllu) in that folder")
-    return {WHOLE: joined([column_table(file) for file in _treebank_files(path)])}
+    return {WHOLE: concatenate_tables([open_conll_table(file) for file in _treebank_files(path)])}
 
 
 def _treebank_files(path: Any) -> list[Path]:

@@ -15,21 +15,21 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.build import load_model, pretraining_class
 from adadepth.families.folder import read_config
 from adadepth.families.registry import family
-from adadepth.report.table import as_records
+from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig, Task
-from adadepth.settings.kinds import loaded_data
+from adadepth.settings.kinds import load_run_data
 from adadepth.system.console import say
-from adadepth.system.processes import decide, main_first
+from adadepth.system.distributed import decide, run_main_process_first
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.session import Session
-from adadepth.tasks.stored import (
+from adadepth.tasks.stored_models import (
     check_vocabulary,
     check_weights,
-    checked_model_path,
-    checkpoint_tokenizer,
-    overridden_model_settings,
+    choose_checkpoint_tokenizer,
+    list_overridden_model_settings,
+    resolve_model_path,
 )
 from adadepth.training.arguments import training_arguments
 
@@ -40,11 +40,13 @@ _HEADS = ("classification", "tagging", "question_answering")  # that read one se
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Measure depths by word on every set of a treebank, write and show them; returns the metrics."""
     args = training_arguments(config)
-    path = checked_model_path(config)
+    path = resolve_model_path(config)
     model = _load(config, path)
     check_weights(model, path)
-    tokenizer, masks = str(checkpoint_tokenizer(config, path).path), config.task is Task.pretrain
-    data: TreebankData = main_first(args, lambda: loaded_data(config.dataset, tokenizer=tokenizer, masks=masks))
+    tokenizer, masks = str(choose_checkpoint_tokenizer(config, path).path), config.task is Task.pretrain
+    data: TreebankData = run_main_process_first(
+        args, lambda: load_run_data(config.dataset, tokenizer=tokenizer, masks=masks)
+    )
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
@@ -72,7 +74,7 @@ def _load(config: ExperimentConfig, path: str) -> Any:
     Raises:
         CheckpointError: If its tokens have no depth of their own, or it does not read single sentences.
     """
-    model: Any = load_model(path, _head(config, path), config.model, overridden_model_settings())
+    model: Any = load_model(path, _head(config, path), config.model, list_overridden_model_settings())
     if model.depth_unit != "token":
         raise CheckpointError(
             f"checkpoint={path}: {config.model.name} gives a whole {model.depth_unit} one depth; "
@@ -146,4 +148,4 @@ def _tell(found: dict[str, Any], session: Session) -> None:
     say(words_text(found))
     tracker, step = session.tracking.tracker, session.trainer.state.global_step
     tracker.log(flatten_words(found), step)
-    tracker.table("halting/words", *as_records(every_row(found)), step)
+    tracker.table("halting/words", *to_records(every_row(found)), step)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adadepth.measure.adaptation import clustered_mean
+from adadepth.measure.adaptation import estimate_clustered_mean
 
 # Kind -> what its classes are, in the order of tables.
 CLASS_KINDS: dict[str, str] = {
@@ -119,7 +119,10 @@ def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_u
     `cosine` has a value an iteration, over the first pieces that ran it, `cosine_n` of them.
     """
     first, sentence = depths["first"][members], depths["sentence"][members]
-    mean, over_pieces = clustered_mean(first, sentence), clustered_mean(depths["over_pieces"][members], sentence)
+    mean, over_pieces = (
+        estimate_clustered_mean(first, sentence),
+        estimate_clustered_mean(depths["over_pieces"][members], sentence),
+    )
     low, median, high = np.quantile(first, (0.1, 0.5, 0.9), method="inverted_cdf")
     pieces, at_cap = depths["pieces"][members], float((first == max_updates).mean())
     where = {"n": len(first), "sentences": mean.clusters, "mean": mean.mean, "low": mean.low, "high": mean.high}

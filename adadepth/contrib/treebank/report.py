@@ -8,12 +8,12 @@ from typing import Any
 
 from adadepth.contrib.treebank.measures import CLASS_KINDS, FILE_ONLY
 from adadepth.measure.adaptation import FEWEST_CLUSTERS
-from adadepth.measure.names import metric_name
-from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, with_air
+from adadepth.measure.metric_names import metric_name
+from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, pad_range
 from adadepth.report.file_types import OfSets
 from adadepth.report.run_files import RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
-from adadepth.report.table import Column, Table, as_csv, as_text, percent, rounded, text
+from adadepth.report.table import Column, Table, make_number_format, percent, text, to_csv, to_text
 from adadepth.system.files import write_atomic
 
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
@@ -34,17 +34,17 @@ def kind_table(name: str, kind: str, readings: Mapping[str, _Found]) -> Table:
     columns = [
         Column("class", kind, text, "text"),
         Column("n", "words"),
-        Column("mean", "mean", rounded(2)),
+        Column("mean", "mean", make_number_format(2)),
         _INTERVAL,
         Column("p10"),
         Column("p90"),
-        Column("over_pieces", "all pieces", rounded(2)),
+        Column("over_pieces", "all pieces", make_number_format(2)),
         Column("split", "split", percent),
     ]
     if "masked" in readings:
         columns += [
             Column("masked_n", "masked words"),
-            Column("masked_mean", "mean", rounded(2)),
+            Column("masked_mean", "mean", make_number_format(2)),
             Column("masked_interval", "95 %", text, "text"),
         ]
     masked = {row["class"]: row for row in _with_all(readings.get("masked", {}), kind)}
@@ -65,7 +65,7 @@ def cosine_table(name: str, kind: str, reading: _Found, max_updates: int) -> Tab
     steps = range(1, max_updates + 1)
     columns = [
         Column("class", kind, text, "text"),
-        *(Column(f"cosine_{step}", str(step), rounded(3)) for step in steps),
+        *(Column(f"cosine_{step}", str(step), make_number_format(3)) for step in steps),
     ]
     return Table(f"cosine_by_{kind}_{name}", columns, [{**row, **_cosines(row)} for row in rows])
 
@@ -109,7 +109,7 @@ def words_text(found: _Found) -> str:
         parts.append(
             f"depth by word, {name}: {found['sentences'][name]:,} sentences, {n:,} of their {words:,} words{rest}"
         )
-        parts += [as_text(kind_table(name, kind, readings)) for kind in SHOWN]
+        parts += [to_text(kind_table(name, kind, readings)) for kind in SHOWN]
     parts.append(
         "a word's depth is that of its first piece; all pieces: mean over words of the mean over their pieces; "
         "split: words of several pieces;\n95 %: interval of the mean with sentences as clusters, of "
@@ -143,7 +143,7 @@ def _interval(row: _Found) -> str | None:
 def write_words(directory: Path, found: Mapping[str, Any]) -> None:
     """Write words.json, the depths of a treebank's words by class, and depth_by_word.csv, its rows."""
     write_json(directory / WORDS, found)
-    write_atomic(directory / WORDS_TABLE, as_csv(every_row(found)))
+    write_atomic(directory / WORDS_TABLE, to_csv(every_row(found)))
 
 
 FEWEST_WORDS = 20  # words: the figures leave out rarer classes, whose intervals are as wide as the axis
@@ -192,7 +192,7 @@ def kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
     for reading, rows in drawn.items():
         title = f"{CLASS_KINDS[kind].partition(':')[0].capitalize()}, {_READINGS[reading]}"
         if rows:
-            panels.append(_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), with_air(ends)))
+            panels.append(_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), pad_range(ends)))
     return Figure(f"depth_by_{kind}_{name}", panels)
 
 

@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerBase
 from adadepth.contrib.treebank.data import NO_WORD, TreebankExamples
 from adadepth.contrib.treebank.measures import Pieces, joined_pieces
 from adadepth.data.pretraining.masking import MASKED
-from adadepth.evaluation.pretraining import PretrainingScorer, special_token_classes
+from adadepth.evaluation.pretraining import PretrainingScorer, classify_tokens
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.sentences import SentenceSampler
-from adadepth.system.processes import of_all_processes
+from adadepth.measure.example_sentences import SentenceSampler
+from adadepth.system.distributed import gather_from_processes
 
 
 class WordRecorder:
@@ -49,7 +49,7 @@ class WordRecorder:
 
     def merge(self) -> None:
         """Bring together the pieces of all processes."""
-        self._parts = [part for parts in of_all_processes(self._parts) for part in parts]
+        self._parts = [part for parts in gather_from_processes(self._parts) for part in parts]
 
     def pieces(self) -> Pieces:
         """All pieces of the batches that were added."""
@@ -91,7 +91,7 @@ class TreebankScorer(Scorer):
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """Tokens by what they are."""
-        return Units(special_token_classes(batch, self._tokenizer))
+        return Units(classify_tokens(batch, self._tokenizer))
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Keep the depths of words, and sentences with the depth of every token."""

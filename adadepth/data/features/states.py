@@ -19,21 +19,21 @@ from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.batches import known_lengths
-from adadepth.data.cache import digest, discard_damaged, find_damage, seal, usable_cache
+from adadepth.data.batches import get_lengths
+from adadepth.data.cache import digest, discard_damaged, find_damage, wrap_cache_errors, write_manifest
 from adadepth.data.features.store import (
     DESCRIPTION,
     Description,
     FeatureStore,
     FeatureWriter,
     check_description,
+    count_bytes,
+    count_finished_tokens,
     create_store,
-    finished_tokens,
-    size_in_bytes,
 )
-from adadepth.data.labelled.contract import ExampleSet
-from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.arrays import STORE_FORMAT
+from adadepth.data.labelled.types import ExampleSet
+from adadepth.data.randomness import split_item
+from adadepth.data.stores.mmap_arrays import STORE_FORMAT
 from adadepth.errors import DataError
 from adadepth.system.console import progress
 
@@ -44,7 +44,7 @@ Compute = Callable[[dict[str, Tensor], tuple[int, ...]], Mapping[int, Tensor]]
 _INPUTS = ("input_ids", "token_type_ids")  # of an example, on which its states depend
 
 
-def cached_features(
+def ensure_features(
     root: Path,
     examples: ExampleSet,
     states: Sequence[int],
@@ -83,7 +83,7 @@ def cached_features(
     folder = root / f"features-{digest(description)}"
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
-    with ExitStack() as stack, usable_cache(root, "what was finished stays, free some space and start again"):
+    with ExitStack() as stack, wrap_cache_errors(root, "what was finished stays, free some space and start again"):
         if is_main and not (folder.exists() and find_damage(folder) is None):
             root.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(f"{folder}.lock"))
@@ -93,7 +93,7 @@ def cached_features(
         if not folder.exists():
             started = time.perf_counter()
             is_begun = (partial / DESCRIPTION).exists()
-            done = finished_tokens(partial) if is_begun else 0
+            done = count_finished_tokens(partial) if is_begun else 0
             _check_size(description, done, root, limit_gib)  # in every process, so that all end on a refusal
             barrier()
             if is_main:
@@ -105,7 +105,7 @@ def cached_features(
             barrier()
             if is_main:
                 FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
-                seal(partial)
+                write_manifest(partial)
                 partial.rename(folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
             barrier()
@@ -118,7 +118,7 @@ class RowNumbers(Dataset[dict[str, Any]]):
     """Examples with ``feature_row``, their row in the feature stores.
 
     Attributes:
-        examples: Set that `cached_features` got.
+        examples: Set that `ensure_features` got.
         first: Number of rows in the stores before theirs, see `FeatureReader`.
     """
 
@@ -129,11 +129,11 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return len(self.examples)  # type: ignore[arg-type]
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        return {**self.examples[item], "feature_row": self.first + epoch_and_index(item)[1]}
+        return {**self.examples[item], "feature_row": self.first + split_item(item)[1]}
 
     def lengths(self) -> np.ndarray | None:
         """Return the number of tokens of each example, (examples,) int64; None where the set cannot tell."""
-        return known_lengths(self.examples)
+        return get_lengths(self.examples)
 
     def gold(self, index: int) -> list[int]:
         """Return the tags of all words of an example of a tagging task."""
@@ -143,9 +143,9 @@ class RowNumbers(Dataset[dict[str, Any]]):
         """Return the number of the row in the data of an example of a tagging task."""
         return self.examples.row_number(index)  # type: ignore[attr-defined, no-any-return]
 
-    def first_pieces(self, index: int) -> np.ndarray:
+    def find_first_pieces(self, index: int) -> np.ndarray:
         """Return where the words of an example of a tagging task begin, (words,)."""
-        return self.examples.first_pieces(index)  # type: ignore[attr-defined, no-any-return]
+        return self.examples.find_first_pieces(index)  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ def _digest_examples(examples: ExampleSet) -> tuple[str, np.ndarray]:
 
 def _check_size(description: Description, done: int, root: Path, limit_gib: float) -> None:
     """Refuse features above the limit, or whose missing part does not fit on the disk; ``done`` is in tokens."""
-    size = size_in_bytes(description)
-    missing = size - size_in_bytes(description, done)
+    size = count_bytes(description)
+    missing = size - count_bytes(description, done)
     free = shutil.disk_usage(root).free
     advice = "features.precision=fp16 or bf16, fewer examples, or features.cache=false"
     if size > limit_gib * 2**30:
@@ -214,7 +214,7 @@ def _check_size(description: Description, done: int, root: Path, limit_gib: floa
 
 def _describe(description: Description) -> str:
     return (
-        f"{_format_gib(size_in_bytes(description))} ({description['tokens']} tokens, {len(description['states'])} "
+        f"{_format_gib(count_bytes(description))} ({description['tokens']} tokens, {len(description['states'])} "
         f"states of width {description['width']} in {description['precision']})"
     )
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.data.batches import longest_first
-from adadepth.data.stores.arrays import StoredArrays, create_array, open_arrays
+from adadepth.data.batches import order_longest_first
+from adadepth.data.stores.mmap_arrays import StoredArrays, create_array, open_arrays
 from adadepth.errors import DataError
 from adadepth.system.files import write_atomic
 
@@ -79,7 +79,7 @@ class FeatureStore(StoredArrays):
         description, arrays = _check_arrays(folder)
         if not arrays["finished"].all():
             raise _make_damage_error(folder, "some rows were never computed")
-        order, lengths = longest_first(arrays["lengths"]), arrays["lengths"]
+        order, lengths = order_longest_first(arrays["lengths"]), arrays["lengths"]
         starts = np.empty_like(lengths)
         starts[order] = lengths[order].cumsum() - lengths[order]
         states = {state: arrays[_format_state_name(state)] for state in description["states"]}
@@ -101,7 +101,7 @@ class FeatureWriter(ExitStack):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         description, arrays = _check_arrays(folder)
-        self.order = longest_first(arrays["lengths"])
+        self.order = order_longest_first(arrays["lengths"])
         self.lengths = arrays["lengths"][self.order]
         self.finished = np.load(folder / "finished.npy", mmap_mode="r+")
         self._dtype = PRECISIONS[description["precision"]]
@@ -170,14 +170,14 @@ def check_description(folder: Path, expected: Description) -> None:
             raise _make_damage_error(folder, f"it was made with {name} {description.get(name)}, not {value}")
 
 
-def finished_tokens(folder: Path) -> int:
+def count_finished_tokens(folder: Path) -> int:
     """Return the number of tokens whose states are computed."""
     arrays = _check_arrays(folder)[1]
     lengths = arrays["lengths"]
-    return int(lengths[longest_first(lengths)] @ arrays["finished"].astype(np.int64))
+    return int(lengths[order_longest_first(lengths)] @ arrays["finished"].astype(np.int64))
 
 
-def size_in_bytes(description: Description, tokens: int | None = None) -> int:
+def count_bytes(description: Description, tokens: int | None = None) -> int:
     """Return the size in bytes of the states of ``tokens`` tokens, or of all."""
     token_bytes = len(description["states"]) * description["width"] * PRECISIONS[description["precision"]].itemsize
     return int(token_bytes * (description["tokens"] if tokens is None else tokens))

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.board import Board, BoardRows
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_example, tagging_data
+from adadepth.data.editable_grid import EditableGrid, GridRows
+from adadepth.data.generated.base import DrawnTags, build_symbol_example, build_tagging_data, get_evaluation_size
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from adadepth.data.labelled.contract import LabelledData
+    from adadepth.data.labelled.types import LabelledData
     from adadepth.settings.data import AdditionConfig
 
 LABELS = tuple(str(digit) for digit in range(10))
@@ -52,7 +52,7 @@ class AdditionExamples(DrawnTags):
         first, second = columns["numbers"].astype(np.int64)
         positions = int(columns["place"]) + np.arange(len(first))
         return {
-            **symbol_example(10 * first + second, columns["sums"], columns["difficulties"]),
+            **build_symbol_example(10 * first + second, columns["sums"], columns["difficulties"]),
             "position_ids": positions,
         }
 
@@ -100,14 +100,14 @@ def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
     train = AdditionExamples(dataset, dataset.digits, dataset.train_examples, seed)
     digits = {"inside": dataset.digits, **{f"beyond_{number}": number for number in dataset.beyond_digits}}
     evaluation = {
-        name: AdditionExamples(dataset, number, evaluation_size(dataset), EVALUATION_SEED)
+        name: AdditionExamples(dataset, number, get_evaluation_size(dataset), EVALUATION_SEED)
         for name, number in digits.items()
     }
     facts = {"digits": digits, "nines": dataset.nines, "field": dataset.field}
-    return tagging_data(dataset, train, evaluation, SYMBOLS, LABELS, facts)
+    return build_tagging_data(dataset, train, evaluation, SYMBOLS, LABELS, facts)
 
 
-def read_addition(dataset: AdditionConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+def read_addition(dataset: AdditionConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return an edited sum as an example, at its original offset in the field."""
     digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
     numbers = np.array(digits, dtype=np.int8).T[None]
@@ -119,4 +119,4 @@ def read_addition(dataset: AdditionConfig, rows: BoardRows, before: Mapping[str,
     return examples.example({**columns, "place": before["position_ids"].min()})
 
 
-ADDITION_BOARD = Board(lambda dataset: SYMBOLS, read_addition)
+ADDITION_GRID = EditableGrid(lambda dataset: SYMBOLS, read_addition)

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.board import Board, BoardRows, symbol_numbers
-from adadepth.data.generated.chains import draw_chains
-from adadepth.data.generated.shared import (
+from adadepth.data.editable_grid import EditableGrid, GridRows, number_symbols
+from adadepth.data.generated.base import (
     DrawnExamples,
     DrawnTags,
+    build_symbol_example,
+    build_symbol_tokenizer,
+    build_tagging_data,
     check_room,
-    evaluation_size,
-    range_of,
-    summary_of,
-    symbol_example,
-    symbol_ids,
-    symbol_tokenizer,
-    tagging_data,
+    encode_symbols,
+    get_evaluation_size,
+    summarise_examples,
+    to_range,
 )
-from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData, Picture
+from adadepth.data.generated.pointer_chains import draw_pointer_chains
+from adadepth.data.labelled.collators import SequenceCollator
+from adadepth.data.labelled.types import LabelledData, Picture
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class HopsExamples(DrawnExamples):
     def _draw_targets(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Draw targets, hops and colours, in causal order if the settings say so."""
         if self.drawing == "natural":
-            return draw_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
+            return draw_pointer_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
         forests = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
-        return targets_first(*forests, generator) if self.causal else forests
+        return reorder_causally(*forests, generator) if self.causal else forests
 
 
 class TaggedHops(HopsExamples, DrawnTags):
@@ -94,7 +94,7 @@ class TaggedHops(HopsExamples, DrawnTags):
         """Return a graph with labels at the nodes within the range."""
         hops = columns["hops"].astype(np.int64)
         is_labelled = (self.hops[0] <= hops) & (hops <= self.hops[1])
-        return symbol_example(
+        return build_symbol_example(
             columns["symbols"], np.where(is_labelled, columns["colours"].astype(np.int64), IGNORE), hops
         )
 
@@ -108,7 +108,7 @@ class MarkedHops(HopsExamples):
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return the sequence of a graph, in which one token type marks the first node."""
-        example = self.layout.build([symbol_ids(columns["symbols"])])
+        example = self.layout.build([encode_symbols(columns["symbols"])])
         marked = int(columns["marked"])
         example["token_type_ids"][np.flatnonzero(example["special_tokens_mask"] == 0)[marked]] = _MARKED
         return {**example, "label": int(columns["colours"][marked]), "difficulty": int(columns["hops"][marked])}
@@ -152,7 +152,7 @@ def draw_forests(
     return targets, hops, root_colours
 
 
-def targets_first(
+def reorder_causally(
     targets: np.ndarray, hops: np.ndarray, colours: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the same forests in another random order, in which every node follows the one that it points to."""
@@ -183,40 +183,40 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     Raises:
         ConfigError: ``dataset.sequence_length`` does not hold all tokens.
     """
-    symbols = symbols_of_nodes(dataset)
+    symbols = list_node_symbols(dataset)
     labels = COLOURS[: dataset.colours]
     ranges = {"inside": dataset.train_hops}
     if dataset.beyond_hops is not None:
         ranges["beyond"] = dataset.beyond_hops
     facts = {"nodes": dataset.nodes, "colours": dataset.colours, "hops": {name: list(r) for name, r in ranges.items()}}
     sets = [("train", dataset.train_hops, dataset.train_examples, seed)]
-    sets += [(name, ends, evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
+    sets += [(name, ends, get_evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
     picture: Picture | None = None if dataset.causal else "chains"  # it follows positions, not distances
     if dataset.unit == "token":
-        tagged = {name: TaggedHops(dataset, range_of(ends), *how) for name, ends, *how in sets}
-        return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture=picture)
-    words = symbol_tokenizer(symbols)
+        tagged = {name: TaggedHops(dataset, to_range(ends), *how) for name, ends, *how in sets}
+        return build_tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture=picture)
+    words = build_symbol_tokenizer(symbols)
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
-    words = as_fed(words, layout)
+    words = with_data_layout(words, layout)
     check_room(layout, dataset.nodes, "nodes")
-    marked = {name: MarkedHops(dataset, range_of(ends), *how, layout=layout) for name, ends, *how in sets}
+    marked = {name: MarkedHops(dataset, to_range(ends), *how, layout=layout) for name, ends, *how in sets}
     train = marked.pop("train")
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    summary = summary_of(dataset, train, marked, facts)
+    summary = summarise_examples(dataset, train, marked, facts)
     return LabelledData(
         train, dict(marked), {}, words, collate, summary, "classification", labels, ("accuracy",), has_difficulty=True
     )
 
 
-def symbols_of_nodes(dataset: HopsConfig) -> Sequence[str]:
+def list_node_symbols(dataset: HopsConfig) -> Sequence[str]:
     """Return every symbol: the pointers, then the colours of roots."""
     pointer = "<" if dataset.causal else ">"
     return (*(f"{pointer}{node}" for node in range(dataset.nodes)), *COLOURS[: dataset.colours])
 
 
-def read_hops(dataset: HopsConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return edited pointers as an example, with a label at every node or at the marked one."""
-    symbols = symbol_numbers(rows, symbols_of_nodes(dataset))[0].astype(np.int64)
+    symbols = number_symbols(rows, list_node_symbols(dataset))[0].astype(np.int64)
     targets = _read_targets(symbols, dataset)
     hops, colours = np.zeros(len(symbols), dtype=np.int64), np.zeros(len(symbols), dtype=np.int64)
     for node in range(len(symbols)):
@@ -230,7 +230,7 @@ def read_hops(dataset: HopsConfig, rows: BoardRows, before: Mapping[str, Any]) -
         example = TaggedHops(dataset, (0, len(symbols)), 1, EVALUATION_SEED)
         return example.example({"symbols": symbols, "hops": hops, "colours": colours})
     ids, nodes = np.array(before["input_ids"]), np.flatnonzero(before["special_tokens_mask"] == 0)
-    ids[nodes] = symbol_ids(symbols)
+    ids[nodes] = encode_symbols(symbols)
     marked = int(np.flatnonzero(before["token_type_ids"][nodes] == _MARKED)[0])
     return {**before, "input_ids": ids, "label": int(colours[marked]), "difficulty": int(hops[marked])}
 
@@ -245,4 +245,4 @@ def _read_targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
     return targets
 
 
-HOPS_BOARD = Board(symbols_of_nodes, read_hops)
+HOPS_GRID = EditableGrid(list_node_symbols, read_hops)

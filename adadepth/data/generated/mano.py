@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_example, tagging_data
-from adadepth.data.labelled.collate import NO_DIFFICULTY
+from adadepth.data.generated.base import DrawnTags, build_symbol_example, build_tagging_data, get_evaluation_size
+from adadepth.data.labelled.collators import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
-    from adadepth.data.labelled.contract import LabelledData
+    from adadepth.data.labelled.types import LabelledData
     from adadepth.settings.data import ManoConfig
 
 OPERATORS = ("+", "-", "*")
@@ -46,7 +46,7 @@ class ManoExamples(DrawnTags):
         self.operations, self.answers_only = operations, answers_only
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``symbols`` (rows, 2 L + 1) int16, numbers of `symbols_of`, -1 after the end of an expression.
+        """Draw ``symbols`` (rows, 2 L + 1) int16, numbers of `list_symbols`, -1 after the end of an expression.
 
         Also ``operations``, int8, and ``values``, int16, each (rows,).
         """
@@ -68,11 +68,11 @@ class ManoExamples(DrawnTags):
         labels = np.full(len(symbols), IGNORE) if self.answers_only else np.append(symbols[1:], IGNORE)
         difficulties = np.full(len(symbols), NO_DIFFICULTY)
         labels[-1], difficulties[-1] = value, operations
-        return symbol_example(symbols, labels, difficulties)
+        return build_symbol_example(symbols, labels, difficulties)
 
 
 def draw_expression(operations: int, modulus: int, generator: np.random.Generator) -> tuple[list[int], int]:
-    """Draw an expression with this number of operations, as numbers of `symbols_of`, and its value."""
+    """Draw an expression with this number of operations, as numbers of `list_symbols`, and its value."""
     if operations == 0:
         operand = int(generator.integers(modulus))
         return [operand], operand
@@ -83,7 +83,7 @@ def draw_expression(operations: int, modulus: int, generator: np.random.Generato
     return [modulus + operator, *first, *second], value
 
 
-def symbols_of(dataset: ManoConfig) -> tuple[str, ...]:
+def list_symbols(dataset: ManoConfig) -> tuple[str, ...]:
     """Return every symbol: operands, operators, `<bos>`, `=`, and the length tokens if there are any."""
     operands = (str(number) for number in range(dataset.modulus))
     lengths = [f"<len_{count}>" for count in range(1, dataset.operations + 1)] if dataset.length_token else []
@@ -95,13 +95,13 @@ def load_mano(dataset: ManoConfig, seed: int) -> LabelledData:
 
     The evaluation sets depend on neither the seed nor the number of training examples, and have labels at values only.
     """
-    most, size = dataset.operations, evaluation_size(dataset)
+    most, size = dataset.operations, get_evaluation_size(dataset)
     train = ManoExamples(dataset, (1, most), dataset.answers_only, dataset.train_examples, seed)
     evaluation = {
         name: ManoExamples(dataset, (fewest, most), True, size, EVALUATION_SEED)
         for name, fewest in (("inside", 1), ("longest", most))
     }
-    symbols = symbols_of(dataset)
+    symbols = list_symbols(dataset)
     labels = symbols[: dataset.modulus] if dataset.answers_only else symbols
     facts = {"modulus": dataset.modulus, "operations": most, "length_token": dataset.length_token}
-    return tagging_data(dataset, train, evaluation, symbols, labels, facts)
+    return build_tagging_data(dataset, train, evaluation, symbols, labels, facts)

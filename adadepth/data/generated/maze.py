@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.board import Board, BoardRows, square_columns, symbol_numbers
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_example, tagging_data
-from adadepth.data.labelled.collate import NO_DIFFICULTY
+from adadepth.data.editable_grid import EditableGrid, GridRows, count_square_columns, number_symbols
+from adadepth.data.generated.base import DrawnTags, build_symbol_example, build_tagging_data, get_evaluation_size
+from adadepth.data.labelled.collators import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from adadepth.data.labelled.contract import LabelledData
+    from adadepth.data.labelled.types import LabelledData
     from adadepth.settings.data import MazeConfig
 
 LABELS = ("unreachable", "reachable")
@@ -60,7 +60,7 @@ class MazeExamples(DrawnTags):
         row, column = np.divmod(np.arange(len(cells)), self.size) + columns["place"].astype(np.int64)[:, None]
         labels = np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE)
         difficulties = np.where(cells == _FREE, distance, NO_DIFFICULTY)
-        return {**symbol_example(cells, labels, difficulties), "position_ids": row, "token_type_ids": column}
+        return {**build_symbol_example(cells, labels, difficulties), "position_ids": row, "token_type_ids": column}
 
 
 def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generator) -> np.ndarray:
@@ -109,18 +109,18 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
     train = MazeExamples(dataset, dataset.size, dataset.train_examples, seed)
     sizes = {"inside": dataset.size, **{f"beyond_{size}": size for size in dataset.beyond_sizes}}
     evaluation = {
-        name: MazeExamples(dataset, size, evaluation_size(dataset), EVALUATION_SEED) for name, size in sizes.items()
+        name: MazeExamples(dataset, size, get_evaluation_size(dataset), EVALUATION_SEED) for name, size in sizes.items()
     }
     facts = {"sizes": sizes, "walls": dataset.walls, "field": dataset.field}
     columns = {"type_vocab_size": dataset.field}
-    return tagging_data(
+    return build_tagging_data(
         dataset, train, evaluation, SYMBOLS, LABELS, facts, picture="cells", least_fields=columns
     )  # fmt: skip
 
 
-def read_maze(dataset: MazeConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+def read_maze(dataset: MazeConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return an edited maze as an example, at its original offset in the field."""
-    cells = symbol_numbers(rows, SYMBOLS)
+    cells = number_symbols(rows, SYMBOLS)
     if (starts := int((cells == _START).sum())) != 1:
         raise DataError(f"a maze needs one start S, and this one has {starts}")
     offsets = np.array([before["position_ids"].min(), before["token_type_ids"].min()])
@@ -129,4 +129,4 @@ def read_maze(dataset: MazeConfig, rows: BoardRows, before: Mapping[str, Any]) -
     return examples.example({"cells": cells.ravel(), "distances": away.ravel(), "place": offsets})
 
 
-MAZE_BOARD = Board(lambda dataset: SYMBOLS, read_maze, square_columns)
+MAZE_GRID = EditableGrid(lambda dataset: SYMBOLS, read_maze, count_square_columns)

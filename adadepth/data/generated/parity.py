@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.generated.shared import DrawnExamples, check_room, evaluation_size, range_of, symbol_tokenizer
-from adadepth.data.labelled.collate import SequenceCollator, collate_vectors
-from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.generated.base import (
+    DrawnExamples,
+    build_symbol_tokenizer,
+    check_room,
+    get_evaluation_size,
+    to_range,
+)
+from adadepth.data.labelled.collators import SequenceCollator, collate_vectors
+from adadepth.data.labelled.types import LabelledData
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import SPECIAL_TOKENS, as_fed
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import SPECIAL_TOKENS, with_data_layout
 
 if TYPE_CHECKING:
     from adadepth.settings.data import ParityConfig
@@ -81,18 +87,18 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     Raises:
         ConfigError: ``dataset.sequence_length`` does not hold all tokens.
     """
-    words = symbol_tokenizer(SYMBOLS) if dataset.representation == "tokens" else None
+    words = build_symbol_tokenizer(SYMBOLS) if dataset.representation == "tokens" else None
     layout = None
     if words is not None:
         layout = Layout.of(words, dataset.sequence_length, cls_tokens)
-        words = as_fed(words, layout)
+        words = with_data_layout(words, layout)
         check_room(layout, dataset.size, "values")
     draw = partial(ParityExamples, dataset, layout=layout)
-    train = draw(ones=range_of(dataset.train_ones), length=dataset.train_examples, seed=seed)
-    size = evaluation_size(dataset)
+    train = draw(ones=to_range(dataset.train_ones), length=dataset.train_examples, seed=seed)
+    size = get_evaluation_size(dataset)
     ranges = {"interpolation": dataset.train_ones, "extrapolation": dataset.extrapolation_ones}
     evaluation = {
-        name: draw(ones=range_of(ones), length=size, seed=EVALUATION_SEED)
+        name: draw(ones=to_range(ones), length=size, seed=EVALUATION_SEED)
         for name, ones in ranges.items()
         if ones is not None
     }

@@ -14,15 +14,21 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import cache_root
-from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData, spread_rows
-from adadepth.data.pretraining.load import corpus_tokenizer
-from adadepth.data.randomness import EVALUATION_SEED, Purpose, epoch_and_index, random_generator
+from adadepth.data.cache import get_cache_root
+from adadepth.data.labelled.collators import SequenceCollator
+from adadepth.data.labelled.types import LabelledData, spread_rows
+from adadepth.data.pretraining.load import load_corpus_tokenizer
+from adadepth.data.randomness import EVALUATION_SEED, Purpose, random_generator, split_item
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import split_sentences
-from adadepth.data.text.tokenizer import as_fed, encode_sentences, needed_tokens, parallel_encoding, spaced
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import (
+    add_word_spaces,
+    encode_sentences,
+    list_needed_tokens,
+    parallel_encoding,
+    with_data_layout,
+)
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig
 
@@ -61,7 +67,7 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
         return self.layout.lengths(np.repeat(np.array(tokens, dtype=np.int64), 2), 1)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        epoch, index = epoch_and_index(item)
+        epoch, index = split_item(item)
         row, label = int(self.rows[index // 2]), index % 2
         words, difficulty = self.sentences[row], len(SHARES)
         if label:
@@ -90,7 +96,7 @@ def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
     return shifted
 
 
-def usable_sentences(documents: Iterable[str]) -> list[str]:
+def select_sentences(documents: Iterable[str]) -> list[str]:
     """Return the different sentences of 5 to 28 words."""
     sentences: dict[str, None] = {}
     for document in documents:
@@ -110,11 +116,13 @@ def load_bigram_shift(
         DataError: No sentence fits into ``dataset.sequence_length``.
     """
     split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=_EVALUATION_FRACTION))
-    held_out = usable_sentences(split.evaluation())
+    held_out = select_sentences(split.evaluation())
     excluded = set(held_out)
-    texts = [sentence for sentence in usable_sentences(split.train()) if sentence not in excluded]
+    texts = [sentence for sentence in select_sentences(split.train()) if sentence not in excluded]
     with parallel_encoding():
-        words = corpus_tokenizer(split, tokenizer, cache_root(dataset.cache_dir), needed_tokens(cls_tokens))
+        words = load_corpus_tokenizer(
+            split, tokenizer, get_cache_root(dataset.cache_dir), list_needed_tokens(cls_tokens)
+        )
         encoded = [_encode(words, sentences) for sentences in (texts, held_out)]
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     # A truncated sentence could lose its swapped words.
@@ -133,7 +141,7 @@ def load_bigram_shift(
         "sources": split.digest_sources(),
     }
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    words = as_fed(words, layout, splits_words=True)
+    words = with_data_layout(words, layout, splits_words=True)
     sets: dict[str, Any] = {"validation": evaluation}
     return LabelledData(
         train, sets, {}, words, collate, summary, "classification", LABELS, tuple(dataset.metrics), has_difficulty=True
@@ -147,7 +155,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[_S
     """
     split = [sentence.split() for sentence in sentences]
     vocabulary = sorted({word for words in split for word in words})
-    encoded = dict(zip(vocabulary, encode_sentences(tokenizer, spaced(tokenizer, vocabulary)), strict=True))
+    encoded = dict(zip(vocabulary, encode_sentences(tokenizer, add_word_spaces(tokenizer, vocabulary)), strict=True))
     ids = {word: np.array(tokens) for word, tokens in encoded.items()}
     return [
         [ids[word] for word in words]

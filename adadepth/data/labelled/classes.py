@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
+from adadepth.data.cache import CACHE_FORMAT, digest, ensure_folder
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ClassReader:
 
     Attributes:
         names: Names of the classes in order.
-        numbers: Text of a label (`label_text`) to its class number.
+        numbers: Text of a label (`format_label`) to its class number.
         allowed: Allowed labels, for messages.
         strangers: Text of a label to its name in the data, where the configuration lacks that name.
     """
@@ -55,7 +55,7 @@ class ClassReader:
         Raises:
             ValueError: The label has no class; the message lists the allowed ones.
         """
-        text = label_text(value) or ""
+        text = format_label(value) or ""
         if text in self.numbers:
             return self.numbers[text]
         if text in self.strangers:
@@ -95,7 +95,7 @@ def class_names(
     else:
         names = _search_names(key, column, tables, root)
         source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
-    if len(names) < 2 or len(set(map(label_text, names))) < len(names):
+    if len(names) < 2 or len(set(map(format_label, names))) < len(names):
         raise DataError(f"{source}; at least two different ones are needed")
     return tuple(names)
 
@@ -149,7 +149,7 @@ def _find_labels(key: str, column: str, table: DataTable, root: Path) -> list[st
         (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
 
     name = f"classes-{digest(CACHE_FORMAT, _READING, table.fingerprint(), column)}"
-    folder = cached_folder(root, name, build, sources=table.sources)
+    folder = ensure_folder(root, name, build, sources=table.sources)
     names: list[str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     return names
 
@@ -159,7 +159,7 @@ def _collect_texts(labels: Iterable[Any], subject: str) -> set[str]:
     texts: dict[str, Any] = {}
     merged: set[str] = set()
     for label in labels:
-        if (text := label_text(label)) is not None:
+        if (text := format_label(label)) is not None:
             first = texts.setdefault(text, label)
             if first != label and isinstance(first, str) and isinstance(label, str) and first.strip() == label.strip():
                 merged.add(text)
@@ -183,7 +183,7 @@ def _sort_names(names: Iterable[str]) -> list[str]:
     return sorted(different, key=(lambda name: (float(name), name)) if are_numbers else None)
 
 
-def label_text(value: Any) -> str | None:
+def format_label(value: Any) -> str | None:
     """Return the text of a label: 3.0, "3.0" and True are ``3``, ``3`` and ``1``; None where there is none.
 
     Raises:
@@ -208,7 +208,7 @@ def is_numeric(name: str) -> bool:
 # --- from labels to numbers
 
 
-def class_readers(
+def build_class_readers(
     names: tuple[str, ...],
     key: str,
     column: str,
@@ -245,13 +245,13 @@ def class_readers(
 
 
 def _number_names(names: Sequence[str]) -> dict[str, int]:
-    return {str(label_text(name)): number for number, name in enumerate(names)}
+    return {str(format_label(name)): number for number, name in enumerate(names)}
 
 
 def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject: str) -> ClassReader:
     """Return the reader of stored indices into declared names; names match the classes where any of them does."""
     numbers = _number_names(names)
-    class_numbers = {str(index): numbers.get(str(label_text(name))) for index, name in enumerate(declared)}
+    class_numbers = {str(index): numbers.get(str(format_label(name))) for index, name in enumerate(declared)}
     if all(class_number is None for class_number in class_numbers.values()) and len(declared) == len(names):
         logger.info(
             "%s declares %s, which are called %s, in this order", subject, _join_names(declared), _join_names(names)
@@ -298,7 +298,7 @@ def read_value(value: Any) -> float:
     Raises:
         ValueError: It is not a finite number.
     """
-    name = label_text(value)
+    name = format_label(value)
     if name is None or not is_numeric(name):
         raise ValueError("a finite number is needed")
     return float(name)
@@ -316,13 +316,13 @@ def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
 
     def batches() -> Iterator[Rows]:
         for batch in table.read_batches():
-            cells = zip(batch[column], batch[ROW_PLACES], strict=True)
+            cells = zip(batch[column], batch[ROW_LOCATIONS], strict=True)
             yield {**batch, column: [_read_list(value, column, separator, location) for value, location in cells]}
 
     return replace(table, batches=batches, fingerprint=lambda: [*table.fingerprint(), column, separator, "lists"])
 
 
-def _read_list(value: Any, column: str, separator: str, location: RowPlace) -> list[Any]:
+def _read_list(value: Any, column: str, separator: str, location: RowLocation) -> list[Any]:
     if isinstance(value, list):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):

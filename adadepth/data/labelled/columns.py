@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from adadepth.data.text.data_table import DataTable
+from adadepth.data.text.table import DataTable
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
         DataError: The names of the columns are ambiguous.
     """
     configured = list(filter(None, [dataset.label_column, dataset.difficulty_column]))
-    texts = dataset.text_columns or usual_texts(table.columns, configured)
+    texts = dataset.text_columns or find_text_columns(table.columns, configured)
     if not texts:
         raise _make_undecided_error("text_columns", USUAL_TEXTS[0], table, "name the one or two that hold texts")
     label = dataset.label_column or _find_label_column(table.columns, [*texts, *configured])
@@ -82,7 +82,7 @@ def _log_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns)
         )
 
 
-def usual_texts(columns: Sequence[str], excluded: Sequence[str] = ()) -> list[str] | None:
+def find_text_columns(columns: Sequence[str], excluded: Sequence[str] = ()) -> list[str] | None:
     """Return the column of texts, or the two of a pair; None where the names are ambiguous.
 
     Args:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.labelled.types import LabelledData
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.settings.class_names import number_classes, shorten
-from adadepth.settings.kinds import PREDICTED, loaded_data
+from adadepth.settings.kinds import PREDICTED, load_run_data
 from adadepth.system.files import write_atomic
 
 if TYPE_CHECKING:
-    from adadepth.data.text.layout import DoubleCls
+    from adadepth.data.text.special_tokens import DoubleCls
     from adadepth.settings import DatasetConfig, TokenizerConfig
 
 
@@ -45,7 +45,7 @@ def load_labelled_data(
     Raises:
         DataError: The data or the tokenizer lack something, or the model lacks a class; one line.
     """
-    data: LabelledData = loaded_data(
+    data: LabelledData = load_run_data(
         dataset,
         tokenizer=tokenizer,
         seed=seed,

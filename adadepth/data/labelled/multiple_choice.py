@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from adadepth.data.batches import Columns, Examples, PaddingCollator, padded, sequence_columns
-from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
-from adadepth.data.labelled.classes import ClassReader, class_readers
-from adadepth.data.labelled.collate import StoredExamples, example_columns
-from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
-from adadepth.data.labelled.splits import cached_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.randomness import epoch_and_index
+from adadepth.data.batches import Columns, Examples, PaddingCollator, get_sequence_columns, pad_columns
+from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
+from adadepth.data.labelled.classes import ClassReader, build_class_readers
+from adadepth.data.labelled.collators import StoredExamples, collect_example_columns
+from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
+from adadepth.data.labelled.types import LabelledData, build_table_data, describe_labels
+from adadepth.data.randomness import split_item
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, first_texts, require_text
-from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
+from adadepth.data.text.special_tokens import Layout, cut_longest
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, read_first_texts, require_text
+from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
 
 if TYPE_CHECKING:
     from adadepth.settings import ChoiceConfig, TokenizerConfig
@@ -47,7 +47,7 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
         return uncut
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        row = int(self.rows[epoch_and_index(item)[1]])
+        row = int(self.rows[split_item(item)[1]])
         context, *endings = self.store.row(row)
         choices = [self._build_choice(context, ending) for ending in endings]
         return {"choices": choices, "index": row, "label": int(self.store.classes()[row])}
@@ -68,10 +68,10 @@ class ChoiceCollator(PaddingCollator):
         """Return the tokens' columns (B, choices, S) with ``token_text``, and ``index`` and ``labels`` (B,) int64."""
         choices = [choice for example in examples for choice in example["choices"]]
         width = self.width(choices)
-        columns: Columns = {**sequence_columns(self.pad_id), "token_text": (_SPECIAL, np.uint8)}
-        tokens = padded(choices, width, columns)
+        columns: Columns = {**get_sequence_columns(self.pad_id), "token_text": (_SPECIAL, np.uint8)}
+        tokens = pad_columns(choices, width, columns)
         grouped = {name: values.view(len(examples), -1, width) for name, values in tokens.items()}
-        return {**grouped, **example_columns(examples)}
+        return {**grouped, **collect_example_columns(examples)}
 
 
 def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
@@ -80,19 +80,19 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     Raises:
         DataError: The data or the tokenizer lack something; one line.
     """
-    root = cache_root(dataset.cache_dir)
+    root = get_cache_root(dataset.cache_dir)
     columns = {key: getattr(dataset, key) for key in ("context_columns", "ending_columns")}
     tables = open_splits(dataset, columns | {"label_column": [dataset.label_column]})
-    train = choice_table(tables[dataset.train_split], dataset)
+    train = build_choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
     readers = _build_readers(dataset, names, tables, root)
     texts = [*dataset.context_columns, *dataset.ending_columns]
     read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
-        trained_on = partial(first_texts, train, read, tokenizer.train_documents)
+        trained_on = partial(read_first_texts, train, read, tokenizer.train_documents)
         words = load_table_tokenizer(tokenizer, root, train, texts, trained_on, cls_tokens)
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
-        key = digest(CACHE_FORMAT, *columns_read, names, tokenizer_key(words))
+        key = digest(CACHE_FORMAT, *columns_read, names, get_tokenizer_key(words))
 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
 
@@ -100,20 +100,20 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             reader = readers[split]
 
             def write(folder: Path, table: DataTable) -> None:
-                write_rows(folder, choice_table(table, dataset), parts, words, dataset.label_column, reader)
+                write_rows(folder, build_choice_table(table, dataset), parts, words, dataset.label_column, reader)
 
             classes = partial(read_labels, column=dataset.label_column, read_label=reader)
             name = f"choices-{digest(key, reader.key(), table.fingerprint())}"
             blanks = dict.fromkeys(texts)
-            return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
+            return LabelledStore.open(ensure_rows(root, name, dataset, split, table, write, blanks, classes))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     make = partial(ChoiceExamples, layout=layout)
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
     describe = partial(_describe, names=names)
-    words = as_fed(words, layout)
-    return data_of_tables(
+    words = with_data_layout(words, layout)
+    return build_table_data(
         dataset, words, tokenizer.path, tables, splits, describe, ChoiceCollator, "multiple_choice", names
     )
 
@@ -124,10 +124,10 @@ def _build_readers(
     """Return the reader of the labels of every split; without names, a number is that of an ending."""
     if not dataset.labels:
         tables = {split: replace(table, class_names={}) for split, table in tables.items()}
-    return class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
+    return build_class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
 
 
-def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
+def build_choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
     """Return a table with a column for the context, one for each full ending, and the label.
 
     Raises:
@@ -144,7 +144,7 @@ def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
                 endings = {
                     name: list(map(" ".join, zip(starts, texts, strict=True))) for name, texts in endings.items()
                 }
-            unchanged = {name: batch[name] for name in (dataset.label_column, ROW_PLACES)}
+            unchanged = {name: batch[name] for name in (dataset.label_column, ROW_LOCATIONS)}
             yield {context: read("context_columns", context), **endings, **unchanged}
 
     return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
@@ -152,7 +152,7 @@ def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
 
 def _read_column(batch: Rows, key: str, name: str) -> list[str]:
     """Return a column of texts; a missing one is empty."""
-    cells = zip(batch[name], batch[ROW_PLACES], strict=True)
+    cells = zip(batch[name], batch[ROW_LOCATIONS], strict=True)
     return [require_text(text, key, name, location) or "" for text, location in cells]
 
 

@@ -9,15 +9,23 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers_of, padded, sequence_columns
-from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
-from adadepth.data.labelled.contract import LabelledData, data_of_tables
-from adadepth.data.labelled.splits import cached_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.randomness import epoch_and_index
+from adadepth.data.batches import (
+    IGNORE,
+    Columns,
+    Examples,
+    PaddingCollator,
+    collect_numbers,
+    get_sequence_columns,
+    pad_columns,
+)
+from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
+from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
+from adadepth.data.labelled.types import LabelledData, build_table_data
+from adadepth.data.randomness import split_item
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
-from adadepth.data.text.data_table import DataTable, first_texts
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, parallel_encoding, tokenizer_key
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.table import DataTable, read_first_texts
+from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,7 +74,7 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         return self.layout.lengths(self.ends - self.starts + self._question_lengths[self.owners], 2)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        index = epoch_and_index(item)[1]
+        index = split_item(item)[1]
         number, start, end = (int(column[index]) for column in (self.owners, self.starts, self.ends))
         row = int(self.rows[number])
         question, context = self.store.pieces(row)
@@ -122,8 +130,8 @@ class QuestionCollator(PaddingCollator):
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return the tokens' columns (B, S), with ``token_kind``, and the numbers of each window (B,) int64."""
         width = self.width(examples)
-        columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
-        return {**padded(examples, width, columns), **numbers_of(examples, _NUMBERS)}
+        columns: Columns = {**get_sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
+        return {**pad_columns(examples, width, columns), **collect_numbers(examples, _NUMBERS)}
 
 
 def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
@@ -132,16 +140,16 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     Raises:
         DataError: The data or the tokenizer lack something; one line.
     """
-    root = cache_root(dataset.cache_dir)
+    root = get_cache_root(dataset.cache_dir)
     needed = ("question_column", "context_column", "answers_column", "id_column")
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in needed if getattr(dataset, key) is not None})
     train = tables[dataset.train_split]
     texts = {dataset.question_column: "question_column", dataset.context_column: "context_column"}
     columns = [*texts, dataset.answers_column, dataset.id_column]
     with parallel_encoding():
-        trained_on = partial(first_texts, train, texts, tokenizer.train_documents)
+        trained_on = partial(read_first_texts, train, texts, tokenizer.train_documents)
         words = load_table_tokenizer(tokenizer, root, train, list(texts), trained_on, cls_tokens)
-        key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, tokenizer_key(words))
+        key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, get_tokenizer_key(words))
 
         write = partial(write_questions, dataset=dataset, tokenizer=words)
         answers = {"text": ["-"], "answer_start": [0]}  # every question needs one
@@ -149,7 +157,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
         def store(split: str, table: DataTable) -> QuestionStore:
             name = f"questions-{digest(key, table.fingerprint())}"
-            return QuestionStore.open(cached_rows(root, name, dataset, split, table, write, blanks))
+            return QuestionStore.open(ensure_rows(root, name, dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens).cut_at_end()
@@ -158,9 +166,9 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length
     )
     splits = split_examples(dataset, tables, stores, make)
-    words = as_fed(words, layout)
+    words = with_data_layout(words, layout)
     read = (dataset, words, tokenizer.path, tables, splits)
-    return data_of_tables(*read, _describe, QuestionCollator, "question_answering")
+    return build_table_data(*read, _describe, QuestionCollator, "question_answering")
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:

@@ -13,25 +13,25 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import CACHE_FORMAT, digest
-from adadepth.data.labelled.contract import spread_rows
-from adadepth.data.labelled.probing import agreement_tables
+from adadepth.data.labelled.senteval import split_agreement_table
+from adadepth.data.labelled.types import spread_rows
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
-from adadepth.data.stores.arrays import cached_arrays, versioned
-from adadepth.data.text.data_table import DataTable, Rows, count_rows, joined, require_columns
-from adadepth.data.text.delimited import DELIMITERS, delimited_table
-from adadepth.data.text.hub import hub_tables
+from adadepth.data.stores.mmap_arrays import ensure_arrays, format_store_name
+from adadepth.data.text.delimited import DELIMITERS, open_delimited_table
+from adadepth.data.text.hub import load_hub_tables
 from adadepth.data.text.local_files import (
     COLUMN_TEXT,
     TABLE_SUFFIXES,
-    as_path,
-    column_table,
     find_files,
-    split_names,
+    list_split_names,
+    open_conll_table,
+    to_path,
 )
-from adadepth.data.text.table_files import file_table, is_saved, saved_splits, saved_table
-from adadepth.data.text.tokenizer import load_or_train, needed_tokens
+from adadepth.data.text.table import DataTable, Rows, concatenate_tables, count_rows, require_columns
+from adadepth.data.text.table_files import is_saved, list_saved_splits, open_file_table, open_saved_table
+from adadepth.data.text.tokenizer import list_needed_tokens, load_or_train
 from adadepth.errors import DataError, nearest
-from adadepth.settings.kinds import kind_of
+from adadepth.settings.kinds import get_kind
 from adadepth.settings.plugins import load
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _Store = TypeVar("_Store", bound=Sized)
 _Examples = TypeVar("_Examples")
 
 
-class Named(Protocol):
+class RowSource(Protocol):
     """The source of rows."""
 
     @property
@@ -54,7 +54,7 @@ class Named(Protocol):
         """Name of the source, for messages."""
 
 
-def table_splits(dataset: TableConfig) -> list[str]:
+def list_table_splits(dataset: TableConfig) -> list[str]:
     """Return the training and evaluation splits that the data must have."""
     evaluation = [split for split in dataset.evaluation_splits if split != HELD_OUT or dataset.held_out is None]
     return list(dict.fromkeys([dataset.train_split, *evaluation]))
@@ -62,7 +62,7 @@ def table_splits(dataset: TableConfig) -> list[str]:
 
 def split_examples(
     dataset: TableConfig,
-    tables: Mapping[str, Named],
+    tables: Mapping[str, RowSource],
     stores: Mapping[str, _Store],
     make: Callable[[_Store, np.ndarray], _Examples],
     classes: Callable[[_Store], np.ndarray] | None = None,
@@ -85,7 +85,7 @@ def split_examples(
     stores, tables, train = dict(stores), dict(tables), dataset.train_split
     if dataset.held_out is not None:
         row_classes = None if classes is None else classes(stores[train])
-        rows |= rows_by_split(dataset, train, len(stores[train]), row_classes)
+        rows |= group_rows_by_split(dataset, train, len(stores[train]), row_classes)
         stores[HELD_OUT], tables[HELD_OUT] = stores[train], tables[train]
 
     def examples(split: str, limit: int | None) -> _Examples:
@@ -98,22 +98,24 @@ def split_examples(
     return examples(train, dataset.max_train_examples), evaluation, test
 
 
-def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None) -> dict[str, np.ndarray]:
+def group_rows_by_split(
+    dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None
+) -> dict[str, np.ndarray]:
     """Return the row numbers of a split's table; in the training table, held-out rows are a split of their own.
 
     Args:
         dataset: Settings of the held-out share.
         split: Name of the split.
         rows: Number of its rows.
-        classes: See `set_aside`.
+        classes: See `select_held_out`.
     """
     if split != dataset.train_split or dataset.held_out is None:
         return {split: np.arange(rows)}
-    aside = set_aside(rows, dataset.held_out, classes)
+    aside = select_held_out(rows, dataset.held_out, classes)
     return {split: np.flatnonzero(~aside), HELD_OUT: np.flatnonzero(aside)}
 
 
-def set_aside(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
+def select_held_out(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
     """Return which rows are held out, (rows,) bool: the same for every seed.
 
     Args:
@@ -147,14 +149,14 @@ def open_splits(
     Raises:
         DataError: A split or a column is missing, or a file or the hub cannot be read.
     """
-    required = table_splits(dataset)
+    required = list_table_splits(dataset)
     requested = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
-        available = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
-    elif (read_tables := kind_of(dataset).tables) is not None:
+        available = load_hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    elif (read_tables := get_kind(dataset).tables) is not None:
         available = load(read_tables)(dataset)
     else:
-        available = file_splits(dataset.path, requested, dataset.train_split)
+        available = open_file_splits(dataset.path, requested, dataset.train_split)
     for split in required:
         if split not in available:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
@@ -168,10 +170,12 @@ def open_splits(
 
 def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
     """Return the splits of the agreement data, from one table or several parts."""
-    return agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
+    return split_agreement_table(
+        concatenate_tables([open_table(file) for file in find_files("dataset.path", dataset.path)])
+    )
 
 
-def file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
+def open_file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
     """Return those of some splits that a folder, or a mapping of splits to files, has.
 
     Args:
@@ -184,18 +188,20 @@ def file_splits(path: Any, splits: list[str], single: str | None = None) -> dict
     """
     if isinstance(path, Mapping):
         files = _find_named_files(path, splits)
-    elif single is not None and (single_file := as_path("dataset.path", str(path))).is_file():
+    elif single is not None and (single_file := to_path("dataset.path", str(path))).is_file():
         files = {single: [single_file]}
     else:
         files = _find_split_files(path, splits)
         if not files and single is not None and (table := _find_only_table(path)) is not None:
             files = {single: [table]}
-    return {split: joined([open_table(file) for file in files[split]]) for split in splits if split in files}
+    return {
+        split: concatenate_tables([open_table(file) for file in files[split]]) for split in splits if split in files
+    }
 
 
 def _find_only_table(path: Any) -> Path | None:
     """Return the only table of a folder; None where there are none or several."""
-    files = as_path("dataset.path", str(path)).iterdir()
+    files = to_path("dataset.path", str(path)).iterdir()
     tables = [file for file in files if file.is_file() and file.name.endswith(_SUFFIXES)]
     return tables[0] if len(tables) == 1 else None
 
@@ -208,7 +214,7 @@ def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
     """
     tests = {}
     for split, entry in dataset.test_hub.items() if dataset.source == "hub" else ():
-        tables = hub_tables({"path": entry["path"], "name": entry["name"]})
+        tables = load_hub_tables({"path": entry["path"], "name": entry["name"]})
         if entry["split"] not in tables:
             names = ", ".join(tables)
             raise DataError(f"dataset.test_hub.{split}.split={entry['split']}: the data set has only {names}")
@@ -217,7 +223,7 @@ def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
 
 
 def _describe_available(dataset: TableConfig, split: str, available: list[str]) -> str:
-    if dataset.source == "hub" or kind_of(dataset).tables is not None:
+    if dataset.source == "hub" or get_kind(dataset).tables is not None:
         return f"the data set has only {', '.join(available)}{nearest(split, available)}"
     if isinstance(dataset.path, Mapping):
         keys = list(map(str, dataset.path))
@@ -237,7 +243,7 @@ def _find_named_files(path: Mapping[Any, Any], splits: Sequence[str]) -> dict[st
 
 def _find_saved_or_files(key: str, path: Any) -> list[Path]:
     """Return the files that a setting names, or the folder that `save_to_disk` wrote."""
-    if isinstance(path, str) and is_saved(folder := as_path(key, path)):
+    if isinstance(path, str) and is_saved(folder := to_path(key, path)):
         return [folder]
     return find_files(key, path)
 
@@ -251,17 +257,17 @@ def _select_splits(files_by_name: Mapping[str, list[Path]], splits: Sequence[str
 
 def _list_names(split: str, splits: Sequence[str]) -> list[str]:
     """Return the names that a split may have; a name that is requested itself belongs to no other split."""
-    return [name for name in split_names(split) if name == split or name not in splits]
+    return [name for name in list_split_names(split) if name == split or name not in splits]
 
 
 def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
     """Return the files of each split in a folder: named like it, like its parts on the hub, or as in a treebank."""
-    folder = as_path("dataset.path", str(path))
+    folder = to_path("dataset.path", str(path))
     if not folder.is_dir():
         siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
         problem = "is a file" if folder.exists() else f"no such folder{nearest(folder.name, siblings)}"
         raise DataError(f"dataset.path={path}: {problem}; give a folder of splits, or a mapping of splits to files")
-    if saved := saved_splits(folder):
+    if saved := list_saved_splits(folder):
         return _select_splits({split: [entry] for split, entry in saved.items()}, splits)
     if is_saved(folder):
         raise DataError(
@@ -298,13 +304,13 @@ def open_table(file: Path, key: str = "dataset.path") -> DataTable:
         DataError: The file is no table, or cannot be read.
     """
     if file.is_dir():
-        return saved_table(key, file)
+        return open_saved_table(key, file)
     if file.suffix in DELIMITERS:
-        return delimited_table(file, key)
+        return open_delimited_table(file, key)
     if file.suffix in COLUMN_TEXT:
-        return column_table(file, key)
+        return open_conll_table(file, key)
     if file.name.endswith(_SUFFIXES):
-        return file_table(key, file)
+        return open_file_table(key, file)
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
 
 
@@ -330,13 +336,13 @@ def load_table_tokenizer(
     def key() -> str:
         return digest(CACHE_FORMAT, train.fingerprint(), columns)
 
-    return load_or_train(tokenizer, root, key, texts, needed_tokens(cls_tokens), train.sources)
+    return load_or_train(tokenizer, root, key, texts, list_needed_tokens(cls_tokens), train.sources)
 
 
 logger = logging.getLogger(__name__)
 
 
-def cached_rows(
+def ensure_rows(
     root: Path,
     name: str,
     dataset: TableConfig,
@@ -356,18 +362,18 @@ def cached_rows(
         table: Rows of the split.
         write: Function that writes the files of a table into an empty folder.
         blanks: Column to the content of an unused row.
-        classes: Function from the training table to the class of each row, see `set_aside`.
+        classes: Function from the training table to the class of each row, see `select_held_out`.
     """
     limits = _list_limits(dataset, split)
-    if limits is None or (root / versioned(name)).exists():
-        return cached_arrays(root, name, lambda folder: write(folder, _blank_unused(table, blanks)), table.sources)
+    if limits is None or (root / format_store_name(name)).exists():
+        return ensure_arrays(root, name, lambda folder: write(folder, _blank_unused(table, blanks)), table.sources)
 
     def write_used(folder: Path) -> None:
         used = _mark_used(dataset, split, table, classes)
         write(folder, _blank_unused(table, blanks, used))
 
     # The table, which the name identifies, and the limits decide which rows these are.
-    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
+    return ensure_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
 
 
 def _list_limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
@@ -394,7 +400,7 @@ def _mark_used(
     is_split = split == dataset.train_split and dataset.held_out is not None
     row_classes = classes(table) if classes is not None and is_split else None
     used = np.zeros(rows, dtype=bool)
-    for part, numbers in rows_by_split(dataset, split, rows, row_classes).items():
+    for part, numbers in group_rows_by_split(dataset, split, rows, row_classes).items():
         for limit in _list_uses(dataset, part):
             used[numbers[spread_rows(len(numbers), limit)]] = True
     return used

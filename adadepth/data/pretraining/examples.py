@@ -12,9 +12,9 @@ from torch.utils.data import Dataset
 
 from adadepth.data.cache import digest
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
-from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
-from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, cached_arrays
+from adadepth.data.randomness import Purpose, random_generator, split_item
 from adadepth.data.stores.documents import TokenStore
+from adadepth.data.stores.mmap_arrays import ArrayWriter, StoredArrays, ensure_arrays
 
 if TYPE_CHECKING:
     from adadepth.settings import CorpusConfig
@@ -111,16 +111,16 @@ class Spans(StoredArrays):
     spans: np.ndarray
 
 
-def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
+def compute_spans(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
     """Return the spans of a store that leave room for the special tokens."""
     return Spans(np.concatenate([np.empty((0, 2), np.int64), *_iter_span_blocks(store, dataset, generator)]))
 
 
-def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
+def ensure_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
     """Return the spans of a store for a seed; those of a long text are mapped from a file of the cache."""
     generator = random_generator(seed, Purpose.PACKING, 0, 0)
     if store.folder is None or len(store.tokens) <= _TOKENS_IN_MEMORY:
-        return spans_of(store, dataset, generator)
+        return compute_spans(store, dataset, generator)
 
     def write(folder: Path) -> None:
         with ArrayWriter(folder, {"spans": (np.int64, 2)}) as writer:
@@ -128,16 +128,16 @@ def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int
                 writer.append(spans=spans)
 
     cut = [dataset.sequence_length, dataset.short_sequence_probability, dataset.sentence_order]
-    return Spans.open(cached_arrays(root, f"spans-{digest(store.folder.name, cut, seed)}", write))
+    return Spans.open(ensure_arrays(root, f"spans-{digest(store.folder.name, cut, seed)}", write))
 
 
 def _iter_span_blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
     shortest = 2 if dataset.sentence_order else 1
-    length = dataset.sequence_length - special_tokens(dataset)
+    length = dataset.sequence_length - count_special_tokens(dataset)
     return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
 
 
-def special_tokens(dataset: CorpusConfig) -> int:
+def count_special_tokens(dataset: CorpusConfig) -> int:
     """Return the number of special tokens that `make_example` adds."""
     return 3 if dataset.sentence_order else 2
 
@@ -201,10 +201,10 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, (examples,) int64."""
-        return np.diff(self.spans, axis=1)[:, 0] + special_tokens(self.dataset)
+        return np.diff(self.spans, axis=1)[:, 0] + count_special_tokens(self.dataset)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        epoch, index = epoch_and_index(item)
+        epoch, index = split_item(item)
         generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, index)
         example = make_example(self.store, self.spans[index], self.vocabulary, self.dataset, generator)
         return {**example, "index": index}

@@ -13,17 +13,17 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, PretrainingCollator
-from adadepth.data.cache import cache_root, digest
-from adadepth.data.pretraining.examples import PretrainingExamples, cached_spans
+from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.pretraining.examples import PretrainingExamples, ensure_spans
 from adadepth.data.pretraining.masking import Vocabulary
-from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
+from adadepth.data.pretraining.streaming import StreamedExamples, take_documents
 from adadepth.data.randomness import EVALUATION_SEED
-from adadepth.data.stores.documents import TokenStore, document_encoding
-from adadepth.data.stores.parts import cached_texts, prepare_workers
+from adadepth.data.stores.documents import TokenStore, build_document_encoding
+from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import split_sentences
-from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, as_fed, load_or_train, parallel_encoding
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, load_or_train, parallel_encoding, with_data_layout
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
         DataError: the corpus or the tokenizer lacks something, in one line.
     """
     split = Split(dataset)
-    root = cache_root(dataset.cache_dir)
+    root = get_cache_root(dataset.cache_dir)
     with parallel_encoding():
-        words = corpus_tokenizer(split, tokenizer, root)
+        words = load_corpus_tokenizer(split, tokenizer, root)
         vocabulary = Vocabulary.of(words)
         # The key omits the default value, because runs of earlier versions recorded it so.
         options = [True] if words.split_special_tokens else []
@@ -69,13 +69,13 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
         train: PretrainingExamples | StreamedExamples
         if dataset.streaming:
             train = StreamedExamples(split.train, words, vocabulary, dataset, seed, split.sources)
-            held_out = first_documents(split.evaluation(), words, dataset)
+            held_out = take_documents(split.evaluation(), words, dataset)
         else:
             stored = _open_store(split, root, f"train-{key}", split.train, words, split.characters)
-            spans = cached_spans(root, stored, dataset, seed)
+            spans = ensure_spans(root, stored, dataset, seed)
             train = PretrainingExamples(stored, spans, vocabulary, dataset, seed)
             held_out = _open_store(split, root, f"evaluation-{key}", split.evaluation, words, None)
-        held_out_spans = cached_spans(root, held_out, dataset, EVALUATION_SEED)
+        held_out_spans = ensure_spans(root, held_out, dataset, EVALUATION_SEED)
         evaluation = PretrainingExamples(held_out, held_out_spans, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
         "name": dataset.name,
@@ -92,11 +92,11 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
     evaluation.keep(dataset.max_evaluation_examples)
     summary["evaluation"]["examples_used"] = len(evaluation)
     collate = PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length)
-    words = as_fed(words, Layout.bert(words, dataset.sequence_length))
+    words = with_data_layout(words, Layout.bert(words, dataset.sequence_length))
     return PretrainingData(train, evaluation, words, collate, summary)
 
 
-def corpus_tokenizer(
+def load_corpus_tokenizer(
     split: Split, config: TokenizerConfig, root: Path, needed: Sequence[str] = PRETRAINING_TOKENS
 ) -> PreTrainedTokenizerFast:
     """Return the configured tokenizer, or one trained on the training documents of the corpus."""
@@ -116,8 +116,8 @@ def _open_store(
     tokenizer: PreTrainedTokenizerFast,
     characters: int | None,
 ) -> TokenStore:
-    workers, encoding = prepare_workers(split.dataset), document_encoding(tokenizer)
-    return TokenStore.open(cached_texts(root, name, texts, encoding, workers, characters, split.sources))
+    workers, encoding = prepare_workers(split.dataset), build_document_encoding(tokenizer)
+    return TokenStore.open(ensure_texts(root, name, texts, encoding, workers, characters, split.sources))
 
 
 def _count_examples(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:

@@ -45,10 +45,10 @@ class Vocabulary:
         rank[ordinary] = np.arange(len(ordinary))
         ids = (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id)
         pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(size)))]
-        return cls(*ids, ordinary, rank, word_starts(pieces))
+        return cls(*ids, ordinary, rank, find_word_starts(pieces))
 
 
-def word_starts(pieces: list[str]) -> np.ndarray:
+def find_word_starts(pieces: list[str]) -> np.ndarray:
     """Return which pieces begin a word: by the marker of SentencePiece or byte-level BPE, or without WordPiece's.
 
     Punctuation begins a word of its own, as in ALBERT. Without any marker every piece is a word.

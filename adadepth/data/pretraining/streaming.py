@@ -13,10 +13,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import CheckedSource, check_sources, require_unchanged
-from adadepth.data.pretraining.examples import make_example, spans_of
+from adadepth.data.pretraining.examples import compute_spans, make_example
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.randomness import Purpose, random_generator
-from adadepth.data.stores.documents import TokenStore, store_in_memory, tokenised_documents
+from adadepth.data.stores.documents import TokenStore, store_in_memory, tokenise_documents
 
 if TYPE_CHECKING:
     from adadepth.settings import CorpusConfig
@@ -63,24 +63,24 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
             yield from self._iter_examples(int(self._epoch))
 
     def _iter_examples(self, epoch: int) -> Iterator[dict[str, Any]]:
-        shard, shards = reader_number()
+        shard, shards = get_reader_number()
         packing = random_generator(self.seed, Purpose.PACKING, epoch, shard)
         spans = self._iter_spans(self.documents(shard, shards), packing)
         buffer = random_generator(self.seed, Purpose.BUFFER, epoch, shard)
-        for count, (store, span) in enumerate(shuffled(spans, self.dataset.shuffle_buffer, buffer)):
+        for count, (store, span) in enumerate(shuffle_items(spans, self.dataset.shuffle_buffer, buffer)):
             generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, count * shards + shard)
             yield make_example(store, span, self.vocabulary, self.dataset, generator)
 
     def _iter_spans(
         self, texts: Iterator[str], packing: np.random.Generator
     ) -> Iterator[tuple[TokenStore, np.ndarray]]:
-        documents = tokenised_documents(texts, self.tokenizer)
+        documents = tokenise_documents(texts, self.tokenizer)
         while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
             store = store_in_memory(batch)
-            yield from ((store, span) for span in spans_of(store, self.dataset, packing).spans)
+            yield from ((store, span) for span in compute_spans(store, self.dataset, packing).spans)
 
 
-def reader_number() -> tuple[int, int]:
+def get_reader_number() -> tuple[int, int]:
     """Return the number of this reader and the number of readers, over all processes and their loader workers."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", 0))
@@ -90,7 +90,7 @@ def reader_number() -> tuple[int, int]:
     return rank * workers + worker_id, world * workers
 
 
-def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) -> Iterator[Any]:
+def shuffle_items(items: Iterator[Any], size: int, generator: np.random.Generator) -> Iterator[Any]:
     """Yield ``items`` in random order as far as a buffer of ``size`` of them allows."""
     buffer = list(islice(items, size))
     for item in items:
@@ -100,12 +100,12 @@ def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) ->
     yield from (buffer[int(position)] for position in generator.permutation(len(buffer)))
 
 
-def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
+def take_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
     """Return documents for ``max_evaluation_examples`` full examples, in memory; all when it is None."""
     limit = dataset.max_evaluation_examples
     missing = float("inf") if limit is None else limit * dataset.sequence_length
     documents = []
-    for document in tokenised_documents(texts, tokenizer):
+    for document in tokenise_documents(texts, tokenizer):
         documents.append(document)
         missing -= sum(map(len, document))
         if missing <= 0:

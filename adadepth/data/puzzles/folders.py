@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adadepth.data.cache import require_unchanged
-from adadepth.data.labelled.contract import LabelledData
-from adadepth.data.labelled.splits import Named, open_splits, split_examples, table_splits
-from adadepth.data.puzzles.examples import PuzzleExamples, Symmetry, count_cells, puzzle_data
+from adadepth.data.labelled.splits import RowSource, list_table_splits, open_splits, split_examples
+from adadepth.data.labelled.types import LabelledData
+from adadepth.data.puzzles.dataset import PuzzleExamples, Symmetry, build_puzzle_data, count_cells
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
-    alike_as_they_stand,
-    alike_in_a_square,
-    alike_in_sudoku,
-    under_square_symmetry,
-    under_sudoku_symmetry,
+    apply_square_symmetry,
+    apply_sudoku_symmetry,
+    compute_square_keys,
+    compute_sudoku_keys,
+    compute_token_keys,
 )
-from adadepth.data.text.data_table import DataTable, require_columns
-from adadepth.data.text.local_files import as_path
+from adadepth.data.text.local_files import to_path
+from adadepth.data.text.table import DataTable, require_columns
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.settings.data import Symmetries
 
@@ -57,7 +57,7 @@ class PublishedSplit(NamedTuple):
 
 def is_published(path: Any) -> bool:
     """Return whether a folder has splits of the published layout, damaged ones included."""
-    if not isinstance(path, str) or not (folder := as_path("dataset.path", path)).is_dir():
+    if not isinstance(path, str) or not (folder := to_path("dataset.path", path)).is_dir():
         return False
     return any(any(folder.glob(f"*/{name}")) for name in (_FACTS, "all__*.npy"))
 
@@ -72,9 +72,9 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
     for field in fields(dataset):
         if field.name in _COLUMNS and (value := getattr(dataset, field.name)) != field.default:
             raise ConfigError(f"dataset.{field.name}={value}: dataset.path={dataset.path} has arrays, and no columns")
-    folder = as_path("dataset.path", dataset.path)
+    folder = to_path("dataset.path", dataset.path)
     splits = {}
-    for split in table_splits(dataset):
+    for split in list_table_splits(dataset):
         if not (folder / split).is_dir():
             names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
@@ -177,7 +177,7 @@ def _make_damage_error(folder: Path, name: str, what: str) -> DataError:
 
 _UNKNOWN = 0  # padding, which no text has
 _DIGITS = 18  # of a number that fits into 64 bits
-Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
+Splits = tuple[Mapping[str, RowSource], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
@@ -200,7 +200,7 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
         "left_out": len(train) - len(remaining),
         "sources": _digest_puzzles({dataset.train_split: train, **evaluation}),
     }
-    return puzzle_data(dataset, remaining, evaluation, dataset.symbols, facts)
+    return build_puzzle_data(dataset, remaining, evaluation, dataset.symbols, facts)
 
 
 def _digest_puzzles(splits: Mapping[str, PuzzleExamples]) -> dict[str, str]:
@@ -309,10 +309,10 @@ def _choose_symmetry(
 ) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
     """Return the symmetry of training, and the function whose values are equal for puzzles that are one under it."""
     if dataset.symmetries is Symmetries.none:
-        return None, alike_as_they_stand
+        return None, compute_token_keys
     size = math.isqrt(cells)
     if size**2 != cells or (dataset.symmetries is Symmetries.sudoku and size not in SHAPES):
         raise ConfigError(f"dataset.symmetries={dataset.symmetries}: the puzzles have {cells} cells")
     if dataset.symmetries is Symmetries.square:
-        return under_square_symmetry, alike_in_a_square
-    return partial(under_sudoku_symmetry, SHAPES[size]), partial(alike_in_sudoku, shape=SHAPES[size])
+        return apply_square_symmetry, compute_square_keys
+    return partial(apply_sudoku_symmetry, SHAPES[size]), partial(compute_sudoku_keys, shape=SHAPES[size])

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adadepth.data.board import Board, BoardRows, square_columns, symbol_numbers
+from adadepth.data.editable_grid import EditableGrid, GridRows, count_square_columns, number_symbols
+from adadepth.data.generated.base import get_evaluation_size
 from adadepth.data.generated.maze import distances, draw_mazes
-from adadepth.data.generated.shared import evaluation_size
-from adadepth.data.labelled.contract import LabelledData
-from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
+from adadepth.data.labelled.types import LabelledData
+from adadepth.data.puzzles.dataset import PuzzleExamples, build_puzzle_data
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
     Shape,
-    alike_in_a_square,
-    candidates_of,
+    apply_square_symmetry,
+    apply_sudoku_symmetry,
+    compute_square_keys,
+    count_rounds,
     draw_grids,
     invariants,
-    minimal_puzzles,
-    rounds_needed,
+    reduce_to_minimal,
     solutions,
-    under_square_symmetry,
-    under_sudoku_symmetry,
+    to_candidates,
 )
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError, DataError
@@ -48,7 +48,7 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
     """
     shape = SHAPES[dataset.size]
     draw = partial(draw_sudoku, shape, blanks=dataset.blanks)
-    held_out = draw(evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
+    held_out = draw(get_evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     puzzles, solutions = draw(dataset.train_examples, seed, evaluation=False)
     is_new = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
     if not is_new.any():
@@ -58,10 +58,10 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
         )
     train = _build_examples(puzzles[is_new], solutions[is_new], shape)
     if dataset.symmetries:
-        train.symmetry, train.seed = partial(under_sudoku_symmetry, shape), seed
+        train.symmetry, train.seed = partial(apply_sudoku_symmetry, shape), seed
     facts = {"size": shape.size, "givens": round(float((puzzles > 0).sum(axis=1).mean()), 2)}
-    return puzzle_data(
-        dataset, train, {"validation": _build_examples(*held_out, shape)}, sudoku_symbols(dataset), facts
+    return build_puzzle_data(
+        dataset, train, {"validation": _build_examples(*held_out, shape)}, list_sudoku_symbols(dataset), facts
     )
 
 
@@ -71,12 +71,12 @@ def draw_sudoku(
     """Draw puzzles and their solutions, (rows, n^2) int8 each."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     grids = draw_grids(rows, shape, generator)
-    return minimal_puzzles(grids, shape, generator, shape.cells if blanks is None else blanks), grids
+    return reduce_to_minimal(grids, shape, generator, shape.cells if blanks is None else blanks), grids
 
 
 def _build_examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
     """Return puzzles as examples: a blank is token 1, the digit d is d + 1."""
-    rounds = rounds_needed(puzzles, solutions, shape)
+    rounds = count_rounds(puzzles, solutions, shape)
     attributes = {"rounds of conclusions": rounds, "givens": (puzzles > 0).sum(axis=1)}
     return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)
 
@@ -89,12 +89,12 @@ _TOO_NEAR = 2  # shortest path: a goal beside the start leaves no cell to mark
 
 def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
     """Draw mazes with one shortest path; no evaluation maze is a training one turned or mirrored."""
-    held_out = draw_paths(dataset, evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
+    held_out = draw_paths(dataset, get_evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     train = draw_paths(dataset, dataset.train_examples, seed, evaluation=False)
-    train = train.without(np.isin(alike_in_a_square(train.puzzles), alike_in_a_square(held_out.puzzles)))
+    train = train.without(np.isin(compute_square_keys(train.puzzles), compute_square_keys(held_out.puzzles)))
     if dataset.symmetries:
-        train.symmetry, train.seed = under_square_symmetry, seed
-    return puzzle_data(dataset, train, {"validation": held_out}, SYMBOLS, {"size": dataset.size})
+        train.symmetry, train.seed = apply_square_symmetry, seed
+    return build_puzzle_data(dataset, train, {"validation": held_out}, SYMBOLS, {"size": dataset.size})
 
 
 def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: bool) -> PuzzleExamples:
@@ -102,7 +102,7 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     mazes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for _ in range(_MOST_DRAWS):
-        mazes.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
+        mazes.append(solve_mazes(draw_mazes(rows, dataset.size, dataset.walls, generator)))
         if sum(len(part[0]) for part in mazes) >= rows:
             break
     else:
@@ -113,13 +113,13 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
     return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
 
-def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def solve_mazes(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return puzzles and solutions (rows', n^2) int8 of mazes (rows, n, n), and lengths of the paths (rows',) int64.
 
     Mazes without a goal far enough from the start are left out.
     """
     away = distances(cells)
-    ways = shortest_ways(away)
+    ways = count_shortest_paths(away)
     flat = np.where(ways == 1, away, -1).reshape(len(cells), -1)
     goals = flat.argmax(axis=1)
     rows = np.flatnonzero(flat.max(axis=1) >= _TOO_NEAR)
@@ -134,7 +134,7 @@ def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     return puzzles.reshape(len(rows), size**2), solutions.reshape(len(rows), size**2), lengths
 
 
-def shortest_ways(away: np.ndarray) -> np.ndarray:
+def count_shortest_paths(away: np.ndarray) -> np.ndarray:
     """Return the number of shortest paths to each cell, at most 2, (rows, n, n) int8; 0 where none leads."""
     ways: np.ndarray = (away == 0).astype(np.int8)
     for distance in range(1, int(away.max()) + 1):
@@ -158,15 +158,15 @@ def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
     return between
 
 
-def read_sudoku(dataset: SudokuConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return an edited Sudoku as an example; one with several solutions has no labels.
 
     Raises:
         DataError: It has no solution.
     """
     shape = SHAPES[dataset.size]
-    puzzle = symbol_numbers(rows, sudoku_symbols(dataset)).reshape(1, -1)
-    solved = solutions(candidates_of(puzzle, shape), shape)
+    puzzle = number_symbols(rows, list_sudoku_symbols(dataset)).reshape(1, -1)
+    solved = solutions(to_candidates(puzzle, shape), shape)
     if not solved[0, 0]:
         raise DataError("this Sudoku has no solution: its digits are at odds with each other")
     if _has_another(puzzle, solved, shape):
@@ -177,23 +177,23 @@ def read_sudoku(dataset: SudokuConfig, rows: BoardRows, before: Mapping[str, Any
 def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
     """Return whether a puzzle has a second solution, with another digit in one of its blanks."""
     blanks = np.flatnonzero(puzzle[0] == 0)
-    candidates = candidates_of(np.repeat(puzzle, len(blanks), axis=0), shape)
+    candidates = to_candidates(np.repeat(puzzle, len(blanks), axis=0), shape)
     candidates[np.arange(len(blanks)), blanks] &= ~(1 << (solved[0, blanks].astype(np.int32) - 1))
     return bool(len(blanks)) and bool(solutions(candidates, shape)[:, 0].any())
 
 
-def sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
+def list_sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
     """Return the symbols: a blank, and the digits."""
     return (BLANK, *map(str, range(1, SHAPES[dataset.size].size + 1)))
 
 
-def read_maze_path(dataset: MazePathConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+def read_maze_path(dataset: MazePathConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return an edited maze as an example; one with several shortest paths has no labels.
 
     Raises:
         DataError: No path leads from one start to one goal.
     """
-    puzzle = symbol_numbers(rows, SYMBOLS) + 1
+    puzzle = number_symbols(rows, SYMBOLS) + 1
     starts, goals = np.argwhere(puzzle == _START), np.argwhere(puzzle == _GOAL)
     if len(starts) != 1 or len(goals) != 1:
         raise DataError(f"a maze needs one start S and one goal G, and this one has {len(starts)} and {len(goals)}")
@@ -201,12 +201,12 @@ def read_maze_path(dataset: MazePathConfig, rows: BoardRows, before: Mapping[str
     away, (y, x) = distances(numbers[None]), map(int, goals[0])
     if away[0, y, x] < 0:
         raise DataError("no way leads from the start S to the goal G")
-    solution, is_only = puzzle.copy(), shortest_ways(away)[0, y, x] == 1
+    solution, is_only = puzzle.copy(), count_shortest_paths(away)[0, y, x] == 1
     for row, column in _trace_way_back(away[0], y, x) if is_only else ():
         solution[row, column] = _WAY
     flat = solution.ravel() if is_only else np.zeros(puzzle.size, dtype=np.int8)
     return {"index": 0, "input_ids": puzzle.ravel(), "labels": flat, "difficulty": int(away[0, y, x])}
 
 
-SUDOKU_BOARD = Board(sudoku_symbols, read_sudoku, square_columns)
-MAZE_PATH_BOARD = Board(lambda dataset: SYMBOLS[:-1], read_maze_path, square_columns)
+SUDOKU_GRID = EditableGrid(list_sudoku_symbols, read_sudoku, count_square_columns)
+MAZE_PATH_GRID = EditableGrid(lambda dataset: SYMBOLS[:-1], read_maze_path, count_square_columns)

@@ -52,13 +52,13 @@ class Shape:
 SHAPES = {4: Shape(2, 2), 6: Shape(2, 3), 9: Shape(3, 3)}
 
 
-def candidates_of(puzzles: np.ndarray, shape: Shape) -> Candidates:
+def to_candidates(puzzles: np.ndarray, shape: Shape) -> Candidates:
     """Return all digits at blanks and the given digit elsewhere, as bits, (rows, n^2) int32."""
     everything = (1 << shape.size) - 1
     return np.where(puzzles > 0, 1 << (puzzles.astype(np.int32) - 1).clip(min=0), everything).astype(np.int32)
 
 
-def conclude(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
+def propagate_once(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
     """Propagate constraints once, in all cells and units at the same time.
 
     The digit of a solved cell is removed from its peers; a digit with one possible cell in a unit is set there.
@@ -89,12 +89,12 @@ def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndar
     active = np.arange(len(candidates))
     while len(active):
         before = candidates[active]
-        candidates[active], failed[active] = conclude(before, shape)
+        candidates[active], failed[active] = propagate_once(before, shape)
         active = active[~failed[active] & (candidates[active] != before).any(axis=1)]
     return candidates, failed
 
 
-def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
+def count_rounds(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
     """Return the number of propagation rounds that fill each puzzle, (rows,) int64: its difficulty.
 
     Where propagation is stuck, the cell with the fewest candidates gets its right digit, a lucky guess, which counts as
@@ -105,13 +105,13 @@ def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.n
         solved: The solutions of the puzzles, (rows, n^2).
         shape: Shape of the grids.
     """
-    candidates, answers = candidates_of(puzzles, shape), candidates_of(solved, shape)
+    candidates, answers = to_candidates(puzzles, shape), to_candidates(solved, shape)
     rounds = np.zeros(len(puzzles), dtype=np.int64)
     open_ones = (candidates != answers).any(axis=1)
     while open_ones.any():
         active = np.flatnonzero(open_ones)
         before = candidates[active]
-        after, _ = conclude(before, shape)
+        after, _ = propagate_once(before, shape)
         stuck = np.flatnonzero((after == before).all(axis=1))
         cells = _find_most_constrained(after[stuck], shape)
         after[stuck, cells] = answers[active[stuck], cells]
@@ -162,10 +162,10 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
 
 def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.ndarray:
     """Draw filled grids, (rows, n^2) int8; every grid is possible, but not all are equally likely."""
-    return solutions(candidates_of(np.zeros((rows, shape.cells), dtype=np.int8), shape), shape, generator)
+    return solutions(to_candidates(np.zeros((rows, shape.cells), dtype=np.int8), shape), shape, generator)
 
 
-def minimal_puzzles(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
+def reduce_to_minimal(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
     """Return puzzles with these grids as only solution: digits are removed in random order while it stays unique.
 
     Args:
@@ -179,7 +179,7 @@ def minimal_puzzles(grids: np.ndarray, shape: Shape, generator: np.random.Genera
     rows = np.arange(len(grids))
     for step in range(shape.cells):
         cells = order[:, step]
-        candidates = candidates_of(puzzles, shape)
+        candidates = to_candidates(puzzles, shape)
         # Another solution would have another digit here: try all digits but this one.
         candidates[rows, cells] = ((1 << shape.size) - 1) & ~candidates[rows, cells]
         is_redundant = (solutions(candidates, shape)[:, 0] == 0) & ((puzzles == 0).sum(axis=1) < blanks)
@@ -271,7 +271,7 @@ def _draw_bit(options: np.ndarray, size: int, generator: np.random.Generator) ->
     return drawn_bits
 
 
-def under_sudoku_symmetry(
+def apply_sudoku_symmetry(
     shape: Shape, puzzle: np.ndarray, solution: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a symmetry of Sudoku; return a puzzle and its solution under it, as tokens (n^2,), 0 padding and 1 blank."""
@@ -280,15 +280,15 @@ def under_sudoku_symmetry(
     return tokens[puzzle[cells]], tokens[solution[cells]]
 
 
-def under_square_symmetry(
+def apply_square_symmetry(
     puzzle: np.ndarray, solution: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw one of the eight symmetries of a square; return a puzzle and its solution, (n^2,), under it."""
-    cells = square_symmetries(len(puzzle))[generator.integers(8)]
+    cells = list_square_symmetries(len(puzzle))[generator.integers(8)]
     return puzzle[cells], solution[cells]
 
 
-def square_symmetries(cells: int) -> np.ndarray:
+def list_square_symmetries(cells: int) -> np.ndarray:
     """Return the source of each cell in the eight symmetries of a square, (8, n^2)."""
     size = round(cells**0.5)
     grid = np.arange(cells).reshape(size, size)
@@ -296,18 +296,18 @@ def square_symmetries(cells: int) -> np.ndarray:
     return np.stack([laid.ravel() for grid in turned for laid in (grid, grid.T)])
 
 
-def alike_in_sudoku(tokens: np.ndarray, shape: Shape) -> np.ndarray:
+def compute_sudoku_keys(tokens: np.ndarray, shape: Shape) -> np.ndarray:
     """Return numbers, (rows,) uint64, equal for puzzles, as tokens (rows, n^2), that are one under a symmetry."""
     return invariants((tokens.astype(np.int8) - 1).clip(min=0), shape)
 
 
-def alike_in_a_square(tokens: np.ndarray) -> np.ndarray:
+def compute_square_keys(tokens: np.ndarray) -> np.ndarray:
     """Return bytes, (rows,), equal for puzzles that are one under a symmetry of the square: the least of eight."""
-    laid = tokens.astype(np.uint8)[:, square_symmetries(tokens.shape[1])]
+    laid = tokens.astype(np.uint8)[:, list_square_symmetries(tokens.shape[1])]
     return np.array([min(row.tobytes() for row in rows) for rows in laid], dtype=object).astype(bytes)
 
 
-def alike_as_they_stand(tokens: np.ndarray) -> np.ndarray:
+def compute_token_keys(tokens: np.ndarray) -> np.ndarray:
     """Return the tokens of puzzles, (rows, n^2), as bytes, (rows,)."""
     keys: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
     return keys

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.stores.parts import Arrays, Encoding
+from adadepth.data.stores.mmap_arrays import ArrayWriter, StoredArrays, choose_token_type
+from adadepth.data.stores.parallel_tokenisation import Arrays, Encoding
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import encode_sentences
 
@@ -41,7 +41,7 @@ class TokenStore(StoredArrays):
         return {name: len(getattr(self, name)) - (name != "tokens") for name in ("documents", "sentences", "tokens")}
 
 
-def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterator[list[list[int]]]:
+def tokenise_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterator[list[list[int]]]:
     """Yield the token ids of each document by sentence, without empty sentences and documents."""
     texts = iter(texts)
     while batch := list(islice(texts, _DOCUMENTS_AT_ONCE)):
@@ -53,18 +53,18 @@ def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast
                 yield sentences
 
 
-def document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
+def build_document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
     """Return the encoding of documents into the arrays of a `TokenStore`."""
-    arrays = {"tokens": token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
+    arrays = {"tokens": choose_token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
     return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
 
 
 def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Arrays:
     documents = [
-        (np.fromiter(chain.from_iterable(sentences), token_type(tokenizer)), [len(ids) for ids in sentences])
-        for sentences in tokenised_documents(texts, tokenizer)
+        (np.fromiter(chain.from_iterable(sentences), choose_token_type(tokenizer)), [len(ids) for ids in sentences])
+        for sentences in tokenise_documents(texts, tokenizer)
     ]
-    tokens = [np.empty(0, token_type(tokenizer)), *(ids for ids, _ in documents)]
+    tokens = [np.empty(0, choose_token_type(tokenizer)), *(ids for ids, _ in documents)]
     return {
         "tokens": np.concatenate(tokens),
         "sentences": np.array([size for _, sizes in documents for size in sizes], dtype=np.int64),
@@ -140,14 +140,14 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
             writer.append(firsts=batch)
 
 
-def line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
+def build_line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
     """Return the encoding of lines, without their line ends, into the arrays of a `LineStore`.
 
     Args:
         tokenizer: Tokenizer with an end-of-sequence token.
         append_eos: Whether that token follows every line, and counts as a word and as a character.
     """
-    arrays: dict[str, DTypeLike] = {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}
+    arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "lines": (np.int64, 3)}
     return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))
 
 
@@ -157,5 +157,5 @@ def _encode_lines(tokenizer: PreTrainedTokenizerFast, append_eos: bool, lines: l
     sizes = [
         (len(ids), len(line.split()) + len(end), len(line) + len(end)) for ids, line in zip(encoded, lines, strict=True)
     ]
-    tokens = np.fromiter(chain.from_iterable(encoded), token_type(tokenizer))
+    tokens = np.fromiter(chain.from_iterable(encoded), choose_token_type(tokenizer))
     return {"tokens": tokens, "lines": np.array(sizes, dtype=np.int64).reshape(-1, 3)}

@@ -15,8 +15,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, Rows, require_text
+from adadepth.data.stores.mmap_arrays import ArrayWriter, StoredArrays, choose_token_type
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, require_text
 from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
 
@@ -91,14 +91,19 @@ def write_questions(
     """
     seen_ids: set[str] = set()
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
-    flat = {"tokens": token_type(tokenizer), "records": np.uint8, "offsets": np.int64, "record_offsets": np.int64}
+    flat = {
+        "tokens": choose_token_type(tokenizer),
+        "records": np.uint8,
+        "offsets": np.int64,
+        "record_offsets": np.int64,
+    }
     with ArrayWriter(folder, {**pairs, **flat}, totals=("offsets", "record_offsets")) as writer:
         for batch in table.read_batches():
             rows = list(read_rows(batch, dataset, len(seen_ids)))
             questions = encode_sentences(tokenizer, [question for question, _, _ in rows])
             contexts = encode_with_spans(tokenizer, [row.context for _, row, _ in rows])
             for question, (context, spans), (_, row, starts) in zip(questions, contexts, rows, strict=True):
-                answer = answer_tokens(spans, starts[0], row.answers[0]) if starts else (NO_ANSWER, NO_ANSWER)
+                answer = find_answer_tokens(spans, starts[0], row.answers[0]) if starts else (NO_ANSWER, NO_ANSWER)
                 record = np.frombuffer(json.dumps(row).encode(), np.uint8)
                 writer.append(tokens=[*question, *context], offsets=[len(question), len(context)], spans=spans)
                 writer.append(answers=answer, records=record, record_offsets=len(record))
@@ -107,7 +112,7 @@ def write_questions(
                 seen_ids.add(row.id)
 
 
-def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
+def find_answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
     """Return the first and the last token that share a character with an answer, or `IGNORE` if none does.
 
     Args:
@@ -129,7 +134,7 @@ def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tupl
         dataset: Settings of the columns.
         first: Number of their first row in the table.
     """
-    columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_PLACES]
+    columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_LOCATIONS]
     ids = batch[dataset.id_column] if dataset.id_column else None
     cells = zip(*(batch[column] for column in columns), strict=True)
     for number, (question, context, answers, location) in enumerate(cells):

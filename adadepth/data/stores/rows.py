@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, require_text
+from adadepth.data.stores.mmap_arrays import ArrayWriter, StoredArrays, choose_token_type
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows, require_text
 from adadepth.data.text.tokenizer import encode_sentences, encode_words
 from adadepth.errors import DataError
 
@@ -70,7 +70,7 @@ def write_rows(
     Raises:
         DataError: A text is not text, or a label or difficulty is not allowed; the message names the row.
     """
-    arrays: dict[str, DTypeLike] = {"tokens": token_type(tokenizer), "offsets": np.int64}
+    arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "offsets": np.int64}
     numbers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
     if label_column is not None:
         arrays["labels"], numbers["labels"] = (np.float64, label_shape), ("label", label_column, read_label)
@@ -93,7 +93,7 @@ def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float
 
 def _read_texts(batch: Rows, columns: list[str]) -> Iterator[str]:
     """Yield the texts row by row; a missing text is empty."""
-    for location, *texts in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
+    for location, *texts in zip(batch[ROW_LOCATIONS], *(batch[column] for column in columns), strict=True):
         for column, text in zip(columns, texts, strict=True):
             yield require_text(text, "text_columns", column, location) or ""
 
@@ -105,11 +105,11 @@ def _read_difficulty(value: Any) -> int:
 
 
 def _read_numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], float]) -> np.ndarray:
-    cells = zip(batch[column], batch[ROW_PLACES], strict=True)
+    cells = zip(batch[column], batch[ROW_LOCATIONS], strict=True)
     return np.array([_read_cell(value, kind, column, read, location) for value, location in cells], dtype=np.float64)
 
 
-def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowPlace) -> Any:
+def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowLocation) -> Any:
     """Return `read` of a value; a DataError names the row of a value that is not allowed."""
     try:
         return read(value)
@@ -142,7 +142,7 @@ class TaggedStore(StoredArrays):
         start, end = self.words[[first, last]]
         return self.tokens[start:end], self.words[first:last] - start
 
-    def tags_of(self, row: int) -> np.ndarray:
+    def get_tags(self, row: int) -> np.ndarray:
         """Return the tags of a sentence, (words,)."""
         first, last = self.sentences[row : row + 2]
         return self.tags[first:last]
@@ -171,7 +171,7 @@ def write_tagged(
     Raises:
         DataError: Words are not text, tags are not allowed, or their numbers differ; it names the row.
     """
-    arrays = {"tokens": token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
+    arrays = {"tokens": choose_token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
     with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
         for batch in table.read_batches():
             sentences = list(_read_sentences(batch, columns))
@@ -184,7 +184,7 @@ def write_tagged(
 def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
     """Yield the words of each row, after a check that it has as many tags."""
     token_column, tag_column = columns
-    for row, words, tags in zip(batch[ROW_PLACES], *(batch[column] for column in columns), strict=True):
+    for row, words, tags in zip(batch[ROW_LOCATIONS], *(batch[column] for column in columns), strict=True):
         for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):
             if not isinstance(values, list):
                 raise DataError(f"dataset.{key}_column={column}: {row} holds {type(values).__name__}, not a list")
@@ -198,5 +198,5 @@ def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]
 
 
 def _read_tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
-    for location, tags in zip(batch[ROW_PLACES], batch[column], strict=True):
+    for location, tags in zip(batch[ROW_LOCATIONS], batch[column], strict=True):
         yield from (_read_cell(tag, "tag", column, read_tag, location) for tag in tags)

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers_of, padded
-from adadepth.data.cache import cache_root, digest
-from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.arrays import cached_arrays
+from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, collect_numbers, pad_columns
+from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.randomness import split_item
 from adadepth.data.stores.documents import LineDocuments, LineStore, write_beginnings
-from adadepth.data.streams.lines import LineText, open_texts
-from adadepth.data.streams.load import line_store, text_tokenizer
+from adadepth.data.stores.mmap_arrays import ensure_arrays
+from adadepth.data.streams.line_text import LineText, open_texts
+from adadepth.data.streams.load import load_text_tokenizer, open_line_store
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
@@ -66,7 +66,7 @@ class TextBlocks(Dataset[dict[str, Any]]):
         return np.minimum(self.length, self.position_count - firsts)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        _, index = epoch_and_index(item)
+        _, index = split_item(item)
         if not 0 <= index < len(self):
             raise IndexError(index)
         first = index * (self.length - 1)
@@ -92,7 +92,7 @@ class BlockCollator(PaddingCollator):
             "labels": (IGNORE, np.int64),
             "documents": (-1, np.int64),
         }
-        return {**padded(examples, self.width(examples), columns), **numbers_of(examples, ("index",))}
+        return {**pad_columns(examples, self.width(examples), columns), **collect_numbers(examples, ("index",))}
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     Raises:
         DataError: The text or the tokenizer lacks something, or the text has no token; one line.
     """
-    texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
+    texts, root = open_texts(dataset), get_cache_root(dataset.cache_dir)
     with parallel_encoding():
-        words = text_tokenizer(texts["train"], tokenizer, root)
+        words = load_text_tokenizer(texts["train"], tokenizer, root)
         blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
     summary: dict[str, Any] = {
         "name": dataset.name,
@@ -148,13 +148,13 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
 def _build_blocks(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
 ) -> TextBlocks:
-    store = line_store(root, name, text, tokenizer, dataset)
+    store = open_line_store(root, name, text, tokenizer, dataset)
     separator, is_train = str(dataset.document_separator), name == "train"
     key = digest(text.key(), text.are_documents, separator)
-    documents_folder = cached_arrays(
+    documents_folder = ensure_arrays(
         root,
         f"{name}-documents-{key}",
-        lambda folder: write_beginnings(folder, text.beginnings(separator)),
+        lambda folder: write_beginnings(folder, text.mark_beginnings(separator)),
         text.sources,
     )
     counts = store.counts(None if is_train else dataset.max_evaluation_tokens)

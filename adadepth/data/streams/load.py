@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import cache_root, digest
-from adadepth.data.stores.documents import LineStore, line_encoding
-from adadepth.data.stores.parts import cached_texts, prepare_workers
+from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.stores.documents import LineStore, build_line_encoding
+from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase
-from adadepth.data.streams.lines import LineText, open_texts
-from adadepth.data.streams.tokenizer import stream_tokenizer
+from adadepth.data.streams.line_text import LineText, open_texts
+from adadepth.data.streams.tokenizer import load_stream_tokenizer
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
@@ -73,10 +73,10 @@ def load_language_data(
     Raises:
         DataError: The text or the tokenizer lacks something, or the text is shorter than a batch of streams; one line.
     """
-    texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
+    texts, root = open_texts(dataset), get_cache_root(dataset.cache_dir)
     with parallel_encoding():
-        words = text_tokenizer(texts["train"], tokenizer, root)
-        stores = {name: line_store(root, name, text, words, dataset) for name, text in texts.items()}
+        words = load_text_tokenizer(texts["train"], tokenizer, root)
+        stores = {name: open_line_store(root, name, text, words, dataset) for name, text in texts.items()}
     train = _build_train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
     held_out = {
@@ -100,18 +100,18 @@ def _digest_text(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: St
     return digest(text.key(), reads, dataset.append_eos)
 
 
-def text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
+def load_text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
     """Return the configured tokenizer, or one trained on the training text."""
-    return stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
+    return load_stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
 
 
-def line_store(
+def open_line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
     """Return the tokens of a text, from the cache where it holds them."""
-    encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
+    encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
-    return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
+    return LineStore.open(ensure_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
 
 
 def _build_train(
@@ -124,8 +124,8 @@ def _build_train(
     tokens = len(store.tokens)
     bounds, text = {"weights": (0, tokens)}, "training text"
     if two_phase is not None:
-        cut = tokens - round(two_phase.share * tokens)
-        bounds, text = {"weights": (0, cut), "architecture": (cut, tokens)}, "training text for the {}"
+        cut_parts = tokens - round(two_phase.share * tokens)
+        bounds, text = {"weights": (0, cut_parts), "architecture": (cut_parts, tokens)}, "training text for the {}"
     streams = {
         name: _build_stream(tokenizer, store, part, share.rows, dataset.sequence_length)
         for name, part in bounds.items()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import CheckedSource, digest
-from adadepth.data.text.tokenizer import load_tokenizer, short_parts, train_unigram, trained_once
+from adadepth.data.text.tokenizer import ensure_tokenizer_file, load_tokenizer, split_long_text, train_unigram
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<eo
 _SPECIAL = list(_SPECIAL_TOKENS.values())
 
 
-def stream_tokenizer(
+def load_stream_tokenizer(
     config: TokenizerConfig,
     root: Path,
     text_key: Callable[[], str],
@@ -44,7 +44,7 @@ def stream_tokenizer(
         root: Cache folder.
         text_key: Function that identifies the text; called only to train a tokenizer, like ``lines``.
         lines: Function that yields the training text.
-        sources: Sources of the text, see `cached_folder`.
+        sources: Sources of the text, see `ensure_folder`.
 
     Raises:
         DataError: The tokenizer is missing or has no end-of-sequence token, or the training text is empty.
@@ -54,7 +54,7 @@ def stream_tokenizer(
     kind, symbols = str(config.kind), list(config.symbols)
     key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
     train = {"unigram": _train_unigram, "word": _train_words, "byte": _build_bytes}[kind]
-    file = trained_once(root, key, lambda: train(config, lines), sources)
+    file = ensure_tokenizer_file(root, key, lambda: train(config, lines), sources)
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
         model_input_names=["input_ids"],
@@ -72,7 +72,7 @@ def _train_unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) 
     assert config.vocab_size is not None, "checked with the configuration"
     normalizer = normalizers.Sequence([normalizers.NFKC(), *_build_lowercase(config)])
     counts = _count_words(lines(), normalizer)
-    counted = (f"{part}\t{count}" for word, count in counts.items() for part in short_parts(word))
+    counted = (f"{part}\t{count}" for word, count in counts.items() for part in split_long_text(word))
     options = {"input_format": "tsv", "required_chars": "".join(sorted(set("".join(_SPECIAL))))}  # see _NEVER_TEXT
     return train_unigram(counted, config.vocab_size, _SPECIAL, normalizer, config.symbols, **options)
 

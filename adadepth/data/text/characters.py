@@ -9,12 +9,12 @@ from collections.abc import Sequence
 _SYLLABLE_PARTS = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
 
 
-def continues_character(mark: str) -> bool:
+def is_continuation(mark: str) -> bool:
     """Return whether a code point belongs to the character before it."""
     return unicodedata.category(mark).startswith("M") or any(ord(mark) in part for part in _SYLLABLE_PARTS)
 
 
-def whole_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def extend_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the spans of tokens, each extended to the end of its last character.
 
     Tokenizers that strip or compose accents count only the first code point of such a character: the last accent of a
@@ -29,7 +29,7 @@ def whole_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, 
     starts = {start for start, _ in spans}
 
     def extend(end: int) -> int:
-        while end < len(text) and end not in starts and continues_character(text[end]):
+        while end < len(text) and end not in starts and is_continuation(text[end]):
             end += 1
         return end
 

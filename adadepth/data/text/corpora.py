@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
-from adadepth.data.text.hub import HubSource, hub_rows, warn_once
+from adadepth.data.text.hub import HubSource, load_hub_rows, warn_once
 from adadepth.data.text.local_files import (
     TABLE_SUFFIXES,
     Files,
-    characters_of,
-    files_by_use,
-    text_documents,
-    text_lines,
+    estimate_characters,
+    find_files_by_use,
+    read_lines,
+    split_documents,
 )
 from adadepth.data.text.sources import digest_sources, open_sources
-from adadepth.data.text.table_files import file_rows
+from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _clean(paragraph: str) -> str:
     return _EMPHASIS.sub(r"\1", " ".join(lines))
 
 
-def embedded_documents() -> Iterator[str]:
+def read_embedded_documents() -> Iterator[str]:
     """Yield one document a topic, in an order that depends only on the texts."""
     yield from _clean_topics()
 
@@ -98,7 +98,7 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
     if dataset.source == "embedded":
         return {"train": Corpus(_read_embedded, _digest_embedded)}
     if dataset.source == "local":
-        return {use: _open_local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
+        return {use: _open_local_corpus(files, dataset) for use, files in find_files_by_use(dataset).items()}
     entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
     return {use: _open_hub_corpus(hub_entries, dataset) for use, hub_entries in entries.items() if hub_entries}
 
@@ -116,23 +116,23 @@ def _open_local_corpus(files: Files, dataset: CorpusConfig) -> Corpus:
     separator, column = str(dataset.document_separator), dataset.text_column
     sources = open_sources(*files)
     documents, fingerprint = partial(_read_local, *files, separator, column), partial(digest_sources, sources)
-    return Corpus(documents, fingerprint, characters_of(files.files), sources)
+    return Corpus(documents, fingerprint, estimate_characters(files.files), sources)
 
 
 def _read_embedded(shard: int, shards: int) -> Iterator[str]:
-    return islice(embedded_documents(), shard, None, shards)
+    return islice(read_embedded_documents(), shard, None, shards)
 
 
 @cache
 def _digest_embedded() -> list[int]:
-    return [document_hash(text) for text in embedded_documents()]
+    return [hash_document(text) for text in read_embedded_documents()]
 
 
 def _read_local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
     def documents(file: Path) -> Iterator[str]:
         if file.name.endswith(TABLE_SUFFIXES):
-            return file_rows(key, file, column)
-        return text_documents(text_lines(key, file), separator)
+            return read_file_rows(key, file, column)
+        return split_documents(read_lines(key, file), separator)
 
     return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
 
@@ -142,7 +142,7 @@ def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, 
     separator = str(dataset.document_separator)
     sources = []
     for entry in entries:
-        rows, is_part = hub_rows(entry, dataset.text_column, dataset.streaming, shard, shards)
+        rows, is_part = load_hub_rows(entry, dataset.text_column, dataset.streaming, shard, shards)
         documents = _join_rows(rows, entry, separator)
         sources.append(documents if is_part else islice(documents, shard, None, shards))
     return _take_turns(sources) if dataset.streaming else chain.from_iterable(sources)
@@ -151,7 +151,7 @@ def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, 
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
     """Yield documents of rows: a row each, the rows from title to title (WikiText), or n rows (BookCorpus)."""
     if separator == "heading":
-        return text_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
+        return split_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
     size = int(entry.get("rows_per_document") or 1)
     return iter(lambda: "\n".join(islice(rows, size)), "") if size > 1 else rows
 
@@ -167,17 +167,17 @@ def _take_turns(sources: Iterable[Iterator[str]]) -> Iterator[str]:
                 yield document
 
 
-def document_hash(text: str) -> int:
+def hash_document(text: str) -> int:
     """Return a 64-bit hash of a text that ignores differences in white space."""
     return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "big")
 
 
 def _is_among(hashes: set[int], text: str) -> bool:
-    return document_hash(text) in hashes
+    return hash_document(text) in hashes
 
 
 def _is_below(limit: int, text: str) -> bool:
-    return document_hash(text) < limit
+    return hash_document(text) < limit
 
 
 class Split:
@@ -256,14 +256,14 @@ class Split:
     @cached_property
     def _is_held_out(self) -> Callable[[str], bool]:
         if self.held_out is not None:
-            return partial(_is_among, {document_hash(text) for text in self.held_out.documents(0, 1)})
+            return partial(_is_among, {hash_document(text) for text in self.held_out.documents(0, 1)})
         return partial(_is_below, self._hash_limit())
 
     def _hash_limit(self) -> int:
         fraction = self.dataset.evaluation_fraction
         if self.dataset.streaming:
             return int(fraction * 2**64)
-        hashes = np.unique(np.fromiter(map(document_hash, filter(str.strip, self._documents())), np.uint64))
+        hashes = np.unique(np.fromiter(map(hash_document, filter(str.strip, self._documents())), np.uint64))
         if len(hashes) < 2:
             raise DataError(
                 f"dataset.name={self.dataset.name}: {len(hashes)} different document(s) found, 2 are needed to "

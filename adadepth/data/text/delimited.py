@@ -9,9 +9,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows
-from adadepth.data.text.local_files import text_lines
+from adadepth.data.text.local_files import read_lines
 from adadepth.data.text.sources import digest_sources, open_sources
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -20,25 +20,25 @@ _LONGEST_CELL = 2**27  # characters; without a limit an unclosed quote would tak
 _CELL_SHOWN = 40  # characters of a cell in a message
 
 
-def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
+def detect_csv_delimiter(file: Path, key: str = "dataset.path") -> str:
     """Return the delimiter of a CSV file: a comma, or the semicolon or tab of some spreadsheets.
 
     Args:
         file: File with a header in its first line.
         key: Setting that names the file, for messages.
     """
-    unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
+    unquoted = re.sub('"[^"]*"', "", next(read_lines(key, file), ""))
     return max(",;\t", key=unquoted.count)
 
 
-def delimited_table(file: Path, key: str) -> DataTable:
+def open_delimited_table(file: Path, key: str) -> DataTable:
     """Open a file with a header line: CSV with quoted fields; TSV without, because GLUE's have single quote marks.
 
     Raises:
         DataError: The file is not readable, now or later; the message names the file, and the line of a bad row.
     """
     label, sources = f"{key}={file}", open_sources(key, [file])
-    delimiter = csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
+    delimiter = detect_csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
     columns = next((row for _, row in _read_rows(file, key, delimiter)), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
@@ -50,7 +50,7 @@ def delimited_table(file: Path, key: str) -> DataTable:
                 if len(row) != len(columns):
                     raise DataError(f"{label}: line {line} has {len(row)} fields, its header {len(columns)}")
             cells: Rows = {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
-            yield {**cells, ROW_PLACES: [RowPlace(label, "line", line) for line, _ in batch]}
+            yield {**cells, ROW_LOCATIONS: [RowLocation(label, "line", line) for line, _ in batch]}
 
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
@@ -63,7 +63,7 @@ def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list
     row_lines: list[str] = []  # lines of the current row
 
     def lines() -> Iterator[str]:
-        for line in text_lines(key, file, with_ends=True):
+        for line in read_lines(key, file, with_ends=True):
             row_lines.append(line)
             yield line
 

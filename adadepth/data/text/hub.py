@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.text.data_table import DataTable, Rows, require_column
+from adadepth.data.text.table import DataTable, Rows, require_column
 from adadepth.errors import DataError
-from adadepth.system.places import first_line, require_hub
+from adadepth.system.hub_access import check_hub, get_first_line
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _BATCH = 1000  # rows read at a time
 _warned: set[str] = set()  # subjects of `warn_once`
 
 
-def hub_rows(
+def load_hub_rows(
     entry: Mapping[str, Any], column: str, streaming: bool, shard: int, shards: int
 ) -> tuple[Iterator[str], bool]:
     """Return the texts of a hub data set, and whether they are those of part ``shard`` only.
@@ -48,10 +48,10 @@ def _catch_broken_connection(entry: Mapping[str, Any], texts: Iterator[str]) -> 
     except DataError:
         raise
     except Exception as error:  # as in `_ask_hub`
-        raise DataError(f"{_format_label(entry)}: {first_line(error)}; start again, or read local files") from error
+        raise DataError(f"{_format_label(entry)}: {get_first_line(error)}; start again, or read local files") from error
 
 
-def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
+def load_hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     """Return every split of a hub data set as a table."""
     from datasets import load_dataset
 
@@ -63,7 +63,7 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
         str(split): DataTable(
             _format_label(entry),
             rows.column_names,
-            declared_classes(rows.features),
+            read_declared_classes(rows.features),
             partial(rows.iter, batch_size=_BATCH),
             partial(list, [*identity, str(split)]),
         )
@@ -71,17 +71,17 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     }
 
 
-def declared_classes(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
+def read_declared_classes(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
     """Return the declared classes of each column of labels or of lists of labels."""
     inner = {name: getattr(feature, "feature", feature) for name, feature in (features or {}).items()}
     return {name: list(feature.names) for name, feature in inner.items() if hasattr(feature, "names")}
 
 
-def classes_in_metadata(features: Mapping[str, Any]) -> dict[str, list[str]]:
+def parse_metadata_classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the declared classes of each column from the library's metadata of a file."""
     from datasets import Features
 
-    return declared_classes(Features.from_dict(dict(features)))
+    return read_declared_classes(Features.from_dict(dict(features)))
 
 
 def load_saved(folder: Path) -> Any:
@@ -91,7 +91,7 @@ def load_saved(folder: Path) -> Any:
     return load_from_disk(str(folder)).with_format(None)
 
 
-def hub_digest(entry: Mapping[str, Any]) -> list[str]:
+def digest_hub_entry(entry: Mapping[str, Any]) -> list[str]:
     """Return what identifies a hub data set: its names, split, and the hash of its revision's files."""
     from datasets import load_dataset_builder
 
@@ -107,9 +107,9 @@ class HubSource:
         self._digest: list[str] | None = None
 
     def digest(self) -> list[str]:
-        """Return the first result of `hub_digest`."""
+        """Return the first result of `digest_hub_entry`."""
         if self._digest is None:
-            self._digest = hub_digest(self.entry)
+            self._digest = digest_hub_entry(self.entry)
         return self._digest
 
     def check(self) -> None:
@@ -121,7 +121,7 @@ class HubSource:
         if (
             self._digest is not None
             and Path(str(self.entry["path"])).exists()
-            and hub_digest(self.entry) != self._digest
+            and digest_hub_entry(self.entry) != self._digest
         ):
             raise DataError(
                 f"{_format_label(self.entry)}: its files changed while they were read; nothing made from them is kept, "
@@ -138,21 +138,21 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
 
     alternative = "read local files with dataset.path=..."
     if not Path(str(entry["path"])).exists():
-        require_hub(_format_label(entry), alternative)
+        check_hub(_format_label(entry), alternative)
         if constants.HF_HUB_OFFLINE:
             alternative = f"unset HF_HUB_OFFLINE to ask the hub, or {alternative}"
     try:
         return ask()
     except Exception as error:  # of three libraries, one of which has errors of its own for a broken connection
-        raise DataError(f"{_format_label(entry)}: {first_line(error)}; {alternative}") from error
+        raise DataError(f"{_format_label(entry)}: {get_first_line(error)}; {alternative}") from error
 
 
 def _iter_texts(label: str, rows: Any, column: str) -> Iterator[str]:
     require_column(label, rows.column_names or list(next(iter(rows), {})), "text_column", column)
-    yield from column_texts(label, rows.select_columns([column]).iter(batch_size=_BATCH), column)
+    yield from iter_column_texts(label, rows.select_columns([column]).iter(batch_size=_BATCH), column)
 
 
-def column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[str]:
+def iter_column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[str]:
     """Yield the texts of a column, and warn of missing ones.
 
     Raises:

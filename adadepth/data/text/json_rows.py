@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from adadepth.data.text.local_files import text_lines
+from adadepth.data.text.local_files import read_lines
 from adadepth.errors import DataError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as a JSON escape
@@ -37,7 +37,7 @@ def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
         for number, cells in enumerate(_read_list(key, file)):
             yield JsonRow("row", number, _check_row(key, file, "row", number, cells, json.dumps(cells)))
         return
-    for number, line in enumerate(text_lines(key, file), start=1):
+    for number, line in enumerate(read_lines(key, file), start=1):
         if line.strip():
             try:
                 cells = json.loads(line)
@@ -55,12 +55,12 @@ def _check_row(key: str, file: Path, unit: str, number: int, cells: Any, text: s
 
 
 def _is_list(key: str, file: Path) -> bool:
-    return next((line.lstrip()[0] == "[" for line in text_lines(key, file) if line.strip()), False)
+    return next((line.lstrip()[0] == "[" for line in read_lines(key, file) if line.strip()), False)
 
 
 def _read_list(key: str, file: Path) -> list[Any]:
     """Return the rows of a file that is one list, or lines of lists, which are refused row by row."""
-    text = "\n".join(text_lines(key, file))
+    text = "\n".join(read_lines(key, file))
     try:
         return cast(list[Any], json.loads(text))
     except (ValueError, RecursionError) as error:

@@ -13,8 +13,8 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.data.text.sources import SourceFile
+from adadepth.data.text.table import DataTable, Rows
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
 
-def as_path(key: str, value: Any) -> Path:
+def to_path(key: str, value: Any) -> Path:
     """Return the path that a setting names, existing or not.
 
     Raises:
@@ -62,7 +62,7 @@ def find_files(key: str, path: Any) -> list[Path]:
     """
     if isinstance(path, list | tuple):
         return [file for entry in path for file in find_files(key, entry)]
-    target = as_path(key, path)
+    target = to_path(key, path)
     if target.is_file():
         if not os.access(target, os.R_OK):
             raise DataError(f"{key}={path}: no permission to read the file")
@@ -98,7 +98,7 @@ class Files(NamedTuple):
     files: list[Path]
 
 
-def files_by_use(dataset: TextConfig) -> dict[str, Files]:
+def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
     """Return the local files of a text for ``train`` and, where there are any, for ``evaluation`` and ``test``.
 
     They are named by ``evaluation_path`` and ``test_path``, or by file names in a folder in which every file is named
@@ -122,13 +122,13 @@ def files_by_use(dataset: TextConfig) -> dict[str, Files]:
     return sources
 
 
-def split_names(split: str) -> tuple[str, ...]:
+def list_split_names(split: str) -> tuple[str, ...]:
     """Return the names of a split in file names, in mappings and on the hub, its own name first."""
     return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
 
 
 # Use of a file by a part of its name: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
-_USES = {"train": "train", "test": "test", **dict.fromkeys(split_names("validation"), "evaluation")}
+_USES = {"train": "train", "test": "test", **dict.fromkeys(list_split_names("validation"), "evaluation")}
 
 
 def _group_by_split(path: Any, files: list[Path]) -> dict[str, list[Path]]:
@@ -142,14 +142,14 @@ def _group_by_split(path: Any, files: list[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def characters_of(files: Iterable[Path]) -> int | None:
+def estimate_characters(files: Iterable[Path]) -> int | None:
     """Return the approximate number of characters of text files; None: some are compressed or columnar."""
     files = list(files)
     is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES, *ARROW_SUFFIXES)) for file in files)
     return sum(file.stat().st_size for file in files) if is_plain else None
 
 
-def text_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
+def read_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, which may be packed with gzip, without a byte-order mark.
 
     Lines end at ``\n``, ``\r\n`` and ``\r``, and at no other character.
@@ -204,13 +204,13 @@ def _check_packed(file: Path, size: int, modified: int) -> None:
                 raise DataError(f"{file}: opens to more than {_MOST_TIMES} times its size; unpack it to read it anyway")
 
 
-def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
+def split_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
     """Cut lines into documents at ``separator``: ``blank_line``, ``line``, ``heading``, ``file`` or ``auto``.
 
     ``auto`` means ``heading`` if the first line with text is a WikiText title, else ``blank_line``.
     """
     document: list[str] = []
-    for line, begins in marked_lines(lines, separator):
+    for line, begins in mark_lines(lines, separator):
         if begins and document:
             yield "\n".join(document)
             document = []
@@ -220,8 +220,8 @@ def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
         yield "\n".join(document)
 
 
-def marked_lines(lines: Iterable[str], separator: str) -> Iterator[tuple[str, bool]]:
-    """Yield every line, and whether it begins a document; for the separators see `text_documents`."""
+def mark_lines(lines: Iterable[str], separator: str) -> Iterator[tuple[str, bool]]:
+    """Yield every line, and whether it begins a document; for the separators see `split_documents`."""
     if separator == "auto":
         lines, separator = _guess_separator(iter(lines))
     blank_before = True
@@ -259,7 +259,7 @@ class Row(NamedTuple):
     fields: list[str]
 
 
-def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
+def read_conllu(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
     """Yield the words of each sentence of a CoNLL-U file, which the setting ``key`` names.
 
     Contractions (3-4) and unwritten words (3.1) are left out.
@@ -276,7 +276,7 @@ def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row
 def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the lines of each sentence without comments."""
     rows: list[Row] = []
-    for number, line in enumerate(text_lines(key, file), start=1):
+    for number, line in enumerate(read_lines(key, file), start=1):
         if not line.strip(_BLANK):
             if rows:
                 yield rows
@@ -320,27 +320,27 @@ COLUMN_TEXT = {
     ".conllu": {"tokens": 1, "lemmas": 2, "upos": 3, "xpos": 4, "feats": 5, "head": 6, "deprel": 7},
     ".conll": {"tokens": 0, "ner_tags": -1},
 }
-PLACES = "places"  # additional column with the location of each word, for messages
+WORD_LOCATIONS = "places"  # additional column with the location of each word, for messages
 _DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 _COMMENT = re.compile(r" *#[^ \t]* +[^ \t]+ +=(?:[ \t]|$)")  # `# sent_id = 1`
 _COLUMN_FORMAT = "2"  # raise it when the same bytes give other words
 _SENTENCES_AT_ONCE = 1000
 
 
-def column_table(file: Path, key: str = "dataset.path") -> DataTable:
+def open_conll_table(file: Path, key: str = "dataset.path") -> DataTable:
     """Open a CoNLL file as a table with a sentence a row, each column a list of values; ``key`` names the file."""
     columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
     if file.suffix == ".conll" and _detect_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
 
     def batches() -> Iterator[Rows]:
-        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _read_sentences(file, key)
+        sentences = read_conllu(file, key) if file.suffix == ".conllu" else _read_sentences(file, key)
         while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
             rows = {
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
                 for name, position in columns.items()
             }
-            yield {**rows, PLACES: [[word.place for word in sentence] for sentence in batch]}
+            yield {**rows, WORD_LOCATIONS: [[word.place for word in sentence] for sentence in batch]}
 
     return DataTable(f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source])
 
@@ -376,7 +376,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the words of each sentence of a file like those of CoNLL-2003."""
     sentence: list[Row] = []
     form = _detect_format(file, key)
-    for number, line in enumerate(text_lines(key, file), start=1):
+    for number, line in enumerate(read_lines(key, file), start=1):
         if _is_comment(line, form):
             continue
         word = Row(f"{key}={file}: line {number}", form.split(line))
@@ -404,7 +404,7 @@ def _check_word(word: Row, form: _ColumnFormat) -> None:
 
 def _detect_format(file: Path, key: str) -> _ColumnFormat:
     """Return the format of the first line that is certainly a word."""
-    for number, line in enumerate(text_lines(key, file), start=1):
+    for number, line in enumerate(read_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
         if (fields := form.split(line)) and not _is_document_start(line) and not may_be_comment:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.text.characters import whole_spans
-from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.data.text.characters import extend_spans
+from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.data.text.tokenizer import PLAIN_IDS, encode_words
 from adadepth.errors import DataError
 
@@ -46,7 +46,7 @@ Text = str | tuple[str, str] | list[str]
 TextParts = tuple[str, ...] | list[str]  # one or two texts, or the words of one
 
 
-class Place(NamedTuple):
+class TokenLocation(NamedTuple):
     """The location of a token: its text in a pair, 0 or 1, and its first character and the one after its last.
 
     Of a list of words, `part` is the number of the word, and the span of its first token is the whole word.
@@ -67,14 +67,14 @@ class EncodedText:
     """
 
     example: dict[str, Any]
-    places: list[Place | None]
+    places: list[TokenLocation | None]
     is_cut: bool
 
     def __len__(self) -> int:
         return len(self.places)
 
 
-def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[TextParts]:
+def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[TextParts]:
     """Return the parts of every text, one or two; a single text may come without a list around it.
 
     Args:
@@ -122,7 +122,7 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequ
     return [_build_encoding(layout, next(whole if isinstance(text, tuple) else split)) for text in texts]
 
 
-_Pieces = list[tuple[int, Place]]  # each token of a text and its location
+_Pieces = list[tuple[int, TokenLocation]]  # each token of a text and its location
 
 
 def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
@@ -133,7 +133,7 @@ def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str,
     pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
     for parts in texts:
         yield [
-            [(token, Place(part, span)) for token, span in zip(ids, whole_spans(text, spans), strict=True)]
+            [(token, TokenLocation(part, span)) for token, span in zip(ids, extend_spans(text, spans), strict=True)]
             for part, (text, (ids, spans)) in enumerate(zip(parts, islice(pieces, len(parts)), strict=True))
         ]
 
@@ -145,7 +145,7 @@ def _iter_word_pieces(tokenizer: PreTrainedTokenizerFast, sentences: list[list[s
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):
         yield [
             [
-                (token, Place(number, (len(word) if piece_number else 0, len(word))))
+                (token, TokenLocation(number, (len(word) if piece_number else 0, len(word))))
                 for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
                 for piece_number, token in enumerate(ids)
             ]
@@ -159,7 +159,7 @@ def _build_encoding(layout: Layout, parts: list[_Pieces]) -> EncodedText:
     locations = iter(
         location
         for pieces, length in zip(parts, cut_lengths, strict=True)
-        for _, location in pieces[layout.kept_part(len(pieces), length)]
+        for _, location in pieces[layout.truncation_slice(len(pieces), length)]
     )
     is_special = example["special_tokens_mask"].tolist()
     return EncodedText(

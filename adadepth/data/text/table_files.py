@@ -11,29 +11,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.text.data_table import ROW_PLACES, DataTable, RowPlace, Rows, require_columns
-from adadepth.data.text.hub import classes_in_metadata, column_texts, declared_classes, load_saved
+from adadepth.data.text.hub import iter_column_texts, load_saved, parse_metadata_classes, read_declared_classes
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES
 from adadepth.data.text.sources import digest_sources, open_sources
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows, require_columns
 from adadepth.errors import DataError
-from adadepth.system.places import first_line
+from adadepth.system.hub_access import get_first_line
 
 _ROWS_AT_ONCE = 1000
 _SPLITS, _STATE = "dataset_dict.json", "state.json"  # marks of `save_to_disk`: a folder of splits, and one split
 
 
-def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
+def read_file_rows(key: str, file: Path, column: str) -> Iterator[str]:
     """Yield the text of every row of a jsonl, parquet or arrow file, in parts and without copies."""
-    table = file_table(key, file)
+    table = open_file_table(key, file)
     require_columns(table, "text_column", [column])
     if file.name.endswith(JSON_SUFFIXES):
-        yield from column_texts(table.label, table.batches(), column)
+        yield from iter_column_texts(table.label, table.batches(), column)
     else:
-        yield from column_texts(table.label, _read_columns(key, file, [column]), column)
+        yield from iter_column_texts(table.label, _read_columns(key, file, [column]), column)
 
 
-def file_table(key: str, file: Path) -> DataTable:
+def open_file_table(key: str, file: Path) -> DataTable:
     """Open a jsonl, parquet or arrow file as a table that is read in parts.
 
     Args:
@@ -59,7 +59,7 @@ def _open_json_table(key: str, file: Path) -> DataTable:
             rows = read_json_rows(key, file)
             while batch := list(islice(rows, _ROWS_AT_ONCE)):
                 cells = {name: [row.cells.get(name) for row in batch] for name in columns}
-                yield {**cells, ROW_PLACES: [RowPlace(label, row.unit, row.number) for row in batch]}
+                yield {**cells, ROW_LOCATIONS: [RowLocation(label, row.unit, row.number) for row in batch]}
 
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
@@ -113,7 +113,7 @@ def _read_classes(schema: Any) -> dict[str, list[str]]:
     """Return the classes that ``datasets`` declared in a file's metadata, by column."""
     written = (schema.metadata or {}).get(b"huggingface")
     features = None if written is None else (json.loads(written).get("info") or {}).get("features")
-    return classes_in_metadata(features) if features else {}
+    return parse_metadata_classes(features) if features else {}
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def _wrap_read_errors(key: str, path: Path) -> Iterator[None]:
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{key}={path}: not a readable {_name_kind(path)} ({first_line(error)})") from error
+        raise DataError(f"{key}={path}: not a readable {_name_kind(path)} ({get_first_line(error)})") from error
 
 
 def _name_kind(path: Path) -> str:
@@ -143,14 +143,14 @@ def is_saved(folder: Path) -> bool:
     return (folder / _STATE).is_file()
 
 
-def saved_splits(folder: Path) -> dict[str, Path]:
+def list_saved_splits(folder: Path) -> dict[str, Path]:
     """Return the folder of each split that `save_to_disk` wrote; empty for any other folder."""
     if not (folder / _SPLITS).is_file():
         return {}
     return {entry.name: entry for entry in sorted(folder.iterdir()) if is_saved(entry)}
 
 
-def saved_table(key: str, folder: Path) -> DataTable:
+def open_saved_table(key: str, folder: Path) -> DataTable:
     """Open a table that `save_to_disk` wrote.
 
     Raises:
@@ -164,5 +164,5 @@ def saved_table(key: str, folder: Path) -> DataTable:
             yield from rows.iter(batch_size=_ROWS_AT_ONCE)
 
     sources = open_sources(key, sorted(file for file in folder.iterdir() if file.is_file()))
-    classes = declared_classes(rows.features)
+    classes = read_declared_classes(rows.features)
     return DataTable(f"{key}={folder}", rows.column_names, classes, batches, partial(digest_sources, sources), sources)

@@ -20,12 +20,12 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.cache import CheckedSource, cached_folder, digest
-from adadepth.data.text.characters import whole_spans
-from adadepth.data.text.layout import Layout, Template, own_template
-from adadepth.data.text.local_files import as_path
+from adadepth.data.cache import CheckedSource, digest, ensure_folder
+from adadepth.data.text.characters import extend_spans
+from adadepth.data.text.local_files import to_path
+from adadepth.data.text.special_tokens import Layout, Template, read_template
 from adadepth.errors import DataError, UnreachableError, nearest, refuse_panics
-from adadepth.system.places import first_line, load_trusted, require_hub, resolve_place
+from adadepth.system.hub_access import check_hub, get_first_line, load_with_code_policy, resolve_path
 
 if TYPE_CHECKING:
     from adadepth.settings import TokenizerConfig
@@ -53,7 +53,7 @@ _LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # no
 _TRAINING_THREADS = 16  # fixed, because sums over another number of threads round differently
 
 
-def needed_tokens(cls_tokens: int) -> tuple[str, ...]:
+def list_needed_tokens(cls_tokens: int) -> tuple[str, ...]:
     """Return the special tokens that labelled data need for a model with this number of [CLS]."""
     return ("pad_token", "cls_token", "sep_token") if cls_tokens else ("pad_token",)
 
@@ -65,7 +65,7 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
         CheckpointError: the package does not exist.
         DataError: the tokenizer does not exist or is not fast, the hub cannot be reached, or a token is missing.
     """
-    tokenizer: PreTrainedTokenizerFast = _load(resolve_place("tokenizer.path", path))
+    tokenizer: PreTrainedTokenizerFast = _load(resolve_path("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one where it finds no pieces
@@ -77,7 +77,7 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 
 def _load(path: str) -> Any:
-    folder = as_path("tokenizer.path", path)
+    folder = to_path("tokenizer.path", path)
     alternative = (
         "give a local folder with tokenizer.path=... or, for a model without pretrained weights, tokenizer.path=null "
         "to train one"
@@ -95,13 +95,13 @@ def _load(path: str) -> Any:
         attempts = [{"local_files_only": True}, {}]  # earlier downloads need no network
     for number, options in enumerate(attempts):
         if not options:
-            require_hub(f"tokenizer.path={path}", alternative, UnreachableError)
+            check_hub(f"tokenizer.path={path}", alternative, UnreachableError)
         try:
             source = str(folder) if folder.exists() else path
-            return load_trusted(source, partial(_load_pretrained, source, options))
+            return load_with_code_policy(source, partial(_load_pretrained, source, options))
         except Exception as error:  # the library has no class for the errors of a damaged file
             if number == len(attempts) - 1:
-                reason = first_line(error)
+                reason = get_first_line(error)
                 kind = DataError if folder.exists() else UnreachableError
                 raise kind(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
@@ -127,14 +127,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
     """
     normalizer = _build_normalizer(lowercase)
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
-    parts = (part for text in texts for part in short_parts(special.sub(" ", text)))
+    parts = (part for text in texts for part in split_long_text(special.sub(" ", text)))
     sentences = (normalizer.normalize_str(part) for part in parts)
     tokenizer = train_unigram(sentences, vocab_size, list(SPECIAL_TOKENS.values()), normalizer, symbols)
     wrap_texts(tokenizer)
     return tokenizer
 
 
-def short_parts(text: str) -> Iterator[str]:
+def split_long_text(text: str) -> Iterator[str]:
     """Cut text far longer than any sentence: the trainer's time grows with the square of the length."""
     return (text[first : first + _LONGEST_PART] for first in range(0, len(text), _LONGEST_PART))
 
@@ -272,7 +272,7 @@ def load_or_train(
         text_key: Function that identifies the text; called only to train a tokenizer, like ``sentences``.
         sentences: Function that yields the text of the first ``config.train_documents`` documents.
         needed: Special tokens that an existing tokenizer must have.
-        sources: Sources of the text, see `cached_folder`.
+        sources: Sources of the text, see `ensure_folder`.
     """
     if config.path is not None:
         return load_tokenizer(config.path, needed)
@@ -282,17 +282,19 @@ def load_or_train(
         return train_tokenizer(sentences(), config.vocab_size, config.lowercase, config.symbols)
 
     key = digest(text_key(), config.vocab_size, config.lowercase, list(config.symbols), config.train_documents)
-    file = trained_once(root, key, train, sources)
+    file = ensure_tokenizer_file(root, key, train, sources)
     return wrap_tokenizer(Tokenizer.from_str(file.read_text(encoding="utf-8")))
 
 
-def trained_once(root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()) -> Path:
+def ensure_tokenizer_file(
+    root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()
+) -> Path:
     """Return the file of a tokenizer, trained from ``sources`` where the cache does not hold it."""
 
     def build(folder: Path) -> None:
         (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
 
-    return cached_folder(root, f"tokenizer-{key}", build, sources=sources) / TOKENIZER_FILE
+    return ensure_folder(root, f"tokenizer-{key}", build, sources=sources) / TOKENIZER_FILE
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
@@ -325,8 +327,8 @@ def _build_unigram(
     tokenizer.normalizer = normalizer
     splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     if symbols:
-        longest_first = sorted(symbols, key=len, reverse=True)
-        splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
+        order_longest_first = sorted(symbols, key=len, reverse=True)
+        splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, order_longest_first))), "isolated"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(list(special_tokens))
@@ -343,7 +345,7 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
     return [encoding.ids for encoding in backend.encode_batch_fast(sentences, add_special_tokens=False)]
 
 
-def tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
+def get_tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
     """Return what the ids of texts and words depend on, JSON-able, for the names of caches.
 
     The file of the tokenizer lacks two of these: whether the names of special tokens in a text are text, and the token
@@ -358,12 +360,12 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
     """Return the token ids and token spans of each text, without special tokens and without truncation.
 
     A span, (tokens, 2) int32, is a token's first character and the one after its last. Spans leave out the space before
-    a word, which some tokenizers include. They end with whole characters, see `whole_spans`.
+    a word, which some tokenizers include. They end with whole characters, see `extend_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
     encodings = []
     for text, encoding in zip(texts, encoded.encodings or [], strict=True):
-        spans = np.array(whole_spans(text, encoding.offsets), dtype=np.int32).reshape(-1, 2)
+        spans = np.array(extend_spans(text, encoding.offsets), dtype=np.int32).reshape(-1, 2)
         for number in np.flatnonzero([text[start:end].lstrip() != text[start:end] for start, end in spans]):
             start, end = spans[number]
             spans[number, 0] = end - len(text[start:end].lstrip())
@@ -381,7 +383,9 @@ def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]])
     Raises:
         DataError: a word has no pieces, and there is no unknown token.
     """
-    encoded = tokenizer([spaced(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS)
+    encoded = tokenizer(
+        [add_word_spaces(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS
+    )
     return [
         _group_by_word(tokenizer, words, encoding.ids, encoding.word_ids)
         for words, encoding in zip(sentences, encoded.encodings or [], strict=True)
@@ -401,7 +405,7 @@ def _group_by_word(
     return [pieces or [unknown] for pieces in groups]
 
 
-def spaced(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
+def add_word_spaces(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
     """Return words for separate encoding, with a leading space each where the tokenizer is byte-level."""
     if not is_byte_level(tokenizer):
         return words
@@ -432,7 +436,7 @@ _TEXTS = ("$A", "$B")
 _KEPT = ("model_max_length", "split_special_tokens", "clean_up_tokenization_spaces")
 
 
-def as_fed(
+def with_data_layout(
     tokenizer: PreTrainedTokenizerFast, layout: Layout, *, splits_words: bool = False
 ) -> PreTrainedTokenizerFast:
     """Return a tokenizer that lays out texts as the examples of a data set; the same one if it does so already.
@@ -451,7 +455,7 @@ def as_fed(
     templates = layout.single, layout.pair
     lacks_space = splits_words and is_byte_level(tokenizer) and not _has_prefix_space(tokenizer)
     sides = {"padding_side": "right", "truncation_side": layout.cut_side}
-    if (own_template(tokenizer, 1), own_template(tokenizer, 2)) == templates and not lacks_space:
+    if (read_template(tokenizer, 1), read_template(tokenizer, 2)) == templates and not lacks_space:
         return _with_sides(tokenizer, sides)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
@@ -487,13 +491,13 @@ def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_
     """Return a copy with the segments that a model reads and with its longest length.
 
     Args:
-        tokenizer: Tokenizer of `as_fed`.
+        tokenizer: Tokenizer of `with_data_layout`.
         longest: Most tokens of the model's positions; None: no limit.
         reads_types: Whether the model reads segments, which tokenizers of many models leave out. Segments for a model
             that does not read them would break `model(**tokenizer(text))`.
     """
     adapted = copy.deepcopy(tokenizer)
-    has_types = any(kind for texts in (1, 2) for kind in _list_types(own_template(adapted, texts)))
+    has_types = any(kind for texts in (1, 2) for kind in _list_types(read_template(adapted, texts)))
     names = [name for name in adapted.model_input_names if reads_types or name != _SEGMENTS]
     if reads_types and has_types and _SEGMENTS not in names:
         names.append(_SEGMENTS)

@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.family import AdaLayersSettings
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import is_weightless, read_config, told
+from adadepth.families.folder import convert_loading_errors, is_weightless, read_config
 from adadepth.families.loading import (
     HUB_ARGUMENTS,
     check_model_type,
@@ -31,8 +31,8 @@ from adadepth.families.loading import (
 )
 from adadepth.families.shared.configuration import check_field_names
 from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
-from adadepth.settings.declaration import declared
-from adadepth.system.places import load_trusted, quiet, resolve_place
+from adadepth.settings.declaration import get_field_specs
+from adadepth.system.hub_access import load_with_code_policy, resolve_path, silence_transformers
 
 # Parts of a model that the encoder does not use, so that a checkpoint may lack them.
 _UNUSED_PARTS = ("pooler.", "decoder.")
@@ -52,15 +52,15 @@ def load_base(
         CheckpointError: If there is no such model, or it lacks weights.
         ConfigError: If its blocks cannot be found.
     """
-    place = resolve_place("base_model", path)
+    place = resolve_path("base_model", path)
     if Path(place).is_dir():  # its files are checked; those of the hub may be of another revision
         read_config("base_model", place)
     options = {"revision": revision, "attn_implementation": attention}
     if is_weightless():
         config = read_config("base_model", place)
-        return encoder_of(AutoModel.from_config(config, attn_implementation=attention)), config
-    with quiet(), told("base_model", path):  # heads are dropped on purpose
-        model, report = load_trusted(
+        return extract_encoder(AutoModel.from_config(config, attn_implementation=attention)), config
+    with silence_transformers(), convert_loading_errors("base_model", path):  # heads are dropped on purpose
+        model, report = load_with_code_policy(
             place,
             lambda trust: AutoModel.from_pretrained(
                 place,
@@ -74,10 +74,10 @@ def load_base(
     refuse_mismatched(f"base_model={path}", report)
     missing = (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
     refuse_missing(f"base_model={path}", missing)
-    return encoder_of(model), model.config
+    return extract_encoder(model), model.config
 
 
-def encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a model that computes the states, without decoder and pooler.
 
     Raises:
@@ -148,7 +148,7 @@ def stream_states(
     """Run the base as far as needed and pass on the requested states, shallowest first.
 
     Args:
-        base: An encoder, see `encoder_of`.
+        base: An encoder, see `extract_encoder`.
         inputs: Arguments of its forward pass.
         numbers: Numbers of the states. State n is the input of block n + 1; state N is the output of the base.
         consume: Function of the number and the state (B, T, K), in the caller's gradient mode; it must not change it.
@@ -200,7 +200,7 @@ def build_on_base(
         ConfigError: If a setting is wrong, or the tokenizer is larger than the base's.
         CheckpointError: If there is no such base.
     """
-    fields_of_model = (name for name, setting in declared(type(settings)).items() if setting.in_model)
+    fields_of_model = (name for name, setting in get_field_specs(type(settings)).items() if setting.in_model)
     names = [name for name in fields_of_model if name not in _BASE_SETTINGS]
     values = {name: getattr(getattr(settings, name), "value", getattr(settings, name)) for name in names}
     origin: dict[str, Any] = {"revision": settings.base_revision, "save_base": settings.save_base}
@@ -236,7 +236,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         if config.base_config is None:
             raise ConfigError("base_config: missing; from_base makes a model on a pretrained base")
         if build_base:
-            self.attach_base(encoder_of(AutoModel.from_config(config.base_config)))
+            self.attach_base(extract_encoder(AutoModel.from_config(config.base_config)))
 
     @classmethod
     def from_base(
@@ -305,10 +305,10 @@ class OnBaseModel(DepthModel, PreTrainedModel):
                 f"base_model={place}: its weights are not those that {path} was trained on "
                 f"({digest[:12]} instead of {str(stored.base_hash)[:12]})"
             )
-        loaded = super().from_pretrained(path, *model_args, build_base=False, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        load_with_weights = super().from_pretrained(path, *model_args, build_base=False, **kwargs)
+        model = load_with_weights[0] if isinstance(load_with_weights, tuple) else load_with_weights
         model.attach_base(encoder.to(device=model.device, dtype=model.dtype), referenced=True)  # type: ignore[call-arg]
-        return loaded
+        return load_with_weights
 
     def save_pretrained(self, save_directory: Any, *args: Any, save_base: bool = False, **kwargs: Any) -> None:
         """Save the model, and its base if no other checkpoint has its weights.
@@ -332,7 +332,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         """Set the base: frozen unless it is trained, and cut where the model was truncated.
 
         Args:
-            base: An encoder, see `encoder_of`.
+            base: An encoder, see `extract_encoder`.
             referenced: Whether `config.base_model` has its weights.
 
         Raises:

@@ -9,9 +9,15 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from adadepth.families.adalayers.configuration import AdaLayersConfig
-from adadepth.families.adalayers.mixing import attend, class_or_focal_loss, count_classes, masked_mean
+from adadepth.families.adalayers.head_layers import attend, class_or_focal_loss, count_classes, masked_mean
 from adadepth.families.adalayers.modeling import AdaLayersModel
-from adadepth.families.shared.losses import LossTerm, count_sequences, label_count, problem_type_of, sequence_loss
+from adadepth.families.shared.losses import (
+    LossTerm,
+    count_head_classes,
+    count_sequences,
+    infer_problem_type,
+    sequence_loss,
+)
 
 
 class AdaLayersForSequenceClassification(AdaLayersModel):
@@ -23,7 +29,7 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
             self.self_attention = nn.MultiheadAttention(
                 config.project_dim, config.attention_heads_num, config.attention_dropout_prob or 0.0
             )
-        self.logits = nn.Linear(config.mixed_width, label_count(config))
+        self.logits = nn.Linear(config.mixed_width, count_head_classes(config))
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """Return the logits of the sequences' classes, (B, C)."""
@@ -34,12 +40,12 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
         """Return the `class_or_focal_loss`, or the `sequence_loss` if the labels are not classes."""
-        one_class = problem_type_of(self.config, labels) == "single_label_classification"
+        one_class = infer_problem_type(self.config, labels) == "single_label_classification"
         return (class_or_focal_loss if one_class else sequence_loss)(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the sequences with a target, or sum the weights of their classes."""
-        one_class = problem_type_of(self.config, labels) == "single_label_classification"
+        one_class = infer_problem_type(self.config, labels) == "single_label_classification"
         return (count_classes if one_class else count_sequences)(self.config, labels)
 
 
@@ -62,7 +68,7 @@ class AdaLayersForTokenClassification(AdaLayersModel):
             )
             for _ in range(layers)
         )
-        self.logits = nn.Linear(config.mixed_width, label_count(config))
+        self.logits = nn.Linear(config.mixed_width, count_head_classes(config))
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """Return the logits of the tokens' classes, (B, T, C)."""

@@ -18,13 +18,18 @@ from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.adalayers.base import OnBaseModel, stream_states, weights_digest
 from adadepth.families.adalayers.configuration import AdaLayersConfig
-from adadepth.families.adalayers.mixing import distribution_terms, project, zero_of
+from adadepth.families.adalayers.head_layers import build_zero, distribution_terms, project
 from adadepth.families.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
-from adadepth.families.shared.encoders import accepted_inputs, block_work, check_words, entry_work
+from adadepth.families.shared.encoders import (
+    check_words,
+    compute_block_macs,
+    compute_entry_macs,
+    select_accepted_inputs,
+)
 from adadepth.families.shared.layers import Dropout, sinusoidal_positions, whole
-from adadepth.families.shared.losses import LossTerm, combine_terms, label_count
-from adadepth.families.shared.steps import asked_to_show, choose_states
-from adadepth.halting.layer_mixing import layer_weights, tail_masses
+from adadepth.families.shared.losses import LossTerm, combine_terms, count_head_classes
+from adadepth.families.shared.steps import choose_states, requested_states
+from adadepth.halting.layer_mixing import compute_tail_masses, layer_weights
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
@@ -51,7 +56,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
     mixed = trace.layer_weights.ne(0).sum()
 
     def work(length: Tensor, blocks: Any, layers: Any) -> Tensor:
-        read = (blocks != 0) * entry_work(base) + blocks * block_work(base, length)
+        read = (blocks != 0) * compute_entry_macs(base) + blocks * compute_block_macs(base, length)
         return length * (read + _mix_work(config, layers)) + _head_work(config, length, tokens_are_classified)
 
     adaptive = work(tokens, trace.updates.double(), mixed)
@@ -71,7 +76,7 @@ def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
 def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: bool) -> Tensor:
     """Return the multiply-accumulates of the head for a whole sequence of this length."""
     width = config.mixed_width
-    output = width * label_count(config) * (length if tokens_are_classified else 1.0)
+    output = width * count_head_classes(config) * (length if tokens_are_classified else 1.0)
     if config.head == "linear":
         return torch.zeros_like(length) + output
     layer = 4 * width**2 + 2 * length * width
@@ -247,7 +252,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
     def _compute_tails(self, outputs: AdaLayersOutput) -> Tensor:
         """Return the tail masses of the weights before the cut, so that gradients reach a layer that was cut."""
         assert outputs.distribution is not None
-        return tail_masses(outputs.distribution, self.config.layer_states[0], self.config.depth)
+        return compute_tail_masses(outputs.distribution, self.config.layer_states[0], self.config.depth)
 
     def _count_per_sequence(self, depth: Tensor, outputs: AdaLayersOutput) -> LossTerm:
         assert outputs.logits is not None
@@ -356,10 +361,10 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     def _run_all_blocks(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return all states of the base, with the requested hidden states and attentions; empty without a request."""
-        requests = asked_to_show(self.config, options)
+        requests = requested_states(self.config, options)
         if not requests:
             return {}
-        arguments = accepted_inputs(self.model, {**inputs, **options})
+        arguments = select_accepted_inputs(self.model, {**inputs, **options})
         arguments |= {"output_hidden_states": True, "output_attentions": "attentions" in requests}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_base_model):
             outputs = self.model(**arguments)
@@ -390,7 +395,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         if states is None:
             blocks = stream_states(
                 self.model,
-                accepted_inputs(self.model, inputs),
+                select_accepted_inputs(self.model, inputs),
                 numbers,
                 lambda number, state: add(number, self._activate(state)),
                 trainable=not config.freeze_base_model,
@@ -403,7 +408,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
                 add(number, states[number].to(self.dtype))
         assert total is not None
         if self.training:
-            total = total + zero_of(self._find_unread({number - first for number in numbers}, blocks))
+            total = total + build_zero(self._find_unread({number - first for number in numbers}, blocks))
         return total, blocks
 
     def _activate(self, state: Tensor) -> Tensor:
@@ -460,7 +465,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         def keep(number: int, state: Tensor) -> None:
             states[number] = self._activate(state)
 
-        stream_states(self.model, accepted_inputs(self.model, inputs), wanted, keep)
+        stream_states(self.model, select_accepted_inputs(self.model, inputs), wanted, keep)
         return states
 
     def truncate(self, min_weight: float = 0.0) -> None:

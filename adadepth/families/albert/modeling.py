@@ -17,7 +17,7 @@ from adadepth.families.shared.albert.convert import FromAnyAlbert, to_albert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.configuration import WithStockConfig
 from adadepth.families.shared.encoders import check_words
-from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
+from adadepth.families.shared.losses import combine_terms, count_head_classes, count_sequences, sequence_loss
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
@@ -60,7 +60,9 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
     def price(self, trace: DepthTrace) -> Work:
         """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
         hidden = self.config.hidden_size
-        return price_sequences(self.config, trace, each_step=0.0, once=hidden * (hidden + label_count(self.config)))
+        return price_sequences(
+            self.config, trace, each_step=0.0, once=hidden * (hidden + count_head_classes(self.config))
+        )
 
     @can_return_tuple
     def forward(

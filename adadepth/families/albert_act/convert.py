@@ -8,7 +8,7 @@ import torch
 from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
 
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.folder import loaded
+from adadepth.families.folder import load_with_weights
 from adadepth.families.folder import read_config as read_stored
 from adadepth.families.loading import list_weight_names
 from adadepth.families.shared.albert.convert import from_albert
@@ -32,7 +32,7 @@ def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention
         attention: `attn_implementation`, if it is given.
     """
     source = read_stored("model.pretrained", path)
-    albert = loaded(
+    albert = load_with_weights(
         "model.pretrained", path, AlbertForPreTraining, source, has=list_weight_names(source), dtype=torch.float32
     )
     model = model_class._from_config(config, **attention)

@@ -18,7 +18,7 @@ from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.ragged import build_positions
 from adadepth.families.albert_act.readouts import Read
 from adadepth.families.albert_act.recurrence import AlbertActTransformer, DensePositions
-from adadepth.families.shared.steps import rule_of, run_steps, unit_fields
+from adadepth.families.shared.steps import build_unit_fields, resolve_exit_rule, run_steps
 from adadepth.halting.act import act_hazard, update_stream
 from adadepth.halting.active_set import take
 from adadepth.halting.distribution import halting_logits
@@ -54,7 +54,7 @@ def predict_steps(
         by_sequence: Whether units are whole sequences, read at their first token.
 
     Returns:
-        Fields of the output: what `unit_fields` says, and the trace of all tokens.
+        Fields of the output: what `build_unit_fields` says, and the trace of all tokens.
 
     Raises:
         ConfigError: If there is no such rule, or the model cannot follow it.
@@ -76,7 +76,7 @@ def predict_steps(
         max_updates=model.max_updates,
         execution=Execution(len(steps.rows), computed=steps.computed),
     )
-    return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
+    return {"trace": trace, **build_unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
 
 
 def _rule_of(model: Any, rule: str | ExitRule | None) -> ExitRule:
@@ -89,7 +89,7 @@ def _rule_of(model: Any, rule: str | ExitRule | None) -> ExitRule:
     if config.halting_rule != Act.name:
         raise ConfigError(f"halting_rule={config.halting_rule!r}: exit rules read the halting sums of {Act.name} only")
     own = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
-    return rule_of(model, own if rule is None else rule)
+    return resolve_exit_rule(model, own if rule is None else rule)
 
 
 def _positions(albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]) -> DensePositions:

@@ -11,7 +11,7 @@ from adadepth.halting.rules import halting_rule
 from adadepth.settings import Attention, BudgetUnit, ExperimentConfig, Task, family_name
 from adadepth.settings.choices import CapRemainder, StateRule
 from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
-from adadepth.settings.kinds import problem_of
+from adadepth.settings.kinds import get_problem
 
 PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
@@ -145,7 +145,7 @@ def check_readouts(config: ExperimentConfig) -> Iterator[str]:
     """A question's answer is read once."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
-    if problem_of(config.dataset) == "question_answering" and model.readout_weight:
+    if get_problem(config.dataset) == "question_answering" and model.readout_weight:
         yield f"model.readout_weight={model.readout_weight:g}: question answering has no readouts; set it to 0"
 
 
@@ -155,7 +155,7 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:
         return
-    if config.task is not Task.finetune or problem_of(config.dataset) not in _OF_SEQUENCES:
+    if config.task is not Task.finetune or get_problem(config.dataset) not in _OF_SEQUENCES:
         yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
     if model.readout_weight:
         yield (

@@ -33,9 +33,9 @@ from adadepth.families.shared.losses import (
     LossTerm,
     class_loss,
     combine_terms,
+    count_head_classes,
     count_sequences,
-    label_count,
-    problem_type_of,
+    infer_problem_type,
     sequence_loss,
     sum_cross_entropy,
     target_weights,
@@ -185,7 +185,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
-        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
         self.post_init()
 
     @can_return_tuple
@@ -234,7 +234,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
     @property
     def readout_work(self) -> float:
         """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
-        return self.config.hidden_size * (self.config.hidden_size + label_count(self.config))
+        return self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config))
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Sequences, less those whose class is ignored."""
@@ -242,7 +242,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
         """Sequences that `count_labels` counts, at their first tokens."""
-        kind = problem_type_of(self.config, labels)
+        kind = infer_problem_type(self.config, labels)
         if kind == CLASSES:
             rows = (labels >= 0).nonzero().squeeze(1)
         else:
@@ -258,7 +258,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
-        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
         self.post_init()
 
     @can_return_tuple
@@ -299,7 +299,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
     @property
     def readout_work(self) -> float:
         """Multiply-accumulates of one readout, H C."""
-        return self.config.hidden_size * label_count(self.config)
+        return self.config.hidden_size * count_head_classes(self.config)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
         """Return the tokens that have a class, as units."""

@@ -57,7 +57,7 @@ class TargetUnits(NamedTuple):
     Attributes:
         slots: b T + t of the tokens that are read, (K,), or (K sequences,) where a unit is several sequences.
         labels: Of the units, (K,), or (K, C) where classes do not exclude each other; none is ignored.
-        kind: Of the task, as `adadepth.families.shared.losses.problem_type_of` names it.
+        kind: Of the task, as `adadepth.families.shared.losses.infer_problem_type` names it.
         sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: it is read at
             one token.
     """

@@ -13,11 +13,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from adadepth.measure.names import CLASS_DEFINITIONS
-from adadepth.report.last_screen import ReferenceDepth
+from adadepth.measure.metric_names import CLASS_DEFINITIONS
+from adadepth.report.console_summary import ReferenceDepth
 from adadepth.report.run_files import RunFiles, max_updates
 from adadepth.report.section import Placed, Section
-from adadepth.report.table import Column, Table, as_html, rounded, text
+from adadepth.report.table import Column, Table, make_number_format, text, to_html
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def published(files: RunFiles) -> Section | None:
     paper, reference = _model_of(files), reference_depth(files)
     columns = [
         Column("class", "class", text, "text", remark="definition"),
-        Column("mean", f"this run (of {max_updates(files)})", rounded(2)),
+        Column("mean", f"this run (of {max_updates(files)})", make_number_format(2)),
         *(
-            Column(name, f"{'paper, ' if name == paper else ''}{name} (of {model.most})", rounded(1))
+            Column(name, f"{'paper, ' if name == paper else ''}{name} (of {model.most})", make_number_format(1))
             for name, model in sorted(MODELS.items(), key=lambda item: item[0] != paper)
         ),
         Column("n"),
@@ -127,7 +127,7 @@ def published(files: RunFiles) -> Section | None:
     ).format("" if reference is None else f" {reference.remark[:1].upper()}{reference.remark[1:]}.")
     if not _has_pairs(files.config) and (files.config.get("budget") or {}).get("target") is not None:
         note += Markup(_WITHOUT_PAIRS)
-    return Section("Published depths", "published", note + as_html(table), tables=[table])
+    return Section("Published depths", "published", note + to_html(table), tables=[table])
 
 
 PUBLISHED_SECTION = Placed(75, published)  # directly above depth by class

@@ -36,7 +36,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 
 from adadepth.errors import ConfigError
-from adadepth.families.looped.policies import parse_policy
+from adadepth.families.looped.cache_policies import parse_policy
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
@@ -349,6 +349,6 @@ class LoopedCache(Cache):
         return sum(tensor.shape[1] * tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored)
 
 
-def made_cache(config: Any, policy: str, loops: int) -> Cache:
+def make_cache(config: Any, policy: str, loops: int) -> Cache:
     """Return an empty cache of a policy."""
     return DynamicCache() if parse_policy(policy).name == "all" else LoopedCache(config, policy, loops)

@@ -8,9 +8,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.errors import ConfigError
+from adadepth.families.looped.cache_policies import parse_policy
 from adadepth.families.looped.convert import PUBLISHED_MODELS, convert_config
 from adadepth.families.looped.family import LoopedSettings
-from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.settings.declaration import setting

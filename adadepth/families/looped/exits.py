@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.families.looped.compaction import remove_exited
 from adadepth.families.looped.modeling import LoopedModel, Looping
-from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, state_moves, widened
+from adadepth.families.looped.token_compaction import remove_exited
+from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory, state_moves
 
 
 class LoopResults(NamedTuple):
@@ -101,7 +101,7 @@ class LoopReading:
             logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
             signals = (None if values is None else values[rows] for values in (halting, moves))
             exits[rows], memory = self.rule.decide(StepView(step, steps, logits, *signals), self._memory[rows])
-            self._memory = widened(self._memory, memory.shape[1])
+            self._memory = pad_memory(self._memory, memory.shape[1])
             self._memory[rows] = memory
         return exits
 

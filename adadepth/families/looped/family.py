@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from adadepth.errors import ConfigError
-from adadepth.families.looped.policies import parse_policy
+from adadepth.families.looped.cache_policies import parse_policy
 from adadepth.families.registry import Budgeting, Family
 from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
 from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting

@@ -17,21 +17,21 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.looped.cache import LoopedCache, made_cache
+from adadepth.families.looped.activation_memory import count_stored_numbers
+from adadepth.families.looped.cache import LoopedCache, make_cache
+from adadepth.families.looped.cache_policies import parse_policy
 from adadepth.families.looped.configuration import LoopedConfig
 from adadepth.families.looped.exits import ROWS, LoopReading, LoopResults, run_loops
-from adadepth.families.looped.memory import kept_numbers
 from adadepth.families.looped.modeling import LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.families.looped.objectives import (
     causal_targets,
-    drawn_loops,
+    draw_loops,
     loop_losses,
     loops_at,
     mixed_losses,
     objective_terms,
     text_uniforms,
 )
-from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.generation import CheckedGeneration
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
@@ -40,9 +40,9 @@ from adadepth.families.shared.losses import (
     LossTerm,
     class_losses,
     combine_terms,
+    count_head_classes,
     count_sequences,
-    label_count,
-    problem_type_of,
+    infer_problem_type,
     refuse_unknown,
     step_losses,
     takes_one_class,
@@ -57,7 +57,7 @@ from adadepth.halting.exit_rules import (
     Fixed,
     check_rule,
     parse_rule,
-    predictions_at,
+    select_predictions,
 )
 from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
 
@@ -182,7 +182,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
         else:
             uniform = text_uniforms(input_ids, self.config.draw_seed, self._step)
-        run.counts = drawn_loops(uniform, mean, spread)
+        run.counts = draw_loops(uniform, mean, spread)
         run.loops = int(run.counts.max())
 
     def _reads_all_loops(self, run_all: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
@@ -226,7 +226,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
         """Return what layers store of the loops that have gradients; logits exist a part at a time only."""
-        return kept_numbers(self.config, lengths, recomputed)
+        return count_stored_numbers(self.config, lengths, recomputed)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Count the real tokens of a batch."""
@@ -255,7 +255,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         by_token = updates.dim() == 2
         lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
         width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
-        token, pair = layer_work(config)
+        token, pair = compute_layer_macs(config)
 
         def work_of_token(length: Tensor) -> Tensor:  # in a layer; it sees half of the new tokens, and all cached ones
             return token + pair * ((length + 1) / 2 + ran.memory_length)
@@ -288,12 +288,12 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         """
         if signal != LOGITS:
             return self.config.hidden_size * (3.0 if signal == STATES else 1.0)
-        token, pair = layer_work(self.config)
+        token, pair = compute_layer_macs(self.config)
         tokens = lengths.double() if self.depth_unit == "sequence" else 1.0
         return self.config.coda * tokens * (token + pair * (lengths.double() + 1) / 2) + self.readout_work
 
 
-def layer_work(config: LoopedConfig) -> tuple[float, float]:
+def compute_layer_macs(config: LoopedConfig) -> tuple[float, float]:
     """Return the multiply-accumulates of a layer: of a token, and of a pair of query and key."""
     queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
     width = config.hidden_size
@@ -435,7 +435,9 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         halting = _unwrap(results.halting_logits).view(*shape, -1)[:, columns]
         exits = results.exit_steps.view(shape)[:, columns]
         parts = (part.split(ROWS) for part in (read.flatten(0, 1), halting.flatten(0, 1), exits.flatten()))
-        mixed = [predictions_at(rule, self.lm_head(states), z, steps) for states, z, steps in zip(*parts, strict=True)]
+        mixed = [
+            select_predictions(rule, self.lm_head(states), z, steps) for states, z, steps in zip(*parts, strict=True)
+        ]
         return torch.cat(mixed).view(*read.shape[:2], -1)
 
     @property
@@ -457,7 +459,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         if use_cache is False:
             raise ConfigError(f"cache_policy={policy}: is of calls with a cache, this one has use_cache=False")
         if cache is None:
-            return made_cache(self.config, policy, loops)
+            return make_cache(self.config, policy, loops)
         has = str(cache.policy) if isinstance(cache, LoopedCache) else "all"
         if str(parse_policy(policy)) != has:
             raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
@@ -474,7 +476,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
             return
         loops = self.config.loops(model_kwargs.get("num_loops"))
-        model_kwargs["past_key_values"] = made_cache(self.config, policy, loops)
+        model_kwargs["past_key_values"] = make_cache(self.config, policy, loops)
 
 
 class _Classifier(LoopedTaskModel):
@@ -482,19 +484,19 @@ class _Classifier(LoopedTaskModel):
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
-        self.score = nn.Linear(config.hidden_size, label_count(config), bias=False)
+        self.score = nn.Linear(config.hidden_size, count_head_classes(config), bias=False)
         self.post_init()
 
     @property
     def level_rule(self) -> str:
         """The default rule for a budget; values, and labels that exclude no others, have no margin."""
-        has_margin = label_count(self.config) > 1 and takes_one_class(self.config)
+        has_margin = count_head_classes(self.config) > 1 and takes_one_class(self.config)
         return super().level_rule if has_margin or self.config.gate else "distance:0.5"
 
     @property
     def readout_work(self) -> float:
         """Multiply-accumulates of the head."""
-        return float(self.config.hidden_size * label_count(self.config))
+        return float(self.config.hidden_size * count_head_classes(self.config))
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, call: LoopOptions, labels: Tensor | None
@@ -502,7 +504,9 @@ class _Classifier(LoopedTaskModel):
         """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
         loops = self._resolve_loops(call.num_loops, labels)
         run = self.model.begin(*inputs, num_loops=loops, initial_state=call.initial_state)
-        rule = self.rule(call.exit_rule, run.loops, label_count(self.config), one_class=takes_one_class(self.config))
+        rule = self.rule(
+            call.exit_rule, run.loops, count_head_classes(self.config), one_class=takes_one_class(self.config)
+        )
         run_all = call.run_all_steps
         if run_all is None and labels is not None and not self.training:
             run_all = True  # evaluations record the predictions of every loop
@@ -521,7 +525,7 @@ class _Classifier(LoopedTaskModel):
         steps = None if results.all_loops is None else self.score(torch.stack(results.all_loops, dim=1)).float()
         output.step_logits = steps if all_loops else None
         if rule.mixes:
-            output.logits = predictions_at(rule, _unwrap(steps), results.halting_logits, results.exit_steps)
+            output.logits = select_predictions(rule, _unwrap(steps), results.halting_logits, results.exit_steps)
         else:
             output.logits = self.score(results.at_exit).float()
         return run, output
@@ -544,7 +548,7 @@ class _Classifier(LoopedTaskModel):
     ) -> LoopedOutput:
         """Predict; the arguments are those of `LoopedForCausalLM.forward`.
 
-        Labels of texts follow `problem_type_of`, those of tokens are classes (B, T), negative where there is none.
+        Labels of texts follow `infer_problem_type`, those of tokens are classes (B, T), negative where there is none.
         """
         real = _find_real_inputs(input_ids, attention_mask, inputs_embeds)
         slots = self._find_slots(real)
@@ -585,7 +589,7 @@ class LoopedForSequenceClassification(_Classifier):
 
     def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         losses, _ = step_losses(self.config, readings, labels)
-        has_classes = problem_type_of(self.config, labels) == CLASSES
+        has_classes = infer_problem_type(self.config, labels) == CLASSES
         return losses, target_weights(self.config, labels) if has_classes else torch.ones_like(losses[:, 0])
 
     def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:

@@ -37,14 +37,14 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import DepthModel
-from adadepth.families.looped.cache import LoopedCache, Selection, made_cache
-from adadepth.families.looped.compaction import begin_running, close, loop_running, read_running
+from adadepth.families.looped.cache import LoopedCache, Selection, make_cache
 from adadepth.families.looped.configuration import LoopedConfig
 from adadepth.families.looped.convert import (
     PUBLISHED_MODELS,
     read_generation_config,
     read_published_weights,
 )
+from adadepth.families.looped.token_compaction import begin_running, close, loop_running, read_running
 from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.layers import Product, linear_in_float32
 from adadepth.halting.trace import DepthUnit
@@ -94,7 +94,7 @@ class LoopedAttention(nn.Module):
     ) -> Tensor:
         """Attend: `states` give keys and values, `queries` queries, (B, T, D) each; returns (B, T, D)."""
         query = rotate_by_position(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
-        key, value = self.keys_and_values(states, rotation)
+        key, value = self.compute_keys_and_values(states, rotation)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -102,7 +102,7 @@ class LoopedAttention(nn.Module):
         mixed: Tensor = self.o_proj(attended.flatten(-2))
         return mixed
 
-    def keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def compute_keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return keys and values of states (B, T, D): (B, h, T, d) each."""
         key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
         return rotate_by_position(key, rotation, self.config.rope_pairs), value
@@ -156,9 +156,9 @@ class LoopedLayer(nn.Module):
         states = self._add(hidden_states, attended, "attention_post_norm")
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
 
-    def keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def compute_keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the layer's keys and values for its input (B, T, D): (B, h, T, d) each."""
-        return self.self_attn.keys_and_values(self.attention_norm(hidden_states), rotation)
+        return self.self_attn.compute_keys_and_values(self.attention_norm(hidden_states), rotation)
 
     def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
         if self.norms == "pre":
@@ -183,7 +183,7 @@ class LoopedHaltingUnit(nn.Linear):
 _STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
 
 
-def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
+def build_decoder_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
     """Build embedding, layers, final norm and rotary positions of the decoder in a configuration, with random weights.
 
     Raises:
@@ -201,7 +201,7 @@ def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
 # ---- The model
 
 
-class CachePlace:
+class CacheLayerView:
     """A cache as one layer sees it: the layer's number in the cache replaces the number that the layer has."""
 
     def __init__(self, cache: Cache, number: int) -> None:
@@ -285,11 +285,11 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
         return states
 
 
-def _view_layer(cache: Cache | None, cached: int, layer: int) -> CachePlace | None:
+def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:
     """Return a layer's view of a cache: one with a policy has a layer for all loops, others one for each loop."""
     if cache is None:
         return None
-    return CachePlace(cache, layer if isinstance(cache, LoopedCache) else cached)
+    return CacheLayerView(cache, layer if isinstance(cache, LoopedCache) else cached)
 
 
 def _build_part(layers: Sequence[nn.Module]) -> nn.ModuleList:
@@ -383,7 +383,7 @@ class LoopedModel(LoopedPreTrainedModel):
             layers: Iterable[nn.Module] = (LoopedLayer(config, number) for number in range(config.layers))
             self.embed_tokens, self.norm = nn.Embedding(config.vocab_size, config.hidden_size), _build_norm(config)
         else:
-            self.embed_tokens, layers, self.norm, self.rotary_emb = stock_parts(config)
+            self.embed_tokens, layers, self.norm, self.rotary_emb = build_decoder_parts(config)
         all_layers = list(layers)
         self.prelude = _build_part(all_layers[: config.prelude])
         self.core = _build_part(all_layers[config.prelude : config.prelude + config.core])
@@ -470,7 +470,7 @@ class LoopedModel(LoopedPreTrainedModel):
         embedded = self.embed(input_ids, inputs_embeds)
         cache = past_key_values
         if use_cache and cache is None:
-            cache = made_cache(self.config, self.config.cache_policy, loops)
+            cache = make_cache(self.config, self.config.cache_policy, loops)
         if self.training and self.core.gradient_checkpointing:
             cache = None  # recomputed layers would write twice
         if documents is not None:

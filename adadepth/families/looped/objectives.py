@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from adadepth.families.shared.losses import IGNORED_LABEL, LossTerm, check_classes
 from adadepth.halting.distribution import geometric_prior, halting_distribution
-from adadepth.halting.exit_rules import ExitRule, predictions_at
+from adadepth.halting.exit_rules import ExitRule, select_predictions
 
 # Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
 _SHARPNESS, _NO_GAIN = 50.0, 0.005
@@ -86,7 +86,7 @@ def mixed_losses(
     rows = max(1, _MAX_LOGITS // (pieces * len(readings)))
     parts = zip(*(values.split(rows) for values in (states, halting, exits, targets)), strict=True)
     losses = [
-        nn.functional.cross_entropy(predictions_at(rule, head(read), logits, last), target, reduction="none")
+        nn.functional.cross_entropy(select_predictions(rule, head(read), logits, last), target, reduction="none")
         for read, logits, last, target in parts
     ]
     return torch.cat(losses)
@@ -180,7 +180,7 @@ def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
     return torch.stack([((number >> 11) & (2**53 - 1)).double() * 2.0**-53 for number in numbers], dim=1)
 
 
-def drawn_loops(uniform: Tensor, mean: int, spread: float) -> Tensor:
+def draw_loops(uniform: Tensor, mean: int, spread: float) -> Tensor:
     """Draw 1 + Poisson(rate), ln rate ~ Normal(ln mean - spread^2/2, spread) (Huginn, arXiv 2502.05171), int64 (B,).
 
     Args:

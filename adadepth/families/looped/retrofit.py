@@ -22,8 +22,8 @@ from adadepth.families.loading import allow_new_weights
 from adadepth.families.looped.configuration import LoopedConfig
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.heads import LoopedForCausalLM
-from adadepth.settings.declaration import declared
-from adadepth.system.places import first_line
+from adadepth.settings.declaration import get_field_specs
+from adadepth.system.hub_access import get_first_line
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole model in float32, in another order
 _COMPARED = 8  # tokens of the comparison
@@ -159,7 +159,9 @@ _LAYER_SETTINGS = (
 def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
     """Return the settings of a model that are not at their default."""
     default = LoopedSettings()
-    values = {name: getattr(settings, name) for name, setting in declared(type(settings)).items() if setting.in_model}
+    values = {
+        name: getattr(settings, name) for name, setting in get_field_specs(type(settings)).items() if setting.in_model
+    }
     return {name: getattr(value, "value", value) for name, value in values.items() if value != getattr(default, name)}
 
 
@@ -202,7 +204,7 @@ def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: A
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
             f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called by themselves "
-            f"({first_line(error)})"
+            f"({get_first_line(error)})"
         ) from error
     worst = float((result - expected).abs().max() / expected.abs().max())
     if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):

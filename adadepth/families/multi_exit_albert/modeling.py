@@ -20,9 +20,9 @@ from adadepth.families.shared.albert.stepper import (
 from adadepth.families.shared.losses import (
     LossTerm,
     combine_terms,
+    count_head_classes,
     count_sequences,
     expected_loss,
-    label_count,
     step_losses,
 )
 from adadepth.families.shared.steps import ExitRuleKnob, StepwiseOutput
@@ -50,7 +50,7 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         self.albert = SteppedAlbert(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifiers = nn.ModuleList(
-            nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_updates)
+            nn.Linear(config.hidden_size, count_head_classes(config)) for _ in range(config.max_updates)
         )
         self.post_init()
 
@@ -104,4 +104,4 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
     @property
     def head_work(self) -> float:
         """Multiply-accumulates of `read` for one sequence: the pooler H^2 and one classifier H C."""
-        return float(self.config.hidden_size * (self.config.hidden_size + label_count(self.config)))
+        return float(self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config)))

@@ -22,7 +22,7 @@ from adadepth.families.shared.layers import Product
 _LOGITS = 2**17  # per chunk: half a megabyte
 
 
-def parted_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+def chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """Compute -log softmax(x W' + b)_w of every row, (n,); the backward pass recomputes the logits.
 
     Args:
@@ -207,7 +207,7 @@ class AdaptiveSoftmax(nn.Module):
         )
         self.tail_entries = nn.Linear(hidden_size, len(self.tails), bias) if self.tails else None
         if self.tail_entries is not None:
-            as_one(tables[0], self.tail_entries)
+            mark_as_one_matrix(tables[0], self.tail_entries)
 
     def set_last(self, table: nn.Module) -> None:
         """Replace the matrix of the last cluster, which may have another number of words."""
@@ -258,7 +258,7 @@ class AdaptiveSoftmax(nn.Module):
         plain = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
         if plain and isinstance(table, Product):
             narrow = self.projections[tail + 1](states)
-            return parted_cross_entropy(narrow, table.weight, table.bias, words)
+            return chunked_cross_entropy(narrow, table.weight, table.bias, words)
         return _cross_entropy(self._tail_logits(tail, states), words)
 
     def _head_logits(self, states: Tensor) -> Tensor:
@@ -286,7 +286,7 @@ _EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 _OUTPUTS = "outputs_as_one"
 
 
-def as_one(*maps: nn.Linear) -> None:
+def mark_as_one_matrix(*maps: nn.Linear) -> None:
     """Mark maps of the same inputs as parts of one matrix in the original, for their initialisation.
 
     The maps store the mark, because transformers does not initialise modules without direct parameters.

@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.par_xl.adaptive_softmax import as_one
+from adadepth.families.par_xl.adaptive_softmax import mark_as_one_matrix
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.shared.albert.block import eager_attention
 from adadepth.families.shared.layers import Product, sinusoidal_positions
@@ -74,7 +74,7 @@ def check_implementation(name: str | None) -> None:
         raise ConfigError(f"cache_implementation={name}: of par_xl only dynamic is known, or none")
 
 
-def kept_positions(cache: Cache | None) -> int:
+def count_cached_positions(cache: Cache | None) -> int:
     """Return the number of cached positions that attention can see."""
     return 0 if cache is None else cache.get_mask_sizes(0, 0)[0]
 
@@ -152,7 +152,7 @@ def align_distances(scores: Tensor) -> Tensor:
     return scores.flatten(-2)[..., length:].unflatten(-1, (length, keys))
 
 
-def composed_attention(
+def compose_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, dropout: float
 ) -> tuple[Tensor, None]:
     """Compute softmax(Q K' / sqrt(d) + bias) V of (B, h, ., d / h) to (B, T, h, d / h) in few passes.
@@ -180,7 +180,7 @@ class RelativeAttention(nn.Module):
         self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
         self.query = Product(width, width, bias)
         self.key_value = Product(width, 2 * width, bias)
-        as_one(self.query, self.key_value)
+        mark_as_one_matrix(self.query, self.key_value)
         self.position = Product(width, width, bias)
         self.output = Product(width, width, bias)
         if not config.share_position_bias:
@@ -214,7 +214,7 @@ class RelativeAttention(nn.Module):
         """Return the configured function, or another one for weights and gradients that it does not compute."""
         name = "eager" if positions.wants_weights else self.config._attn_implementation
         if name == "sdpa" and by_distance.requires_grad and by_distance.device.type == "cpu":
-            return composed_attention
+            return compose_attention
         attend: _Attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
         return attend
 

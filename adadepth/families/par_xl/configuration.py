@@ -70,7 +70,7 @@ def random_architecture(blocks: int, generator: torch.Generator) -> str:
     return "".join("sf"[number] for number in torch.randint(2, (blocks,), generator=generator).tolist())
 
 
-def at_equal_macs(make: Callable[[int], str], macs: Callable[[str], float], target: float) -> str:
+def match_macs(make: Callable[[int], str], macs: Callable[[str], float], target: float) -> str:
     """Return the one of `make(1)`, `make(2)`, ..., with increasing MACs, whose MACs are closest to a target."""
     # An architecture of twice the target is further away than one without blocks.
     longer = takewhile(lambda architecture: macs(architecture) < 2 * target, (make(blocks) for blocks in count(2)))
@@ -93,11 +93,11 @@ def baseline_architectures(
         Architectures `alternating`, `paper_rule`, `sandwich` and `random`.
     """
     target = macs(target_architecture)
-    reference = at_equal_macs(alternating, macs, target)
+    reference = match_macs(alternating, macs, target)
     return {
         "alternating": reference,
-        "paper_rule": at_equal_macs(lambda blocks: paper_rule(blocks, ratio), macs, target),
-        "sandwich": at_equal_macs(sandwich, macs, target),
+        "paper_rule": match_macs(lambda blocks: paper_rule(blocks, ratio), macs, target),
+        "sandwich": match_macs(sandwich, macs, target),
         "random": _sample_at_macs(len(reference), macs, target, torch.Generator().manual_seed(seed)),
     }
 

@@ -16,9 +16,9 @@ from adadepth.settings import (
     Task,
     family_name,
 )
-from adadepth.settings.declaration import BELOW_ONE, POSITIVE, at_least, same_as, setting
+from adadepth.settings.declaration import BELOW_ONE, POSITIVE, at_least, copy_field, setting
 from adadepth.settings.experiment import DistanceConfig, EvalStrategy, GateConfig, GatePath, SearchMethod, Stage
-from adadepth.system.processes import is_one_of_several
+from adadepth.system.distributed import is_distributed
 
 AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
 OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
@@ -127,9 +127,9 @@ class ParXLSettings(ModelConfig):
 class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
     """Fields of the configuration of a model: its settings, and those of a run about distances, gates and costs."""
 
-    gate_path: GatePath = same_as(SearchConfig, "path")
+    gate_path: GatePath = copy_field(SearchConfig, "path")
     gate_seed: int = setting(0, "of the gates' noise and paths, the same on all processes", at_least(0))
-    latency_weight: float = same_as(SearchConfig, "latency_weight")
+    latency_weight: float = copy_field(SearchConfig, "latency_weight")
     operation_costs: list[float] | None = setting(
         None, "of attention, feed-forward and identity, in any one unit; seconds under a budget"
     )
@@ -198,7 +198,7 @@ def _check_search(config: ExperimentConfig) -> Iterator[str]:
     for shape in search.shapes:
         if len(shape) != 3 or shape[0] < 1 or shape[1] < 0 or shape[2] < 1:
             yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
-    several = is_one_of_several()
+    several = is_distributed()
     if several and search.path is GatePath.sampled and not config.trainer.ddp_find_unused_parameters:
         yield "trainer.ddp_find_unused_parameters: search.path=sampled leaves parameters unused, set it to true"
 
@@ -210,7 +210,7 @@ FAMILY = Family(
     option="par_xl_mini",
     config="adadepth.families.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
-    auto={"AutoModel": "adadepth.families.par_xl.stack:ParXLModel"},
+    auto={"AutoModel": "adadepth.families.par_xl.blocks:ParXLModel"},
     public={"derive_par_xl": "adadepth.families.par_xl.latency:derive"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.families.par_xl.family:check_budget",)),
@@ -227,5 +227,8 @@ FAMILY = Family(
     ),
     reads=frozenset({"search", "context"}),
     checks=("adadepth.families.par_xl.family:check_settings",),
-    extensions=("adadepth.training.gates:gate_learning", "adadepth.training.gates:stop_unchanged"),
+    extensions=(
+        "adadepth.training.supernet_gates:build_gate_learning",
+        "adadepth.training.supernet_gates:stop_unchanged",
+    ),
 )

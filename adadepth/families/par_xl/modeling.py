@@ -19,19 +19,19 @@ from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.contract import HoldsBudget, LearnsGates, Remembers
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.attention import Context, ParXLCache, check_implementation
-from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost, price_par_xl
-from adadepth.families.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
-from adadepth.families.par_xl.stack import (
+from adadepth.families.par_xl.blocks import (
     Mix,
     ParXLModel,
     ParXLModelOutput,
     ParXLOutput,
     ParXLPreTrainedModel,
+    count_memory_positions,
+    make_architecture_trace,
+    make_path_mixes,
     one_hot,
-    remembered_positions,
-    run_alone,
-    trace_of,
 )
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost, price_par_xl
+from adadepth.families.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
 from adadepth.families.shared.generation import CheckedGeneration
 from adadepth.families.shared.layers import whole
 from adadepth.families.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
@@ -279,7 +279,7 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
         Raises:
             DataError: If inputs contradict or do not fit each other.
         """
-        remembered = remembered_positions(memory, past_key_values)
+        remembered = count_memory_positions(memory, past_key_values)
         stack = self.model(
             input_ids,
             attention_mask,
@@ -293,7 +293,7 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
             return_dict=True,
         )
         path, real = self.config.path, _mask_real_tokens(stack, attention_mask)
-        trace = trace_of(one_hot(path, real.device), run_alone(path), real, remembered)
+        trace = make_architecture_trace(one_hot(path, real.device), make_path_mixes(path), real, remembered)
         return self._predict(stack, trace, targets, labels, logits_to_keep, num_targets, options)
 
     def _prepare_cache_for_generation(
@@ -464,7 +464,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             return_dict=True,
         )
         real = _mask_real_tokens(stack, attention_mask)
-        trace = trace_of(weights.detach(), mixes, real, remembered_positions(memory, None))
+        trace = make_architecture_trace(weights.detach(), mixes, real, count_memory_positions(memory, None))
         outputs = self._predict(stack, trace, targets, labels, logits_to_keep, num_targets, options)
         outputs.gate_probabilities = self.gate_probabilities()
         return outputs
@@ -485,7 +485,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             )
             return [dict(enumerate(row.unbind())) for row in weights.unbind()], weights
         path = self._select_most_probable() if gates == "argmax" else self._check_path(gates)
-        return run_alone(path), one_hot(path, self.gates.device)
+        return make_path_mixes(path), one_hot(path, self.gates.device)
 
     def _mix_sampled(self) -> tuple[list[Mix], Tensor]:
         """Run the sampled path; factors of one carry gradients of gates (Dong & Yang 2019, arXiv 1910.04465)."""

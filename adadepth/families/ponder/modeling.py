@@ -33,9 +33,9 @@ from adadepth.families.shared.losses import (
     LossTerm,
     class_losses,
     combine_terms,
+    count_head_classes,
     count_sequences,
     expected_loss,
-    label_count,
     step_losses,
 )
 from adadepth.families.shared.steps import ExitRuleKnob, StepwiseOutput
@@ -426,7 +426,7 @@ PonderAlbertClassifier = PonderAlbertForSequenceClassification
 
 
 def _build_classifier(config: PonderAlbertConfig) -> nn.Module:
-    hidden, classes = config.hidden_size, label_count(config)
+    hidden, classes = config.hidden_size, count_head_classes(config)
     if config.readout == "pooler":
         return nn.Linear(hidden, classes)
     return nn.Sequential(nn.Linear(hidden, config.head_size), nn.GELU(), nn.Linear(config.head_size, classes))

@@ -15,8 +15,8 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.families.ponder.configuration import PonderRnnConfig
 from adadepth.families.ponder.modeling import PonderTraining
 from adadepth.families.shared.albert.block import HaltingProjection
-from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.losses import count_head_classes
+from adadepth.families.shared.steps import StepwiseOutput, resolve_exit_rule, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -44,7 +44,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         self.input = nn.Linear(config.input_size, gates * config.hidden_size)
         # Gates need a bias behind the reset, the plain cell has one already.
         self.recurrent = nn.Linear(config.hidden_size, gates * config.hidden_size, bias=gates > 1)
-        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
         self.halting = HaltingProjection(config.hidden_size, config.halt_bias_init)
         self.post_init()
 
@@ -97,7 +97,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         """
         if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
-        rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+        rule, run_all = resolve_exit_rule(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
 
         stepper = RnnStepper(self, inputs, places)
         steps = run_steps(

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.loading import check_model_type, describe_place, read_stored_config
 from adadepth.families.shared.convert import auto_map, write_module
-from adadepth.settings.declaration import MISSING, choices, declared, field_with, in_words
+from adadepth.settings.declaration import MISSING, choices, format_help, get_field_specs, make_field
 
 _KEY = "keys_to_ignore_at_inference"
 
@@ -153,7 +153,7 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
         value = getattr(config, name, None)
         if value is not None and value not in allowed:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")
-    for name, setting in declared(type(config)).items():
+    for name, setting in get_field_specs(type(config)).items():
         value = getattr(config, name)
         if setting.allowed is not None and value is not None and not setting.allowed.test(value):
             raise ConfigError(f"{name}={value} must be {setting.allowed.words}")
@@ -175,7 +175,7 @@ def _describe_fields(config_class: type, settings: type) -> None:
     """Declare the fields of the settings, before `dataclass` and `strict` read the class."""
     inherited = {field.name: field for field in dataclasses.fields(config_class)}  # it is no dataclass itself yet
     own = inspect.get_annotations(config_class, eval_str=True)
-    declarations = {name: about for name, about in declared(settings).items() if about.in_model}
+    declarations = {name: about for name, about in get_field_specs(settings).items() if about.in_model}
     if missing := [name for name in declarations if name not in own and name not in inherited]:
         raise TypeError(f"{config_class.__name__}: lacks {', '.join(missing)}, as {settings.__name__} has them")
     for name, about in declarations.items():
@@ -183,7 +183,7 @@ def _describe_fields(config_class: type, settings: type) -> None:
             default = vars(config_class)[name]
         else:
             own[name], default = inherited[name].type, _default(inherited[name])
-        setattr(config_class, name, field_with(default, about))
+        setattr(config_class, name, make_field(default, about))
     config_class.__annotations__ = own
 
 
@@ -196,7 +196,7 @@ def _build_docstring(config_class: type) -> str:
     options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
     wrap = functools.partial(textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     fields = [
-        wrap(f"{name}: {' '.join(filter(None, (f'{in_words(about, options.get(name, ()))}.', about.more)))}")
-        for name, about in declared(config_class).items()
+        wrap(f"{name}: {' '.join(filter(None, (f'{format_help(about, options.get(name, ()))}.', about.more)))}")
+        for name, about in get_field_specs(config_class).items()
     ]
     return "\n".join([inspect.cleandoc(config_class.__doc__ or ""), "", "Attributes:", *fields])

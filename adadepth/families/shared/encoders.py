@@ -32,7 +32,7 @@ def vocabulary_size(base: PreTrainedModel) -> int | None:
     return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
 
-def accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def select_accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Select the inputs that a base accepts; segments only if it has more than one kind of them."""
     names = set(inspect.signature(base.forward).parameters)
     if getattr(base.config, "type_vocab_size", 2) < 2:
@@ -40,13 +40,13 @@ def accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[st
     return {name: value for name, value in inputs.items() if value is not None and name in names}
 
 
-def entry_work(base: PreTrainedConfig) -> float:
+def compute_entry_macs(base: PreTrainedConfig) -> float:
     """Return the multiply-accumulates per token of the map from embeddings to states; 0 for equal widths."""
     embedding = getattr(base, "embedding_size", base.hidden_size)
     return 0.0 if embedding == base.hidden_size else embedding * base.hidden_size
 
 
-def block_work(base: PreTrainedConfig, length: Tensor) -> Tensor:
+def compute_block_macs(base: PreTrainedConfig, length: Tensor) -> Tensor:
     """Return the multiply-accumulates per token of one block.
 
     Heads of T5 may have another total width than its states, and its gate is a third matrix.

@@ -105,16 +105,16 @@ def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
     return LossTerm((losses * weights.flatten()).sum(), weights.sum())
 
 
-def label_count(config: PreTrainedConfig) -> int:
+def count_head_classes(config: PreTrainedConfig) -> int:
     """Return the number of classes of a head, 1 in regression; the default of transformers is 2."""
     return config.num_labels or 2
 
 
-def problem_type_of(config: PreTrainedConfig, labels: Tensor) -> str:
+def infer_problem_type(config: PreTrainedConfig, labels: Tensor) -> str:
     """Return the kind of a sequence task: `problem_type`, or inferred from the labels without storing it."""
     if config.problem_type is not None:
         return config.problem_type
-    if label_count(config) == 1:
+    if count_head_classes(config) == 1:
         return "regression"
     return MULTI_LABEL if labels.is_floating_point() else CLASSES
 
@@ -125,12 +125,12 @@ def takes_one_class(config: Any) -> bool:
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Compute the loss of a sequence task from logits (B, C) and labels of its `problem_type_of`.
+    """Compute the loss of a sequence task from logits (B, C) and labels of its `infer_problem_type`.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
     """
-    kind = problem_type_of(config, labels)
+    kind = infer_problem_type(config, labels)
     if kind == CLASSES:
         return class_loss(config, logits, labels)
     count = torch.full((), labels.shape[0], device=labels.device)
@@ -169,7 +169,7 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
         ConfigError: If the task is a regression with several outputs.
         DataError: If a label is no class of the model.
     """
-    kind, outputs = problem_type_of(config, labels), step_logits.shape[-1]
+    kind, outputs = infer_problem_type(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
         return class_losses(step_logits, labels)[0], target_weights(config, labels)
     all_sequences = torch.ones_like(step_logits[:, 0, 0], dtype=torch.bool)

@@ -1,10 +1,10 @@
 """Stepwise models: the loop in which finished rows leave the batch, exit rules, and outputs.
 
-A forward pass calls three parts. `rule_of` and `runs_all` decide the exit rule and whether exits save steps.
-`run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or `unit_fields`
-(tokens) builds the output. Rows are the units that exit: sequences, vectors, or tokens. In a model that refills, rows
-may wait: `places` of them run at a time, and one that exits makes room for the next. So time follows the mean number of
-steps, not that of the deepest rows.
+A forward pass calls three parts. `resolve_exit_rule` and `runs_all` decide the exit rule and whether exits save steps.
+`run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or
+`build_unit_fields` (tokens) builds the output. Rows are the units that exit: sequences, vectors, or tokens. In a model
+that refills, rows may wait: `places` of them run at a time, and one that exits makes room for the next. So time follows
+the mean number of steps, not that of the deepest rows.
 
 Shape legend: B batch, A rows that still run, N steps, I iterations of the loop (at most N if no row waits), C classes.
 """
@@ -23,15 +23,15 @@ from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
 from adadepth.families.contract import DepthKnob, DepthModel
-from adadepth.families.shared.losses import label_count, takes_one_class
+from adadepth.families.shared.losses import count_head_classes, takes_one_class
 from adadepth.halting.distribution import HaltingDistribution
-from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, predictions_at
+from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, select_predictions
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 
 logger = logging.getLogger(__name__)
 
 
-def rule_of(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
+def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
     """Return the exit rule of a call, by default the `exit_rule` of the configuration.
 
     Args:
@@ -47,7 +47,7 @@ def rule_of(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
     check_rule(
         rule,
         model.exit_signals,
-        label_count(config),
+        count_head_classes(config),
         model.max_updates,
         config.model_type,
         one_class=takes_one_class(config),
@@ -190,7 +190,7 @@ class Cohort:
         self.rows, self.memory = self.rows[positions], self.memory[positions]
 
 
-def let_exit(
+def drop_exited_rows(
     rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
 ) -> Tensor:
     """Drop exiting rows from the cohorts; return the positions of the remaining rows, int64 (A',).
@@ -260,7 +260,7 @@ def run_steps(
             cohort.step += 1
         taken = [(cohort.rows, cohort.step) for cohort in running]
         results.append(_Result(taken, width, computed, logits, halting_logits))
-        staying = let_exit(rule, running, logits, halting_logits, max_updates)
+        staying = drop_exited_rows(rule, running, logits, halting_logits, max_updates)
         running = [cohort for cohort in running if len(cohort)]
         exited = size - len(staying)
         if exited and (running or len(waiting)):
@@ -431,7 +431,7 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
         halting=halting,
     )
     return StepwiseOutput(
-        logits=predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps),
+        logits=select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps),
         step_logits=steps.logits,
         halting_logits=steps.halting_logits,
         halting_probabilities=probabilities,
@@ -440,7 +440,7 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
     )
 
 
-def unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
+def build_unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
     """Build the output fields about K units, tokens or sequences, that are read after every step.
 
     Recorders and studies of exits need only these fields of any model.
@@ -455,7 +455,7 @@ def unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, i
         `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at the
         exit of each unit: (K, C), or (B, T, C) with NaN at tokens that are no unit.
     """
-    logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
+    logits = select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps)
     if shape is not None:
         table = logits.new_full((shape[0] * shape[1], logits.shape[1]), torch.nan)
         logits = table.index_copy_(0, slots, logits).view(*shape, -1)
@@ -473,7 +473,7 @@ Choice = bool | int | Sequence[int]
 _NAMES = ("hidden_states", "attentions")
 
 
-def asked_to_show(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
+def requested_states(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
     """Return which of `hidden_states` and `attentions` the call requests, or else the configuration."""
     requests = {name: options.get(f"output_{name}") for name in _NAMES}
     choices = {name: getattr(config, f"output_{name}") if value is None else value for name, value in requests.items()}

@@ -27,11 +27,17 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import is_weightless, loaded, read_config, told
+from adadepth.families.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
 from adadepth.families.loading import describe_place, read_stored_config, refuse_mismatched, refuse_missing
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.configuration import WithStockConfig
-from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
+from adadepth.families.shared.encoders import (
+    compute_block_macs,
+    compute_entry_macs,
+    longest_sequence,
+    select_accepted_inputs,
+    vocabulary_size,
+)
 from adadepth.families.shared.losses import (
     LossTerm,
     class_loss,
@@ -40,22 +46,22 @@ from adadepth.families.shared.losses import (
     sequence_loss,
     target_weights,
 )
-from adadepth.families.shared.steps import asked_to_show
+from adadepth.families.shared.steps import requested_states
 from adadepth.families.stock_classifier.family import StockClassifierSettings
 from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth.settings.class_names import are_numbered, match_classes
-from adadepth.system.places import quiet, resolve_place
+from adadepth.system.hub_access import resolve_path, silence_transformers
 
 logger = logging.getLogger(__name__)
 
 
-def head_classes(config: PreTrainedConfig) -> list[str]:
+def get_head_classes(config: PreTrainedConfig) -> list[str]:
     """Return the names of the head's classes, in its order."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
 
 
-def class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[int] | None:
+def match_class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[int] | None:
     """Return the head's number for each class of the data; None if the two have different classes.
 
     Names are compared with their case, then without; classes without names are in the data's order.
@@ -72,8 +78,8 @@ def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
     Raises:
         ConfigError: If the head has other classes.
     """
-    classes = head_classes(model.config)
-    order = class_order(classes, names)
+    classes = get_head_classes(model.config)
+    order = match_class_order(classes, names)
     if order is None:
         raise ConfigError(f"its head has the classes {', '.join(classes)}; the data have {', '.join(names)}")
     if are_numbered(classes) and not are_numbered(names):
@@ -133,7 +139,7 @@ class StockClassifier(DepthModel, WithStockConfig):
             raise CheckpointError(f"{path}: transformers has no classifier of {cls.depth_unit}s of {config.model_type}")
         if config.is_encoder_decoder:
             raise CheckpointError(f"{path}: {extended.__name__} has two stacks of blocks, a decoder's too")
-        block_work(config, torch.ones(1))  # raises before a training what its report would raise
+        compute_block_macs(config, torch.ones(1))  # raises before a training what its report would raise
         return _extend_class(cast(Any, cls), extended)  # a class, for mypy, is not Hashable
 
     @classmethod
@@ -241,8 +247,8 @@ class StockClassifier(DepthModel, WithStockConfig):
             "inputs_embeds": inputs_embeds,
             **options,
         }
-        shown = {f"output_{name}": choice for name, choice in asked_to_show(self.config, options).items()}
-        outputs = super().forward(**{**accepted_inputs(encoder, inputs), **shown})
+        shown = {f"output_{name}": choice for name, choice in requested_states(self.config, options).items()}
+        outputs = super().forward(**{**select_accepted_inputs(encoder, inputs), **shown})
         result = StockOutput(
             logits=outputs.logits,
             hidden_states=outputs.hidden_states,
@@ -285,7 +291,7 @@ class StockClassifier(DepthModel, WithStockConfig):
     def price(self, trace: DepthTrace) -> Work:
         """Return the multiply-accumulates of a traced batch; look-ups and norms are not counted.
 
-        A block takes what `block_work` returns, the head the weights of its linear layers.
+        A block takes what `compute_block_macs` returns, the head the weights of its linear layers.
         """
         ran = trace.executed
         assert ran.tokens is not None
@@ -298,8 +304,10 @@ class StockClassifier(DepthModel, WithStockConfig):
     def _compute_macs(self, length: Tensor) -> Tensor:
         """Return the multiply-accumulates of a sequence of this length."""
         head = sum(layer.weight.numel() for layer in self._get_head_layers())
-        blocks = self.max_updates * block_work(self.config, length)
-        return length * (entry_work(self.config) + blocks) + head * (length if self.depth_unit == "token" else 1.0)
+        blocks = self.max_updates * compute_block_macs(self.config, length)
+        return length * (compute_entry_macs(self.config) + blocks) + head * (
+            length if self.depth_unit == "token" else 1.0
+        )
 
     def _get_head_layers(self) -> list[nn.Linear]:
         """Return the linear layers after the blocks, the pooler of the base included."""
@@ -367,7 +375,7 @@ def build_on_pretrained(
         ConfigError: If the tokenizer is larger than the model's.
         CheckpointError: If there is no such model.
     """
-    place = resolve_place("model.pretrained", str(settings.pretrained))
+    place = resolve_path("model.pretrained", str(settings.pretrained))
     config = read_config("model.pretrained", place)
     model_class = head.for_type(config)
     if vocab_size is not None and vocab_size > config.vocab_size:
@@ -377,10 +385,10 @@ def build_on_pretrained(
     if not head.has_head(config):
         return _build_new_head(model_class, place, config, fields, attention)
     if not _has_same_classes(config, fields):
-        logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(head_classes(config)))
+        logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(get_head_classes(config)))
         return _build_new_head(model_class, place, config, fields, attention)
     config.problem_type = fields["problem_type"]
-    model: Any = loaded("model.pretrained", place, model_class, config, **attention)
+    model: Any = load_with_weights("model.pretrained", place, model_class, config, **attention)
     if "id2label" in fields:
         model.take_classes(list(fields["id2label"].values()))
     return model
@@ -390,7 +398,7 @@ def _has_same_classes(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bo
     """Return whether a head has the data's classes, or one value."""
     if "id2label" not in fields:
         return config.num_labels == fields["num_labels"]
-    return class_order(head_classes(config), list(fields["id2label"].values())) is not None
+    return match_class_order(get_head_classes(config), list(fields["id2label"].values())) is not None
 
 
 def _build_new_head(
@@ -402,7 +410,7 @@ def _build_new_head(
 ) -> StockClassifier:
     """Load the pretrained blocks under a head with random weights, whatever head the checkpoint has."""
     config.update(dict(fields))
-    with quiet(), told("model.pretrained", place):  # heads are dropped on purpose
+    with silence_transformers(), convert_loading_errors("model.pretrained", place):  # heads are dropped on purpose
         model: StockClassifier = model_class._from_config(config, **attention)
         if is_weightless():
             return model

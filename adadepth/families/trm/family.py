@@ -124,7 +124,7 @@ FAMILY = Family(
     ),
     depth="num_steps",
     checks=("adadepth.families.trm.family:check_slots",),
-    extensions=("adadepth.training.slots:TrainingSlots",),
+    extensions=("adadepth.training.slot_training:TrainingSlots",),
     weights_from="adadepth.families.trm.convert:rename_weights",
     advice="a Q head tells puzzles apart only after it has seen some solved: train longer, or with fewer cycles",
 )

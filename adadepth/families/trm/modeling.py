@@ -25,13 +25,13 @@ from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.steps import (
     ExitRuleKnob,
     StepwiseOutput,
-    rule_of,
+    resolve_exit_rule,
     run_steps,
     runs_all,
     stepwise_output,
 )
 from adadepth.families.trm.configuration import TrmConfig
-from adadepth.families.trm.network import Network, rotations, truncated_normal
+from adadepth.families.trm.network import Network, init_truncated_normal, rotations
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
@@ -128,7 +128,7 @@ def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, pu
     return {name: torch.where(_broadcast(halted, new), new, carry[name]) for name, new in fresh.items()}
 
 
-def slots_halt(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None) -> Tensor:
+def decide_halting(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None) -> Tensor:
     """Return which slots halt after a step, boolean (B,).
 
     Args:
@@ -198,17 +198,17 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise as published: deviations 1 / sqrt(inputs), of embeddings 1 / sqrt(D), of start states 1."""
         if isinstance(module, TrmForPuzzles):
-            truncated_normal(module.answer_init, 1.0)
-            truncated_normal(module.reasoning_init, 1.0)
+            init_truncated_normal(module.answer_init, 1.0)
+            init_truncated_normal(module.reasoning_init, 1.0)
         elif module is self.q_head:
             init.zeros_(self.q_head.weight)
             init.constant_(self.q_head.bias, Q_BIAS)
         elif module is self.prefix:
             init.zeros_(self.prefix.weight)
         elif isinstance(module, nn.Linear):
-            truncated_normal(module.weight, 1.0 / math.sqrt(module.in_features))
+            init_truncated_normal(module.weight, 1.0 / math.sqrt(module.in_features))
         elif isinstance(module, nn.Embedding):
-            truncated_normal(module.weight, 1.0 / math.sqrt(module.embedding_dim))
+            init_truncated_normal(module.weight, 1.0 / math.sqrt(module.embedding_dim))
 
     @can_return_tuple
     def forward(
@@ -256,7 +256,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             assert labels is not None, "a step of training has targets"
             return self._train_slots(refill_slots(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
 
-        rule, places = rule_of(self, exit_rule), self._resolve_places(places, run_all_steps)
+        rule, places = resolve_exit_rule(self, exit_rule), self._resolve_places(places, run_all_steps)
         run_all = runs_all(run_all_steps, labels if places is None else None, training=self.training)
         stepper = TrmStepper(self, input_ids, puzzle_kinds, places)
         steps = run_steps(
@@ -283,7 +283,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         terms = step_terms(logits, q, labels, config.answer_loss, config.halt_loss_weight)
         loss, parts = combine_terms(terms, num_targets)
         steps = carry["steps"] + 1
-        halted = slots_halt(config, steps, q.detach(), draws)
+        halted = decide_halting(config, steps, q.detach(), draws)
         changed = {"answer": answer.detach(), "reasoning": reasoning.detach(), "steps": steps, "halted": halted}
         trace = DepthTrace("sequence", steps.float(), halted, self.max_updates, execution=Execution(1))
         return TrmOutput(

@@ -108,7 +108,7 @@ def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def truncated_normal(weight: Tensor, deviation: float) -> None:
+def init_truncated_normal(weight: Tensor, deviation: float) -> None:
     """Draw from a normal cut at two standard deviations, widened so that `deviation` is that of the result (as JAX)."""
     cut = math.erf(math.sqrt(2.0))  # the mass within two standard deviations
     density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 
-from adadepth.settings.plugins import installed
+from adadepth.settings.plugins import load_plugins
 
 GROUP = "adadepth.loggers"
 _HERE = "adadepth.training.trackers"
@@ -49,7 +49,7 @@ def trackers() -> Mapping[str, TrackerKind]:
     Raises:
         ConfigError: If a tracker of an installed package is broken, or its name is taken.
     """
-    return {**_TRACKERS, **installed(GROUP, "logger", _TRACKERS, _check_descriptor)}
+    return {**_TRACKERS, **load_plugins(GROUP, "logger", _TRACKERS, _check_descriptor)}
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:

@@ -63,11 +63,11 @@ class Tracker:
         """Close; call it in ``finally``, with a code other than 0 after a failure."""
 
 
-def numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
+def select_numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
     """Select the metrics that are numbers."""
     return {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
 
-def bin_edges(counts: Sequence[float], first_bin: int) -> list[float]:
+def compute_bin_edges(counts: Sequence[float], first_bin: int) -> list[float]:
     """Return the edges of bins around whole numbers, one more than there are bins."""
     return [first_bin - 0.5 + number for number in range(len(counts) + 1)]

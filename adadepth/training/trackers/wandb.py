@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, cast
 
 from adadepth.errors import ConfigError
 from adadepth.measure.directions import prefers_greater
-from adadepth.runs.directory import settings_of
+from adadepth.runs.directory import get_plain_settings
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.experiment import TrackerMode
-from adadepth.training.trackers.base import Tracker, Value, bin_edges
+from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 
 class Chart(NamedTuple):
@@ -38,7 +38,7 @@ PANELS = (
 _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
 
 
-def kept_summary(name: str, config: ExperimentConfig) -> str | None:
+def choose_summary(name: str, config: ExperimentConfig) -> str | None:
     """Choose the value of a metric in the W&B table of runs: `min`, `max`, the last (None), or `none`.
 
     The best value is that of the loss and of the metric that selects the model.
@@ -94,7 +94,7 @@ class WandbTracker(Tracker):
                 name=directory.name,
                 job_type=config.mode.value,
                 dir=str(directory.resolve()),  # W&B writes in a process of its own
-                config=settings_of(config),
+                config=get_plain_settings(config),
                 reinit="finish_previous",
             )
         except wandb.errors.Error as error:  # not logged in, no network
@@ -107,14 +107,14 @@ class WandbTracker(Tracker):
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         for name in metrics:
-            self._define(name, summary=kept_summary(name, self.config))
+            self._define(name, summary=choose_summary(name, self.config))
         self.run.log({**metrics, STEP: step})
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         import numpy as np
 
         self._define_media(name)
-        np_histogram = (np.asarray(counts), np.asarray(bin_edges(counts, first_bin)))
+        np_histogram = (np.asarray(counts), np.asarray(compute_bin_edges(counts, first_bin)))
         self.run.log({name: self.wandb.Histogram(np_histogram=np_histogram), STEP: step})
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:

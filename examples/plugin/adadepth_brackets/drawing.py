@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adadepth.data import LabelledData
-from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.base import DrawnTags, build_tagging_data, encode_symbols, get_evaluation_size
 from adadepth.data.randomness import EVALUATION_SEED
 from adadepth_brackets.kind import BracketsConfig
 
@@ -40,7 +40,7 @@ class BracketsExamples(DrawnTags):
         depth = drawn["open"].astype(np.int64)
         closes = np.diff(depth, prepend=0) < 0
         return {
-            "input_ids": symbol_ids(closes),
+            "input_ids": encode_symbols(closes),
             "position_ids": np.arange(len(depth)),
             "token_type_ids": np.zeros(len(depth), dtype=np.int64),
             "special_tokens_mask": np.zeros(len(depth), dtype=np.uint8),
@@ -52,7 +52,7 @@ class BracketsExamples(DrawnTags):
 def load_brackets(dataset: BracketsConfig, seed: int) -> LabelledData:
     """Return the data of a run; the evaluation set depends on neither the seed nor the number of training examples."""
     train = BracketsExamples(dataset, dataset.train_examples, seed)
-    evaluation = {"nested": BracketsExamples(dataset, evaluation_size(dataset), EVALUATION_SEED)}
+    evaluation = {"nested": BracketsExamples(dataset, get_evaluation_size(dataset), EVALUATION_SEED)}
     labels = tuple(str(depth) for depth in range(dataset.deepest + 1))
     facts = {"pairs": dataset.pairs, "deepest": dataset.deepest}
-    return tagging_data(dataset, train, evaluation, SYMBOLS, labels, facts)
+    return build_tagging_data(dataset, train, evaluation, SYMBOLS, labels, facts)

@@ -43,7 +43,7 @@ class CounterConfig(FamilyConfig, settings=CounterSettings):
 
 @dataclass
 class CounterOutput(ModelOutput):
-    """See `adadepth.families.heads`; `going_on` is a smooth a_n, (B, T, N)."""
+    """See `adadepth.families.head_outputs`; `going_on` is a smooth a_n, (B, T, N)."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from adadepth.report.run_files import RunFiles
 from adadepth.report.section import Placed, Section
-from adadepth.report.table import Column, Table, as_html, number
+from adadepth.report.table import Column, Table, number, to_html
 
 
 def _depths_reached(files: RunFiles) -> Section | None:
@@ -15,7 +15,7 @@ def _depths_reached(files: RunFiles) -> Section | None:
         return None
     columns = [Column("depth", "depth", number), Column("update", "from update", number)]
     table = Table("brackets", columns, [{"depth": depth, "update": update} for update, depth in found])
-    return Section("Depths of brackets", "brackets", Markup(as_html(table)), tables=[table], of="n = 1 run")
+    return Section("Depths of brackets", "brackets", Markup(to_html(table)), tables=[table], of="n = 1 run")
 
 
 depths_reached = Placed(255, _depths_reached)  # before the losses and the text on words, which end a page

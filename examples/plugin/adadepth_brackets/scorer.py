@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adadepth.evaluation.tagging import TaggingScorer
-from adadepth.system.processes import of_all_processes
+from adadepth.system.distributed import gather_from_processes
 
 
 class BracketsScorer(TaggingScorer):
@@ -29,7 +29,7 @@ class BracketsScorer(TaggingScorer):
     def merge(self) -> None:
         """Bring together the examples of all processes."""
         super().merge()
-        self._whole = {index: right for part in of_all_processes(self._whole) for index, right in part.items()}
+        self._whole = {index: right for part in gather_from_processes(self._whole) for index, right in part.items()}
 
     def quality(self) -> dict[str, float]:
         """The task's metrics, and `whole_accuracy`."""

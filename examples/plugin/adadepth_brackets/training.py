@@ -13,8 +13,8 @@ from torch.nn import functional
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.settings import ExperimentConfig, Mode
+from adadepth.system.distributed import all_reduce_sum
 from adadepth.system.files import write_atomic
-from adadepth.system.processes import add_over_processes
 from adadepth.training.extension import Batch, Extension
 
 REACHED = "brackets.json"  # in the folder of the run: [update, depth] of every depth that was reached
@@ -65,7 +65,7 @@ class Deepening(Extension, TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Go one deeper, in all processes or in none."""
-        add_over_processes([self._sums])
+        all_reduce_sum([self._sums])
         right, seen = self._sums.tolist()
         self._sums = torch.zeros_like(self._sums)
         if self.depth < self._deepest and seen and right / seen >= self._advance_at:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from adadepth.settings import ExperimentConfig
-from adadepth.training.trackers.base import Tracker, Value, numbers
+from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
 
 class CsvTracker(Tracker):
@@ -23,7 +23,7 @@ class CsvTracker(Tracker):
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         """Write a line for every number."""
-        self.rows.writerows((step, name, value) for name, value in numbers(metrics).items())
+        self.rows.writerows((step, name, value) for name, value in select_numbers(metrics).items())
         self.file.flush()
 
     def finish(self, exit_code: int = 0) -> None:

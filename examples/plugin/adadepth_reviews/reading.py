@@ -4,7 +4,7 @@ import csv
 import zlib
 from pathlib import Path
 
-from adadepth.data.text.data_table import DataTable, table_of_rows
+from adadepth.data.text.table import DataTable, build_table
 from adadepth.errors import DataError
 from adadepth_reviews.data import ReviewsConfig
 
@@ -30,4 +30,4 @@ def read_reviews(dataset: ReviewsConfig) -> dict[str, DataTable]:
                 )
             label = "praise" if int(stars) >= dataset.praise_from else "blame"
             splits["train" if zlib.crc32(text.encode()) % 5 else "validation"].append({"text": text, "label": label})
-    return {split: table_of_rows(f"dataset.path={file}", rows) for split, rows in splits.items()}
+    return {split: build_table(f"dataset.path={file}", rows) for split, rows in splits.items()}

@@ -11,7 +11,7 @@ from adadepth_reviews.rules import StickBreaking
 
 from adadepth.errors import DataError
 from adadepth.halting.rules import halting_rule
-from adadepth.settings.kinds import dataset_schemas
+from adadepth.settings.kinds import list_dataset_schemas
 
 CSV = Path(__file__).resolve().parents[1] / "reviews.csv"
 
@@ -22,7 +22,7 @@ def rows_of(table):
 
 
 def test_adadepth_knows_the_names():
-    assert dataset_schemas()["reviews"] is ReviewsConfig
+    assert list_dataset_schemas()["reviews"] is ReviewsConfig
     assert isinstance(halting_rule("stick_breaking"), StickBreaking)
 
 

@@ -14,7 +14,7 @@ import pytest
 from adadepth.contrib.bench.page import bench_sections, read_results
 from adadepth.contrib.bench.runs import BenchRun, readable_runs
 from adadepth.contrib.bench.sweeper import BenchSweeper
-from adadepth.tasks.grid import RUNS, finished_runs
+from adadepth.tasks.grid_search import RUNS, find_finished_runs
 from tests.scripts_support import load_script
 from tests.unit.report.synthetic import make_run
 
@@ -127,9 +127,9 @@ def test_a_damaged_run_of_a_bench_is_made_anew(
     (run / "run.json").write_text(json.dumps(record))
     halting = json.loads((run / "halting.json").read_text())
     (run / "halting.json").write_text(json.dumps({**halting, "set": "held_out"}))
-    assert readable_runs(finished_runs(tmp_path)) == {"a": run}
+    assert readable_runs(find_finished_runs(tmp_path)) == {"a": run}
     (run / file).unlink() if content is None else (run / file).write_text(content)
-    assert readable_runs(finished_runs(tmp_path)) == {}
+    assert readable_runs(find_finished_runs(tmp_path)) == {}
     said = capsys.readouterr().out
     assert said.count("\n") == (0 if content == '{"status": "finished"}' else 1)
     assert file in said or not said

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.cli.composition import known_keys
+from adadepth.cli.schemas import list_keys
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 
 
 def test_the_public_keys_are_frozen() -> None:
     keys = ["estimate.device", "estimate.devices", "estimate.share", "estimate.words"]
-    assert [key for key in known_keys() if key.startswith("estimate")] == ["estimate", *keys]
+    assert [key for key in list_keys() if key.startswith("estimate")] == ["estimate", *keys]
 
 
 @pytest.mark.parametrize(("override", "message"), [

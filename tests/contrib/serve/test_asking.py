@@ -36,7 +36,7 @@ def predicted(folder: Path, root: str, served: Served, *overrides: str) -> dict[
     config.text = TEXT
     with pytest.MonkeyPatch.context() as patch:
         keys = [override.partition("=")[0].removeprefix("model.") for override in overrides]
-        patch.setattr("adadepth.tasks.predict.overridden_model_settings", lambda: keys)
+        patch.setattr("adadepth.tasks.predict.list_overridden_model_settings", lambda: keys)
         for key, override in zip(keys, overrides, strict=True):
             value: Any = override.partition("=")[2]
             setattr(config.model, key, type(getattr(config.model, key))(value))
@@ -89,7 +89,7 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: Served, tmp_
     )  # fmt: skip
     config.model.act_epsilon = answers[0].changed["act_epsilon"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("adadepth.tasks.finetune.overridden_model_settings", lambda: ["act_epsilon"])
+        patch.setattr("adadepth.tasks.finetune.list_overridden_model_settings", lambda: ["act_epsilon"])
         tasks.run(config)
     (file,) = tmp_path.glob("out/*/*/predictions/inside.jsonl")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

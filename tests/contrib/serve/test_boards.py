@@ -11,7 +11,7 @@ from adadepth.data import load_labelled_data
 from adadepth.errors import DataError
 from adadepth.families.registry import load
 from adadepth.settings import TokenizerConfig
-from adadepth.settings.kinds import kind_of
+from adadepth.settings.kinds import get_kind
 from tests.configs.support import configured
 
 FEW = ("dataset.train_examples=64", "dataset.max_evaluation_examples=6")
@@ -30,7 +30,7 @@ def drawn(name: str) -> tuple[Any, Any, Any]:
     """Settings, data and board."""
     config = configured(*DRAWN[name])
     data = load_labelled_data(config.dataset, TokenizerConfig(), 0)
-    return config.dataset, data, load(kind_of(config.dataset).board)
+    return config.dataset, data, load(get_kind(config.dataset).board)
 
 
 def cells_of(data: Any, example: Any) -> list[str]:

@@ -47,7 +47,9 @@ def test_without_gradio_the_line_says_what_to_install(monkeypatch: pytest.Monkey
 
 def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured("act_hops", "mode=serve", "checkpoint=[a,b]")
-    monkeypatch.setattr(serve, "overridden_keys", lambda: ["mode", "checkpoint", "serve.port", "model.act_epsilon"])
+    monkeypatch.setattr(
+        serve, "list_overridden_keys", lambda: ["mode", "checkpoint", "serve.port", "model.act_epsilon"]
+    )
     with pytest.raises(ConfigError, match=r"^model\.act_epsilon: read only with one checkpoint"):
         serve._each(config)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.cli.composition import known_keys
+from adadepth.cli.schemas import list_keys
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 
 
 def test_the_public_keys_are_frozen() -> None:
     keys = ["serve.host", "serve.port", "serve.names"]
-    assert [key for key in known_keys() if key.startswith("serve")] == ["serve", *keys]
+    assert [key for key in list_keys() if key.startswith("serve")] == ["serve", *keys]
 
 
 @pytest.mark.parametrize("host", ["ü..x", "x..", "a" * 64, "a b", "http://x", "", "x/y"])

@@ -13,7 +13,7 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from adadepth import AlbertActForTokenClassification
-from adadepth.cli.command_line import verbatim
+from adadepth.cli.command_line import quote_text_override
 from adadepth.contrib.serve.asking import ask
 from adadepth.contrib.serve.knobs import Setting
 from adadepth.contrib.serve.served import drawn_example
@@ -58,7 +58,7 @@ def test_the_command_gives_the_same_text(text: str, ponder: Any) -> None:
     command, _ = command_for(ponder, text, ask(ponder, text, RULE))
     words = shlex.split(command)
     (given,) = [word for word in words if word.startswith("text=")]
-    value = OverridesParser.create().parse_override(verbatim(given)).value()
+    value = OverridesParser.create().parse_override(quote_text_override(given)).value()
     found = [str(each) for each in value] if isinstance(value, list) else str(value).replace("\\${", "${")
     assert found == ([text] if isinstance(found, list) else text)
     assert "model.exit_rule=quantile:0.5" in words

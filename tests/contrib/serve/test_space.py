@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from adadepth.contrib.serve.space import make_space, write_space
-from adadepth.runs.inheritance import settings_of_run
+from adadepth.runs.inheritance import load_run_settings
 
 KEPT = {"status": "finished", "dataset_schema": "hops_task"}
 
@@ -40,7 +40,7 @@ def test_it_has_what_the_page_needs(run: Path, tmp_path: Path) -> None:
         "title": "act_hops", "sdk": "gradio", "sdk_version": "", "app_file": "app.py", "license": "apache-2.0",
     }  # fmt: skip
     assert json.loads((folder / "run/run.json").read_text()) == KEPT
-    assert settings_of_run(folder / "run", "checkpoint").dataset.nodes == 16  # type: ignore[attr-defined]
+    assert load_run_settings(folder / "run", "checkpoint").dataset.nodes == 16  # type: ignore[attr-defined]
 
 
 def test_mistakes_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

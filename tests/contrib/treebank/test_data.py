@@ -14,7 +14,7 @@ import pytest
 from adadepth.contrib.treebank import data
 from adadepth.contrib.treebank.data import TreebankData, Trees, count_forms, load_treebank, per_million, read_trees
 from adadepth.contrib.treebank.kind import TreebankConfig
-from adadepth.data.text.local_files import column_table
+from adadepth.data.text.local_files import open_conll_table
 from adadepth.errors import DataError
 from adadepth.settings.data import HubTable, MaskingConfig
 from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank
@@ -23,7 +23,7 @@ from tests.unit.data.tokenizers_support import tokenizer
 
 def trees_of(text: str, folder: Path) -> Trees:
     (folder / "some.conllu").write_text(text.replace(" ", "\t"), encoding="utf-8")
-    return read_trees(column_table(folder / "some.conllu"))
+    return read_trees(open_conll_table(folder / "some.conllu"))
 
 
 def row(number: int | str, head: int | str, form: str = "w") -> str:
@@ -43,7 +43,7 @@ def load(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
 
 
 def test_words_are_what_has_a_head(tmp_path: Path) -> None:
-    found = read_trees(column_table(write_treebank(tmp_path, "a.conllu") / "a.conllu"))
+    found = read_trees(open_conll_table(write_treebank(tmp_path, "a.conllu") / "a.conllu"))
     assert found.sentences.tolist() == [0, 7, 10]
     assert (found.forms, found.upos, found.deprel) == (FORMS, UPOS, DEPREL)
     assert found.depth.tolist() == DEPTH
@@ -118,7 +118,7 @@ def test_a_row_that_is_no_tree_is_one_line(changes: dict[str, Any], expected: st
 
 
 def test_frequencies_are_those_of_lower_cased_words_of_all_splits(tmp_path: Path) -> None:
-    table = column_table(write_treebank(tmp_path, "a.conllu") / "a.conllu")
+    table = open_conll_table(write_treebank(tmp_path, "a.conllu") / "a.conllu")
     counts = count_forms([table, table])
     assert counts == Counter(dict.fromkeys(("do", "n't", "cats", ",", "please", "!", "it", "now"), 2) | {"stop": 4})
     assert per_million(["STOP", "it"], counts).tolist() == [200_000, 100_000]

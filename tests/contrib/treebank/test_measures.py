@@ -14,12 +14,12 @@ from adadepth.contrib.treebank.measures import Pieces, describe_words, joined_pi
 from adadepth.contrib.treebank.report import every_row, flatten_words, kind_figure, kind_table, words_text
 from adadepth.contrib.treebank.scorers import WordRecorder
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.adaptation import FEWEST_CLUSTERS, clustered_mean
-from adadepth.report.table import as_records
+from adadepth.measure.adaptation import FEWEST_CLUSTERS, estimate_clustered_mean
+from adadepth.report.table import to_records
 
 
 def interval(values: Any, clusters: Any) -> tuple[float, float]:
-    found = clustered_mean(np.asarray(values, dtype=np.float64), np.asarray(clusters))
+    found = estimate_clustered_mean(np.asarray(values, dtype=np.float64), np.asarray(clusters))
     assert found.low is not None
     assert found.high is not None
     return found.low, found.high
@@ -62,9 +62,14 @@ def test_of_unequal_clusters_it_is_near_that_of_the_bootstrap_over_sentences() -
 
 def test_few_sentences_have_no_interval() -> None:
     values = np.arange(FEWEST_CLUSTERS - 1, dtype=np.float64)
-    found = clustered_mean(values, np.arange(FEWEST_CLUSTERS - 1))
+    found = estimate_clustered_mean(values, np.arange(FEWEST_CLUSTERS - 1))
     assert found == (values.mean(), None, None, FEWEST_CLUSTERS - 1)
-    assert clustered_mean(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (1.0, 1.0, 1.0, FEWEST_CLUSTERS)
+    assert estimate_clustered_mean(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (
+        1.0,
+        1.0,
+        1.0,
+        FEWEST_CLUSTERS,
+    )
 
 
 # ---- classes
@@ -214,7 +219,7 @@ def test_a_table_has_masked_words_beside_their_class() -> None:
 
 
 def test_the_file_has_every_row() -> None:
-    keys, rows = as_records(every_row(found()))
+    keys, rows = to_records(every_row(found()))
     cells = [dict(zip(keys, row, strict=True)) for row in rows]
     kinds = [(cell["reading"], cell["kind"], cell["class"]) for cell in cells]
     assert ("plain", "word", "all") in kinds

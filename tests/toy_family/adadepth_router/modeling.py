@@ -24,8 +24,8 @@ from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.shared.albert.heads import PretrainingHeads
 from adadepth.families.shared.albert.pricing import update_work
 from adadepth.families.shared.albert.stepper import SteppedAlbert
-from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, label_count
-from adadepth.families.shared.steps import rule_of, run_steps, runs_all, unit_fields
+from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, count_head_classes
+from adadepth.families.shared.steps import build_unit_fields, resolve_exit_rule, run_steps, runs_all
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth_router.configuration import RouterConfig
@@ -33,7 +33,7 @@ from adadepth_router.configuration import RouterConfig
 
 @dataclass
 class RouterOutput(ModelOutput):
-    """See `adadepth.families.heads` and `adadepth.families.shared.steps.unit_fields`.
+    """See `adadepth.families.head_outputs` and `adadepth.families.shared.steps.build_unit_fields`.
 
     `probabilities` are the router's, (B, T, steps that ran).
     """
@@ -51,7 +51,7 @@ class RouterOutput(ModelOutput):
 
 @dataclass
 class RouterPreTrainingOutput(ModelOutput):
-    """As `RouterOutput`, with what the pretraining heads say; see `adadepth.families.heads`."""
+    """As `RouterOutput`, with what the pretraining heads say; see `adadepth.families.head_outputs`."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
@@ -152,7 +152,7 @@ class RouterForTokenClassification(RouterPreTrainedModel):
         self.albert = SteppedAlbert(config, add_pooling_layer=False)
         self.router = Router(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
         self.post_init()
 
     def forward(
@@ -173,14 +173,14 @@ class RouterForTokenClassification(RouterPreTrainedModel):
         Under an exit rule tokens really exit, unless all steps are to run: then there is no loss, which needs them all.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        rule = rule_of(self, exit_rule or f"fixed:{self.max_updates}")
+        rule = resolve_exit_rule(self, exit_rule or f"fixed:{self.max_updates}")
         run_all = runs_all(run_all_steps, None if exit_rule else labels, training=self.training)
 
         embedded = self.albert.embeddings(input_ids, token_type_ids, position_ids)
         stepper = RouterStepper(self, self.albert.encoder.embedding_hidden_mapping_in(embedded), mask.bool())
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
 
-        fields = unit_fields(steps, rule, stepper.slots, tuple(mask.shape))
+        fields = build_unit_fields(steps, rule, stepper.slots, tuple(mask.shape))
         output = RouterOutput(trace=stepper.trace(), probabilities=stepper.probabilities(), **fields)
         if labels is not None and run_all:
             terms = self.terms(output, labels.flatten()[stepper.slots])

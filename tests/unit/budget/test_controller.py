@@ -29,22 +29,22 @@ def advance(found: BudgetController, mean: float, progress: float, units: int = 
 
 def test_a_schedule_grows_holds_falls_and_stays():
     schedule = BudgetSchedule(3.0, 12.0, 12, grow=0.5, hold=0.1, ramp=0.2, grow_from=2)
-    assert [schedule.forced_at(progress) for progress in (0.0, 0.25, 0.4999)] == [2, 4, 12]
-    assert [schedule.target_at(progress) for progress in (0.0, 0.25)] == [2.0, 4.0]
-    assert schedule.forced_at(0.5) is None
-    assert schedule.target_at(0.55) == 12.0
-    assert schedule.target_at(0.7) == pytest.approx(7.5)
-    assert schedule.target_at(0.8 + 1e-9) == schedule.target_at(1.0) == 3.0
+    assert [schedule.compute_forced_depth(progress) for progress in (0.0, 0.25, 0.4999)] == [2, 4, 12]
+    assert [schedule.compute_target(progress) for progress in (0.0, 0.25)] == [2.0, 4.0]
+    assert schedule.compute_forced_depth(0.5) is None
+    assert schedule.compute_target(0.55) == 12.0
+    assert schedule.compute_target(0.7) == pytest.approx(7.5)
+    assert schedule.compute_target(0.8 + 1e-9) == schedule.compute_target(1.0) == 3.0
 
 
 def test_without_phases_the_target_holds_from_the_start():
     schedule = BudgetSchedule(0.5, 1.0, 6)
-    assert schedule.forced_at(0.0) is None
-    assert schedule.target_at(0.0) == 0.5
+    assert schedule.compute_forced_depth(0.0) is None
+    assert schedule.compute_target(0.0) == 0.5
 
 
 def test_growth_is_told_in_the_budgets_unit():
-    assert BudgetSchedule(0.5, 1.0, 8, grow=1.0, grow_from=2).target_at(0.0) == 0.25
+    assert BudgetSchedule(0.5, 1.0, 8, grow=1.0, grow_from=2).compute_target(0.0) == 0.25
 
 
 # ---- control

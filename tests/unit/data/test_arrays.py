@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, create_array, open_arrays
+from adadepth.data.stores.mmap_arrays import ArrayWriter, StoredArrays, create_array, open_arrays
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.labelled.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
+from adadepth.data.labelled.bigram_shift import SHARES, draw_pairs, select_sentences, swap
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, LabelledConfig, Source, TokenizerConfig
-from adadepth.tasks.budgets import halves
+from adadepth.tasks.budgets import split_into_halves
 
 from .support import same
 
@@ -82,7 +82,7 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(data: LabelledData,
 
 def test_held_out_sentences_are_in_no_training_document(data: LabelledData) -> None:
     split = Split(CorpusConfig(name="x", evaluation_fraction=0.15))
-    held_out, training = usable_sentences(split.evaluation()), usable_sentences(split.train())
+    held_out, training = select_sentences(split.evaluation()), select_sentences(split.train())
     assert set(training) & set(held_out)  # or there is nothing to keep apart
     for part, texts in (("train", set(training) - set(held_out)), ("validation", set(held_out))):
         summary = data.summary["train"] if part == "train" else data.summary["evaluation"][part]
@@ -133,7 +133,7 @@ def test_sentences_without_a_use_are_left_out() -> None:
         "Too short here. This sentence is long enough now.",
         "This sentence is long enough now.\n" + "a b " * 15,
     ]
-    assert usable_sentences(documents) == ["This sentence is long enough now."]
+    assert select_sentences(documents) == ["This sentence is long enough now."]
 
 
 def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
@@ -149,7 +149,7 @@ def test_both_halves_have_both_classes_and_no_sentence_in_common(data: LabelledD
     """Every second example is of one class, so halves are drawn, and a sentence's two versions stay together."""
     (examples,) = data.evaluation.values()
     labels, rows = [], []
-    for half in halves(examples):
+    for half in split_into_halves(examples):
         found = [half[position] for position in range(len(half))]
         labels.append(np.mean([example["label"] for example in found]))
         rows.append({example["index"] // 2 for example in found})

@@ -10,7 +10,7 @@ import torch
 
 from adadepth.data.stores.documents import LineDocuments, LineStore
 from adadepth.data.streams.blocks import BlockCollator, TextBlocks, load_text_blocks
-from adadepth.data.text.local_files import marked_lines
+from adadepth.data.text.local_files import mark_lines
 from adadepth.errors import DataError
 from adadepth.settings import Source, TokenizerConfig
 from adadepth.settings.data import CausalConfig, Separator
@@ -79,7 +79,7 @@ def test_padding_is_of_no_document() -> None:
 ])  # fmt: skip
 def test_no_line_is_lost_where_documents_are_told_apart(separator: str, begins: list[int]) -> None:
     lines = ["", "a", "b", "", " ", "c", ""]
-    assert list(marked_lines(lines, separator)) == list(zip(lines, map(bool, begins), strict=True))
+    assert list(mark_lines(lines, separator)) == list(zip(lines, map(bool, begins), strict=True))
 
 
 def config_of(folder: Path, text: str, **changes: object) -> CausalConfig:

@@ -14,10 +14,10 @@ import pytest
 import transformers.utils.hub
 from huggingface_hub import constants
 
-from adadepth.data.text.hub import hub_digest, hub_tables
+from adadepth.data.text.hub import digest_hub_entry, load_hub_tables
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
-from adadepth.system import places as connection
+from adadepth.system import hub_access as connection
 from tests.marks_support import quick_one_in
 
 _FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -86,8 +86,8 @@ def test_a_hub_that_fails_is_one_line(hub: _Hub, behaviour: str, kind: str, tmp_
     with pytest.raises(DataError, match=r"someone/something") as caught:
         {
             "tokenizer": lambda: load_tokenizer("someone/something"),
-            "table": lambda: hub_tables(entry),
-            "digest": lambda: hub_digest(entry),
+            "table": lambda: load_hub_tables(entry),
+            "digest": lambda: digest_hub_entry(entry),
         }[kind]()
     assert "\n" not in str(caught.value)
     files = [Path(folder, name) for folder, _, names in os.walk(tmp_path / "hub") for name in names]

@@ -13,7 +13,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Sequence, Value
 from pyarrow import parquet
 
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.text.table_files import file_table
+from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
 from adadepth.settings import LabelledConfig, Source, TaggingConfig, TokenizerConfig
 from adadepth.settings.data import ChoiceConfig, HubTable, SequenceProblem
@@ -195,7 +195,7 @@ def test_tags(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
 
-    def tags_of(**changes: Any) -> tuple[tuple[str, ...], list[str]]:
+    def get_tags(**changes: Any) -> tuple[tuple[str, ...], list[str]]:
         config = TaggingConfig(
             name="t", source=Source.local, path=str(folder), cache_dir=str(tmp_path / "cache"), sequence_length=16,
             metrics=["token_accuracy"], **changes,
@@ -206,16 +206,16 @@ def test_tags(tmp_path: Path) -> None:
     rows = json.dumps({"tokens": ["a", "b", "c"], "ner_tags": ["2", "O", "1"]})
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").write_text(rows + "\n")
-    assert tags_of() == (("1", "2", "O"), ["2", "O", "1"])
-    assert tags_of(labels=["O", "1", "2"]) == (("O", "1", "2"), ["2", "O", "1"])
+    assert get_tags() == (("1", "2", "O"), ["2", "O", "1"])
+    assert get_tags(labels=["O", "1", "2"]) == (("O", "1", "2"), ["2", "O", "1"])
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").unlink()
         table = Dataset.from_dict({"tokens": [["a", "b", "c"]], "ner_tags": [[0, 2, 1]]})
         table.cast_column("ner_tags", Sequence(ClassLabel(names=["2", "O", "1"]))).to_parquet(
             str(folder / f"{split}.parquet")
         )
-    assert tags_of() == (("2", "O", "1"), ["2", "1", "O"])
-    assert tags_of(labels=["1", "2", "O"]) == (("1", "2", "O"), ["2", "1", "O"])
+    assert get_tags() == (("2", "O", "1"), ["2", "1", "O"])
+    assert get_tags(labels=["1", "2", "O"]) == (("1", "2", "O"), ["2", "1", "O"])
 
 
 @pytest.mark.parametrize("names", [["1", "2"], ["0", "1"], ["A", "B"]])
@@ -279,7 +279,7 @@ def test_types_of_label_columns(tmp_path: Path, column: pa.Array, kind: str) -> 
         make = pa.ipc.new_stream if kind.startswith("stream") else pa.ipc.new_file
         with make(str(file), table.schema) as writer:
             writer.write_table(table)
-    (batch,) = file_table("dataset.path", file).batches()
+    (batch,) = open_file_table("dataset.path", file).batches()
     assert batch["label"] == column.to_pylist()
     data = load(dataset({"train": str(file), "validation": str(file)}))
     assert [data.train[(0, index)]["label"] for index in range(3)] == [1, 0, 1]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from adadepth.data import load_pretraining_data
-from adadepth.data.streams.lines import open_texts
-from adadepth.data.text.corpora import Split, document_hash
+from adadepth.data.streams.line_text import open_texts
+from adadepth.data.text.corpora import Split, hash_document
 from adadepth.errors import DataError
 from adadepth.settings import StreamConfig
 
@@ -215,7 +215,7 @@ def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
     train, held_out = documents(local_config(tmp_path / "a.txt", tmp_path))
     assert len(train) == 20
     assert len(held_out) == 4
-    assert not {document_hash(text) for text in train} & {document_hash(text) for text in held_out}
+    assert not {hash_document(text) for text in train} & {hash_document(text) for text in held_out}
 
 
 def test_a_given_evaluation_file_is_held_out_and_dropped_from_training(tmp_path: Path) -> None:

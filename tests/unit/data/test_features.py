@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader
 
 from adadepth.data.features import states as features
 from adadepth.data.features import store as feature_store
-from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, cached_features
-from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, ensure_features
+from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.errors import DataError
 
 WIDTH = 5
@@ -84,7 +84,7 @@ def build(root: Path, examples: Any = None, base: Any = None, **changes: Any) ->
         "states": STATES, "width": WIDTH, "precision": "fp32", "base_key": "weights", "compute": base or Base(),
         "collate": SequenceCollator(0, 64), "batch_tokens": 10,
     }  # fmt: skip
-    return cached_features(root, make_examples() if examples is None else examples, **{**settings, **changes})
+    return ensure_features(root, make_examples() if examples is None else examples, **{**settings, **changes})
 
 
 def expect_all(store: FeatureStore, examples: Any, dtype: torch.dtype = torch.float32) -> None:

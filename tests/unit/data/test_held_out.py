@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.data import load_labelled_data
-from adadepth.data.labelled.splits import set_aside
+from adadepth.data.labelled.splits import select_held_out
 from adadepth.errors import DataError
 from adadepth.settings import TokenizerConfig
 from adadepth.settings.data import SequenceProblem
@@ -22,15 +22,15 @@ from .labelled_support import config, load, rows_of_pairs, write_splits
 @given(st.integers(1, 60), st.floats(0.02, 0.98), st.lists(st.integers(0, 4), min_size=60, max_size=60))
 def test_every_class_has_its_share(rows: int, share: float, drawn: list[int]) -> None:
     classes = np.array(drawn[:rows])
-    aside = set_aside(rows, share, classes)
+    aside = select_held_out(rows, share, classes)
     assert abs(int(aside.sum()) - rows * share) <= 0.5 + 1e-9
     for number in set(classes.tolist()):
         assert abs(int(aside[classes == number].sum()) - (classes == number).sum() * share) < 1 + 1e-9
-    assert (set_aside(rows, share, classes) == aside).all()
+    assert (select_held_out(rows, share, classes) == aside).all()
 
 
 def test_rows_are_set_aside_at_random_but_always_the_same() -> None:
-    aside = np.flatnonzero(set_aside(1000, 0.1, None))
+    aside = np.flatnonzero(select_held_out(1000, 0.1, None))
     assert len(aside) == 100
     assert len(set(np.diff(aside))) > 5
     assert (aside < 500).sum() == pytest.approx(50, abs=20)

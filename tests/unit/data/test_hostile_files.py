@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.data.cache import cached_folder
-from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
+from adadepth.data.cache import ensure_folder
+from adadepth.data.puzzles.dataset import PuzzleExamples, build_puzzle_data
 from adadepth.data.puzzles.generated import draw_paths
 from adadepth.data.stores.questions import read_rows
-from adadepth.data.text.data_table import table_of_rows
 from adadepth.data.text.local_files import find_files
-from adadepth.data.text.table_files import file_table
+from adadepth.data.text.table import build_table
+from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import ConfigError, DataError
 from adadepth.settings.data import MazePathConfig
 from adadepth.tasks.predict import read_texts
@@ -45,7 +45,7 @@ def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None
         for _ in range(100):
             file.write(b" " * 2**20)
     with pytest.raises(DataError, match="opens to more than 100 times its size"):
-        file_table("dataset.path", tmp_path / "a.jsonl.gz")
+        open_file_table("dataset.path", tmp_path / "a.jsonl.gz")
 
 
 @pytest.mark.parametrize(("ids", "context", "message"), [
@@ -56,7 +56,7 @@ def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None],
     dataset = configured("act_squad").dataset
     answers = {"text": ["dog"], "answer_start": [2]}
     rows = [{"question": "what?", "context": context, "answers": answers, "id": number} for number in ids]
-    (batch,) = table_of_rows("there", rows).read_batches()
+    (batch,) = build_table("there", rows).read_batches()
     with pytest.raises(DataError, match=message):
         list(read_rows(batch, dataset, 0))
 
@@ -71,14 +71,14 @@ def test_puzzles_without_a_question_are_refused() -> None:
     cells = np.ones((3, 4), dtype=np.int8)
     examples = PuzzleExamples(cells, cells, np.zeros(3, dtype=np.int64), {})
     with pytest.raises(DataError, match="there is nothing to learn"):
-        puzzle_data(MazePathConfig(name="maze_path"), examples, {}, "ab", {})
+        build_puzzle_data(MazePathConfig(name="maze_path"), examples, {}, "ab", {})
     wide = PuzzleExamples(cells.reshape(1, 12), cells.reshape(1, 12), np.zeros(1, dtype=np.int64), {})
     with pytest.raises(ConfigError, match=r"^dataset.sequence_length=8: a puzzle has 12 cells$"):
-        puzzle_data(MazePathConfig(name="maze_path", sequence_length=8), wide, {}, "ab", {})
+        build_puzzle_data(MazePathConfig(name="maze_path", sequence_length=8), wide, {}, "ab", {})
 
 
 def test_a_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     """As in a home that may not be written, which is above the folder."""
     (tmp_path / "home").write_text("")
     with pytest.raises(DataError, match=r"^dataset.cache_dir="):
-        cached_folder(tmp_path / "home" / ".cache" / "adadepth", "name", lambda folder: None)
+        ensure_folder(tmp_path / "home" / ".cache" / "adadepth", "name", lambda folder: None)

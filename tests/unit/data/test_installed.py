@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adadepth.cli.composition import known_keys
+from adadepth.cli.schemas import list_keys
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings.kinds import GROUP, dataset_schemas, kinds
+from adadepth.settings.kinds import GROUP, kinds, list_dataset_schemas
 from tests.configs.support import configured
 from tests.plugins_support import package_on_path
 
@@ -43,10 +43,10 @@ class OfTheHub(LabelledConfig):
 
 
 def tables(dataset):
-    from adadepth.data.text.data_table import table_of_rows
+    from adadepth.data.text.table import build_table
 
     rows = [{"sentence": f"I am {word} .", "label": word} for word in ("glad", "sad")] * dataset.repeats
-    return {"train": table_of_rows("moods", rows), "validation": table_of_rows("moods", rows[:2])}
+    return {"train": build_table("moods", rows), "validation": build_table("moods", rows[:2])}
 
 
 MOODS = Kind(Moods, tables="moods:tables")
@@ -66,8 +66,8 @@ def moods(tmp_path: Path) -> Iterator[Path]:
 
 def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
-        assert "moods" in dataset_schemas()
-        assert "dataset.repeats" in set(known_keys())
+        assert "moods" in list_dataset_schemas()
+        assert "dataset.repeats" in set(list_keys())
         dataset: Any = configured(
             "act_cola", "dataset=moods", "dataset.repeats=3", f"dataset.cache_dir={moods}"
         ).dataset
@@ -79,7 +79,7 @@ def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
         dataset.evaluation_splits = ["dev"]
         with pytest.raises(DataError, match=r"dataset.evaluation_splits=dev: "):
             load(dataset)
-    assert "moods" not in dataset_schemas()
+    assert "moods" not in list_dataset_schemas()
 
 
 @pytest.mark.parametrize(("override", "message"), [

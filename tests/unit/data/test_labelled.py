@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.data import LabelledData
+from adadepth.data.generated.base import build_symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
-from adadepth.data.generated.shared import symbol_tokenizer
-from adadepth.data.labelled import sentences as labelled
-from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.data.labelled import sequence_classification as labelled
+from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.errors import DataError
 from adadepth.settings import Source, TokenizerConfig
 from adadepth.settings.data import HubTable, SequenceProblem
@@ -219,7 +219,9 @@ def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path:
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())
 def test_no_sequence_is_longer_than_allowed(lengths: list[int], extra: int, cls_tokens: int, both: bool) -> None:
-    layout = Layout.of(symbol_tokenizer(SYMBOLS), 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first")
+    layout = Layout.of(
+        build_symbol_tokenizer(SYMBOLS), 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first"
+    )
     found = layout.build([np.full(length, 7 + number) for number, length in enumerate(lengths)])
     ids, special = found["input_ids"], found["special_tokens_mask"]
     room = layout.room(len(lengths))

@@ -13,7 +13,7 @@ import pytest
 
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
 from adadepth.data.stores import documents as stores
-from adadepth.data.stores.parts import cached_texts
+from adadepth.data.stores.parallel_tokenisation import ensure_texts
 from adadepth.data.streams import load as language_module
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
@@ -155,10 +155,10 @@ def test_words_are_counted_in_the_whole_training_text(
 def test_the_architecture_is_searched_on_the_last_tokens(tmp_path: Path) -> None:
     data = load_language_data(stream_config(tmp_path), word_config(), **ROWS, slots=2, two_phase=TwoPhase(0, 2, 0.25))
     tokens = plain(LINES[:32])
-    cut = len(tokens) - round(0.25 * len(tokens))
+    cut_parts = len(tokens) - round(0.25 * len(tokens))
     streams = data.train.streams
     assert {name: (stream.begin, stream.end) for name, stream in streams.items()} == {
-        "weights": (0, cut), "architecture": (cut, len(tokens))
+        "weights": (0, cut_parts), "architecture": (cut_parts, len(tokens))
     }  # fmt: skip
     assert [data.train[index]["stream"] for index in range(8)] == ["weights"] * 2 + ["architecture"] * 2 + [
         "weights"
@@ -176,9 +176,9 @@ def test_what_is_prepared_is_reused_only_for_the_same_text(tmp_path: Path, monke
             built.append(name.split("-")[0])
             return texts()
 
-        return cached_texts(root, name, counted, *rest)
+        return ensure_texts(root, name, counted, *rest)
 
-    monkeypatch.setattr(language_module, "cached_texts", count)
+    monkeypatch.setattr(language_module, "ensure_texts", count)
     load(tmp_path)
     load(tmp_path, sequence_length=7, name="other", max_evaluation_tokens=12)
     assert built == ["train", "evaluation"]

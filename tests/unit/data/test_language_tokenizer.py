@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.streams.tokenizer import stream_tokenizer
-from adadepth.data.text.corpora import embedded_documents
+from adadepth.data.streams.tokenizer import load_stream_tokenizer
+from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer
 from adadepth.errors import DataError
 from adadepth.settings import TokenizerConfig
 from adadepth.settings.experiment import TokenizerKind
 
-LINES = [line for document in list(embedded_documents())[:30] for line in document.split("\n") if line.isascii()]
+LINES = [line for document in list(read_embedded_documents())[:30] for line in document.split("\n") if line.isascii()]
 KINDS = list(TokenizerKind)
 
 
 def make(folder: Path, kind: str, lines: list[str] | None = None, **settings: Any) -> PreTrainedTokenizerFast:
     lines = LINES if lines is None else lines
     config = TokenizerConfig(**{"kind": TokenizerKind(kind), "vocab_size": 400, **settings})
-    return stream_tokenizer(config, folder, lambda: str(hash(tuple(lines))), lambda: lines)
+    return load_stream_tokenizer(config, folder, lambda: str(hash(tuple(lines))), lambda: lines)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,7 +38,7 @@ def test_special_tokens_and_what_is_saved(tmp_path: Path, kind: str) -> None:
     assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
     tokenizer.save_pretrained(tmp_path / "saved")
     path = str(tmp_path / "saved")
-    from_path = stream_tokenizer(TokenizerConfig(path=path), tmp_path, str, list)
+    from_path = load_stream_tokenizer(TokenizerConfig(path=path), tmp_path, str, list)
     for loaded in (AutoTokenizer.from_pretrained(path), load_tokenizer(path, ("eos_token",)), from_path):
         assert loaded.get_vocab() == tokenizer.get_vocab()
         assert loaded(text)["input_ids"] == ids

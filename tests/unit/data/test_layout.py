@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import encode_texts
-from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer, needed_tokens
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import encode_sentences, list_needed_tokens, load_tokenizer
 from adadepth.errors import CheckpointError, DataError
 from adadepth.settings import TokenizerConfig
 
@@ -37,7 +37,7 @@ def bare(words: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 def test_sequences_are_those_of_the_tokenizer(kind: str, texts: list[str], length: int) -> None:
     words = TOKENIZERS[kind]
     expected = words(
-        *texts, truncation="longest_first", max_length=length, return_token_type_ids=True,
+        *texts, truncation="order_longest_first", max_length=length, return_token_type_ids=True,
         return_special_tokens_mask=True,
     )  # fmt: skip
     layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
@@ -54,12 +54,14 @@ def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str]
     """huggingface/transformers#12909: dialogues whose last words matter; `truncation_side` was not read."""
     words = tokenizer(kind)
     words.truncation_side = "left"
-    expected = words(*texts, truncation="longest_first", max_length=length)["input_ids"]
+    expected = words(*texts, truncation="order_longest_first", max_length=length)["input_ids"]
     layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
     assert layout.build(encode_sentences(words, texts))["input_ids"].tolist() == expected
     (encoded,) = encode_texts(words, layout, [tuple(texts)])
     assert encoded.example["input_ids"].tolist() == expected
-    spans = words(*texts, truncation="longest_first", max_length=length, return_offsets_mapping=True)["offset_mapping"]
+    spans = words(*texts, truncation="order_longest_first", max_length=length, return_offsets_mapping=True)[
+        "offset_mapping"
+    ]
     assert [place.span for place in encoded.places if place is not None] == [span for span in spans if span != (0, 0)]
 
 
@@ -85,9 +87,9 @@ def test_a_model_that_reads_cls_gets_one_from_a_tokenizer_that_adds_none() -> No
 
 def test_a_tokenizer_needs_what_its_reader_needs(tmp_path: Path) -> None:
     TOKENIZERS["t5"].save_pretrained(tmp_path)
-    assert load_tokenizer(str(tmp_path), needed_tokens(0)).get_vocab() == TOKENIZERS["t5"].get_vocab()
+    assert load_tokenizer(str(tmp_path), list_needed_tokens(0)).get_vocab() == TOKENIZERS["t5"].get_vocab()
     with pytest.raises(DataError, match=r"the model needs cls_token, sep_token, "):
-        load_tokenizer(str(tmp_path), needed_tokens(1))
+        load_tokenizer(str(tmp_path), list_needed_tokens(1))
     with pytest.raises(DataError, match=r"the model needs cls_token, sep_token, mask_token, which"):
         load_tokenizer(str(tmp_path))
 
@@ -110,7 +112,7 @@ def test_labelled_data_with_any_tokenizer(tmp_path: Path, kind: str) -> None:
     path = write_splits(tmp_path / "in", train=rows, validation=rows[:2])
     found = load(config(path, tmp_path / "cache"), TokenizerConfig(path=str(tmp_path / "tokenizer")), cls_tokens=0)
     for index, row in enumerate(rows):
-        expected = words(row["premise"], row["hypothesis"], truncation="longest_first", max_length=64)
+        expected = words(row["premise"], row["hypothesis"], truncation="order_longest_first", max_length=64)
         assert found.train[(0, index)]["input_ids"].tolist() == expected["input_ids"]
     batch = found.collate([found.train[(0, index)] for index in range(8)])
     assert (batch["input_ids"][batch["attention_mask"] == 0] == words.pad_token_id).all()

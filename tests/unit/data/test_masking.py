@@ -15,9 +15,9 @@ from adadepth.data.pretraining.masking import (
     ORIGINAL,
     RANDOM,
     Vocabulary,
+    find_word_starts,
     mask_tokens,
     ngram_distribution,
-    word_starts,
 )
 from adadepth.data.randomness import Purpose, random_generator
 
@@ -142,7 +142,7 @@ def test_properties(
     ],
 )
 def test_word_starts_of_every_kind_of_vocabulary(pieces: list[str], starts: list[bool]) -> None:
-    assert word_starts(pieces).tolist() == starts
+    assert find_word_starts(pieces).tolist() == starts
 
 
 def test_vocabulary_of_a_tokenizer(data: PretrainingData) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.stores import parts
-from adadepth.data.stores.arrays import open_arrays
-from adadepth.data.stores.documents import document_encoding, line_encoding
+from adadepth.data.stores import parallel_tokenisation
+from adadepth.data.stores.documents import build_document_encoding, build_line_encoding
+from adadepth.data.stores.mmap_arrays import open_arrays
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import PLAIN_IDS, load_or_train
 from tests.marks_support import quick_one_in
@@ -41,14 +41,14 @@ def tokenizer(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pre
 
 @pytest.mark.parametrize("characters", [1, 700, 10**6])
 def test_every_text_is_in_one_part_in_order(texts: list[str], characters: int) -> None:
-    cut = list(parts.cut(texts, characters))
-    assert list(chain.from_iterable(cut)) == texts
-    assert all(sum(map(len, part)) + len(part) >= characters for part in cut[:-1])
-    assert all(sum(map(len, part[:-1])) + len(part) - 1 < characters for part in cut)
+    cut_parts = list(parallel_tokenisation.cut_parts(texts, characters))
+    assert list(chain.from_iterable(cut_parts)) == texts
+    assert all(sum(map(len, part)) + len(part) >= characters for part in cut_parts[:-1])
+    assert all(sum(map(len, part[:-1])) + len(part) - 1 < characters for part in cut_parts)
 
 
-def prepared(root: Path, texts: list[str], encoding: parts.Encoding, workers: int) -> dict[str, bytes]:
-    folder = parts.cached_texts(root, "train-key", lambda: texts, encoding, workers)
+def prepared(root: Path, texts: list[str], encoding: parallel_tokenisation.Encoding, workers: int) -> dict[str, bytes]:
+    folder = parallel_tokenisation.ensure_texts(root, "train-key", lambda: texts, encoding, workers)
     assert [entry.name for entry in root.iterdir() if entry.is_dir()] == [folder.name]
     return {file.name: file.read_bytes() for file in folder.glob("*.npy")}
 
@@ -56,7 +56,7 @@ def prepared(root: Path, texts: list[str], encoding: parts.Encoding, workers: in
 def test_documents_are_those_of_the_tokenizer(
     texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    prepared(tmp_path, texts, document_encoding(tokenizer), 1)
+    prepared(tmp_path, texts, build_document_encoding(tokenizer), 1)
     found = open_arrays(next(tmp_path.glob("train-key*/")))
     by_document = [
         [tokenizer(sentence, **PLAIN_IDS)["input_ids"] for sentence in split_sentences(text)] for text in texts[:-2]
@@ -78,18 +78,20 @@ def test_the_bytes_are_the_same_in_parts_for_any_number_of_processes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encoding = document_encoding(tokenizer) if kind == "documents" else line_encoding(tokenizer, append_eos=True)
+    encoding = (
+        build_document_encoding(tokenizer) if kind == "documents" else build_line_encoding(tokenizer, append_eos=True)
+    )
     whole = prepared(tmp_path / "whole", texts, encoding, 1)  # one part
-    monkeypatch.setattr(parts, "PART", 800)
+    monkeypatch.setattr(parallel_tokenisation, "PART", 800)
     assert prepared(tmp_path / "parts", texts, encoding, workers) == whole
 
 
 def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
     texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoding = document_encoding(tokenizer)
+    encoding = build_document_encoding(tokenizer)
     whole = prepared(tmp_path / "whole", texts, encoding, 1)
-    monkeypatch.setattr(parts, "PART", 800)
+    monkeypatch.setattr(parallel_tokenisation, "PART", 800)
 
     def failing():
         yield from texts[:100]
@@ -97,7 +99,7 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
 
     root = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        parts.cached_texts(root, "train-key", failing, encoding, 1)
+        parallel_tokenisation.ensure_texts(root, "train-key", failing, encoding, 1)
     kept = sorted(root.glob("*.parts/*.npz"))
     assert len(kept) > 5
     damaged, good = kept[0], kept[1:]
@@ -106,7 +108,7 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
     damaged.write_bytes(content)
     times = {file: file.stat().st_mtime_ns for file in good}
     encoded = []
-    original = parts._encode_part
+    original = parallel_tokenisation._encode_part
 
     def watched(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
         before = file.stat().st_mtime_ns if file.exists() else None
@@ -115,7 +117,7 @@ def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
             encoded.append(file)
         return result
 
-    monkeypatch.setattr(parts, "_encode_part", watched)
+    monkeypatch.setattr(parallel_tokenisation, "_encode_part", watched)
     assert prepared(root, texts, encoding, 1) == whole
     assert damaged in encoded
     assert not set(times) & set(encoded)
@@ -149,8 +151,8 @@ def test_parts_that_are_not_of_this_text_are_made_anew(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encoding = document_encoding(tokenizer)
-    monkeypatch.setattr(parts, "PART", 800)
+    encoding = build_document_encoding(tokenizer)
+    monkeypatch.setattr(parallel_tokenisation, "PART", 800)
     whole = prepared(tmp_path / "whole", texts, encoding, 1)
     before = [text.replace("cat", "dog") for text in texts] if kind == "of another text" else texts
 
@@ -160,7 +162,7 @@ def test_parts_that_are_not_of_this_text_are_made_anew(
 
     root = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        parts.cached_texts(root, "train-key", failing, encoding, 1)
+        parallel_tokenisation.ensure_texts(root, "train-key", failing, encoding, 1)
     (kept,) = root.glob("*.parts")
     if kind in DAMAGES:
         DAMAGES[kind](kept / "4.npz")

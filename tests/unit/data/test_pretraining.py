@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 
 from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, unigram_baseline
 from adadepth.data.batches import IGNORE
-from adadepth.data.cache import cached_folder, digest
+from adadepth.data.cache import digest, ensure_folder
 from adadepth.data.pretraining import load as pretraining
-from adadepth.data.stores.parts import cached_texts
+from adadepth.data.stores.parallel_tokenisation import ensure_texts
 from adadepth.errors import DataError
 
 from .support import TokenizerConfig, local_config, same, small_tokenizer, write_corpus
@@ -156,9 +156,9 @@ def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             built.append(name.split("-")[0])
             return texts()
 
-        return cached_texts(root, name, counted, *rest)
+        return ensure_texts(root, name, counted, *rest)
 
-    monkeypatch.setattr(pretraining, "cached_texts", count)
+    monkeypatch.setattr(pretraining, "ensure_texts", count)
     return built
 
 
@@ -224,12 +224,12 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cached_folder(tmp_path, "x", interrupt)
+        ensure_folder(tmp_path, "x", interrupt)
     assert not [entry for entry in tmp_path.iterdir() if entry.is_dir()]
-    assert cached_folder(tmp_path, "x", lambda folder: None) == tmp_path / "x"
+    assert ensure_folder(tmp_path, "x", lambda folder: None) == tmp_path / "x"
     (tmp_path / "occupied").write_text("a file")
     with pytest.raises(DataError, match="occupied: File exists; make it a folder that can be written, or choose"):
-        cached_folder(tmp_path / "occupied", "x", lambda folder: None)
+        ensure_folder(tmp_path / "occupied", "x", lambda folder: None)
     assert digest(1, "a") != digest(1, "b")
 
 

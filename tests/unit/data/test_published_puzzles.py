@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from adadepth.data.puzzles.folders import load_puzzle_table
-from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
+from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, reduce_to_minimal
 from adadepth.errors import UserError
 from adadepth.settings.data import Symmetries
 from tests.puzzles_support import MAZE, SUDOKU, Group, sudoku_table, written_arrays, written_table
@@ -32,7 +32,7 @@ def groups() -> dict[str, list[Group]]:
     """Sudoku puzzles; those to train on with augmentations, those to test without, as published."""
     generator = np.random.default_rng(0)
     grids = draw_grids(TRAIN + 2, SHAPES[9], generator)
-    puzzles = minimal_puzzles(grids, SHAPES[9], generator, blanks=40)
+    puzzles = reduce_to_minimal(grids, SHAPES[9], generator, blanks=40)
     rows = list(zip(puzzles + 1, grids + 1, strict=True))
     train = [[row, *(moved(row, generator) for _ in range(COPIES))] for row in rows[:TRAIN]]
     return {"train": train, "test": [[row] for row in rows[TRAIN:]]}

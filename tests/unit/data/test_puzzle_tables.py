@@ -14,11 +14,11 @@ from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.generated import SYMBOLS, load_maze_path
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
-    alike_in_a_square,
+    compute_square_keys,
     draw_grids,
     draw_symmetry,
-    minimal_puzzles,
-    square_symmetries,
+    list_square_symmetries,
+    reduce_to_minimal,
 )
 from adadepth.errors import ConfigError, DataError
 from adadepth.settings.data import CellCount, MazePathConfig, Symmetries
@@ -43,7 +43,7 @@ def sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty puzzles to train on and five to test; the first of these is the first training puzzle, moved."""
     shape, generator = SHAPES[9], np.random.default_rng(0)
     grids = draw_grids(24, shape, generator)
-    puzzles = minimal_puzzles(grids, shape, generator, blanks=40)
+    puzzles = reduce_to_minimal(grids, shape, generator, blanks=40)
     cells, digits = draw_symmetry(shape, generator)
     moved = digits[puzzles[:1, cells]], digits[grids[:1, cells]]
     puzzles, grids = (
@@ -130,13 +130,13 @@ def test_symmetries_need_their_shape(tmp_path: Path) -> None:
 
 
 def test_the_symmetries_of_a_square() -> None:
-    laid = square_symmetries(9)
+    laid = list_square_symmetries(9)
     assert len(np.unique(laid, axis=0)) == 8
     grids = np.random.default_rng(0).integers(1, 4, (5, 9))
-    names = alike_in_a_square(grids)
+    names = compute_square_keys(grids)
     assert len(set(names)) == 5
     for cells in laid:
-        assert (alike_in_a_square(grids[:, cells]) == names).all()
+        assert (compute_square_keys(grids[:, cells]) == names).all()
 
 
 def lengths_of_ways(cells: list[str], size: int) -> dict[int, int]:
@@ -169,5 +169,5 @@ def test_ways_through_mazes_are_the_only_shortest_ones() -> None:
         for cell in (number for number, symbol in enumerate(answer) if symbol == "o"):
             blocked = [*puzzle[:cell], "#", *puzzle[cell + 1 :]]
             assert lengths_of_ways(blocked, 7).get(puzzle.index("G"), 99) > length, "there is no other one"
-    held_out = alike_in_a_square(data.evaluation["validation"].puzzles)
-    assert not np.isin(alike_in_a_square(data.train.puzzles), held_out).any()
+    held_out = compute_square_keys(data.evaluation["validation"].puzzles)
+    assert not np.isin(compute_square_keys(data.train.puzzles), held_out).any()

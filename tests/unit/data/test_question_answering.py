@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
-from adadepth.data.stores.questions import answer_tokens
+from adadepth.data.stores.questions import find_answer_tokens
 from adadepth.data.text.tokenizer import encode_with_spans, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError, UserError
 from adadepth.settings import QuestionConfig, Source, TokenizerConfig
@@ -105,7 +105,7 @@ def test_an_answer_ends_where_its_last_character_does(answer: str, lowercase: bo
     answer = context.removeprefix("it says ").removesuffix(" and no more")
     words = wrap_tokenizer(train_tokenizer([context, "it was a lot of text"] * 3, 90, lowercase))
     ((_, spans),) = encode_with_spans(words, [context])
-    first, last = answer_tokens(spans, context.index(answer), answer)
+    first, last = find_answer_tokens(spans, context.index(answer), answer)
     assert context[spans[first, 0] : spans[last, 1]] == answer
 
 
@@ -162,10 +162,10 @@ def test_windows_overlap_and_leave_nothing_out() -> None:
 
 def test_an_answer_that_no_token_holds_is_ignored() -> None:
     spans = np.array([[0, 3], [5, 8], [8, 9]])
-    assert answer_tokens(spans, 5, "abc") == (1, 1)
-    assert answer_tokens(spans, 2, "abcd") == (0, 1)
-    assert answer_tokens(spans, 7, "ab") == (1, 2)
-    assert answer_tokens(spans, 3, "ab") == (-100, -100)
+    assert find_answer_tokens(spans, 5, "abc") == (1, 1)
+    assert find_answer_tokens(spans, 2, "abcd") == (0, 1)
+    assert find_answer_tokens(spans, 7, "ab") == (1, 2)
+    assert find_answer_tokens(spans, 3, "ab") == (-100, -100)
 
 
 def test_a_batch_is_padded_and_numbered(tmp_path: Path) -> None:

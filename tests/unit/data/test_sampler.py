@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.data import load_labelled_data, load_pretraining_data
-from adadepth.data.batches import EpochSampler, ProcessBatches, evaluation_order, known_lengths, longest_first
+from adadepth.data.batches import EpochSampler, ProcessBatches, get_lengths, order_for_evaluation, order_longest_first
 from adadepth.data.features.states import RowNumbers
 from adadepth.settings import CorpusConfig, LabelledConfig, TaggingConfig, TokenizerConfig
 from adadepth.settings.data import ParityConfig
@@ -22,7 +22,7 @@ from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 
 @given(st.lists(st.integers(1, 9)))
 def test_longest_first(lengths: list[int]) -> None:
-    order = longest_first(np.array(lengths, dtype=np.int64)).tolist()
+    order = order_longest_first(np.array(lengths, dtype=np.int64)).tolist()
     assert order == sorted(range(len(lengths)), key=lambda number: (-lengths[number], number))
 
 
@@ -71,17 +71,17 @@ def test_lengths_are_those_of_the_examples(make: Callable[[Path], Any], tmp_path
     counted = [len(examples[index]["input_ids"]) for index in range(len(examples))]
     assert len(set(counted)) > 2
     for known in (examples, RowNumbers(examples, first=7)):
-        lengths = known_lengths(known)
+        lengths = get_lengths(known)
         assert lengths is not None
         assert lengths.tolist() == counted
-        assert evaluation_order(known).tolist() == longest_first(np.array(counted)).tolist()
+        assert order_for_evaluation(known).tolist() == order_longest_first(np.array(counted)).tolist()
 
 
 def test_data_that_have_no_lengths_keep_their_order() -> None:
     drawn = load_labelled_data(ParityConfig(size=4, train_examples=6), TokenizerConfig(), 0).train
     for examples in (drawn, RowNumbers(drawn)):
-        assert known_lengths(examples) is None
-        assert evaluation_order(examples).tolist() == list(range(6))
+        assert get_lengths(examples) is None
+        assert order_for_evaluation(examples).tolist() == list(range(6))
 
 
 def test_examples_of_a_corpus_are_numbered(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, for_model
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import for_model, with_data_layout
 from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
 from adadepth.settings.experiment import TokenizerKind
 
@@ -52,7 +52,7 @@ def test_every_layout_survives_the_folder(kind: str, cls_tokens: int, double: An
     if cls_tokens and words.cls_token_id is None:
         pytest.skip("no [CLS]")
     layout = Layout.of(words, 12, cls_tokens, double)
-    again = saved(as_fed(words, layout), tmp_path)
+    again = saved(with_data_layout(words, layout), tmp_path)
     pieces = {text: np.array(words(text, add_special_tokens=False)["input_ids"]) for text in TEXTS}
     for text in TEXTS:
         expected = fed(layout.build([pieces[text]]))
@@ -61,7 +61,7 @@ def test_every_layout_survives_the_folder(kind: str, cls_tokens: int, double: An
             expected = fed(layout.build([pieces[text], pieces[other]]))
             assert written(again, text, other, truncation=True, max_length=12) == expected
     assert Layout.of(again, 12, cls_tokens, double) == layout
-    assert as_fed(again, layout) is again
+    assert with_data_layout(again, layout) is again
     assert again.model_max_length == 64
 
 
@@ -77,13 +77,13 @@ def test_one_cls_is_left_of_two() -> None:
     words = tokenizer("bert")
     two, one = Layout.of(words, 12, 2, "both"), Layout.of(words, 12)
     assert two != one
-    assert Layout.of(as_fed(words, two), 12) == one
+    assert Layout.of(with_data_layout(words, two), 12) == one
 
 
 def test_nothing_is_changed_that_need_not_be() -> None:
     for kind in KINDS:
         words = made(kind)
-        assert as_fed(words, Layout.of(words, 12, 0)) is words
+        assert with_data_layout(words, Layout.of(words, 12, 0)) is words
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,10 +93,10 @@ def test_batches_are_padded_behind_texts_as_in_training(kind: str, tmp_path: Pat
     words.padding_side = words.truncation_side = "left"
     words.init_kwargs |= {"padding_side": "left", "truncation_side": "left"}
     layout = Layout.of(words, 12, 0)
-    again = saved(as_fed(words, layout), tmp_path)
+    again = saved(with_data_layout(words, layout), tmp_path)
     assert (again.padding_side, again.truncation_side, words.padding_side) == ("right", "left", "left")
-    assert as_fed(again, layout) is again
-    tags = saved(as_fed(words, layout.cut_at_end()), tmp_path / "tags")
+    assert with_data_layout(again, layout) is again
+    tags = saved(with_data_layout(words, layout.cut_at_end()), tmp_path / "tags")
     assert (tags.padding_side, tags.truncation_side) == ("right", "right")
     rows = again(TEXTS, padding=True)
     for text, ids, mask in zip(TEXTS, rows["input_ids"], rows["attention_mask"], strict=True):
@@ -107,7 +107,7 @@ def test_batches_are_padded_behind_texts_as_in_training(kind: str, tmp_path: Pat
 
 def test_spans_leave_the_space_out(tmp_path: Path) -> None:
     words = made("own roberta")
-    again = saved(as_fed(words, Layout.of(words, 12, 2)), tmp_path)
+    again = saved(with_data_layout(words, Layout.of(words, 12, 2)), tmp_path)
     spans = again("a cat", return_offsets_mapping=True, return_special_tokens_mask=True)
     texts = ["a cat"[slice(*span)] for span in spans["offset_mapping"]]
     assert "".join(texts) == "acat"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.data import load_pretraining_data
-from adadepth.data.cache import SEAL, cached_folder, find_damage
+from adadepth.data.cache import SEAL, ensure_folder, find_damage
 from adadepth.data.stores.documents import TokenStore
 from tests.marks_support import quick_one_in
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
@@ -62,7 +62,7 @@ def test_what_is_no_folder_is_made_anew(tmp_path: Path, kind: str) -> None:
         target.write_text("")
     else:
         target.symlink_to(tmp_path / ("other" if kind == "link" else "nowhere"))
-    assert cached_folder(tmp_path, "x", lambda folder: (folder / "a").write_text("text") and None) == target
+    assert ensure_folder(tmp_path, "x", lambda folder: (folder / "a").write_text("text") and None) == target
     assert find_damage(target) is None
     assert list((tmp_path / "other").iterdir()) == [], "what a link leads to is left alone"
 
@@ -80,9 +80,9 @@ def test_a_whole_folder_is_left_alone(tmp_path: Path) -> None:
         (folder / "a").write_bytes(os.urandom(5 * 2**20))
         (folder / "b").write_bytes(b"")
 
-    folder = cached_folder(tmp_path, "x", build)
+    folder = ensure_folder(tmp_path, "x", build)
     begun = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
-    assert cached_folder(tmp_path, "x", build) == folder
+    assert ensure_folder(tmp_path, "x", build) == folder
     assert begun == {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
 
 
@@ -100,7 +100,7 @@ def test_files_reach_the_disk_before_the_folder_is_named(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(Path, "rename", note_rename)
-    cached_folder(tmp_path, "x", lambda folder: (folder / "a").write_text("text") and None)
+    ensure_folder(tmp_path, "x", lambda folder: (folder / "a").write_text("text") and None)
     assert events[0] == "a"
     assert f".{SEAL}." in events[1]
     assert events[2].endswith(".partial")

@@ -77,10 +77,10 @@ def test_memory_does_not_grow_with_a_long_text(tmp_path: Path, monkeypatch: pyte
         np.save(folder / "sentences.npy", np.arange(0, 60 * documents + 1, 6))
         np.save(folder / "documents.npy", ends)
         store = TokenStore.open(folder)
-        in_memory = examples.cached_spans(tmp_path, store, config, 0)
+        in_memory = examples.ensure_spans(tmp_path, store, config, 0)
         monkeypatch.setattr(examples, "_TOKENS_IN_MEMORY", 0)
         tracemalloc.start()
-        filed = examples.cached_spans(tmp_path, store, config, 0)
+        filed = examples.ensure_spans(tmp_path, store, config, 0)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         monkeypatch.undo()

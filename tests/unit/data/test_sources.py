@@ -228,7 +228,7 @@ def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, m
     entry: Any = {"path": str(file.parent), "name": None}
     settings: Any = {"name": "t", "source": Source.hub, "cache_dir": str(root), "sequence_length": 16}
     loads: dict[str, Callable[[], Any]] = {
-        "table": lambda: hub.hub_tables(entry)["train"].fingerprint(),
+        "table": lambda: hub.load_hub_tables(entry)["train"].fingerprint(),
         "corpus": lambda: load_pretraining_data(CorpusConfig(**settings, hub=[entry]), small_tokenizer(), 0),
         "stream": lambda: load_language_data(
             StreamConfig(**settings | {"sequence_length": 4}, hub=[entry], text_column="text"),

@@ -11,14 +11,14 @@ from adadepth.data.puzzles.generated import load_sudoku
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
     Shape,
-    alike_in_sudoku,
-    candidates_of,
+    compute_sudoku_keys,
+    count_rounds,
     draw_grids,
     draw_symmetry,
     invariants,
-    minimal_puzzles,
-    rounds_needed,
+    reduce_to_minimal,
     solutions,
+    to_candidates,
 )
 from adadepth.errors import DataError
 from adadepth.settings.data import SudokuConfig
@@ -27,7 +27,7 @@ from adadepth.settings.data import SudokuConfig
 def drawn(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:
     shape, generator = SHAPES[size], np.random.default_rng(seed)
     grids = draw_grids(rows, shape, generator)
-    return shape, grids, minimal_puzzles(grids, shape, generator, shape.cells)
+    return shape, grids, reduce_to_minimal(grids, shape, generator, shape.cells)
 
 
 def all_solutions(puzzle: np.ndarray, shape: Shape) -> list[tuple[int, ...]]:
@@ -66,12 +66,12 @@ def test_puzzles_have_one_solution_and_no_digit_to_spare(size: int, rows: int) -
 
 def test_a_puzzle_without_solution_is_told() -> None:
     shape, grids, puzzles = drawn(6, 6)
-    candidates = candidates_of(puzzles, shape)
+    candidates = to_candidates(puzzles, shape)
     blank = (puzzles == 0).argmax(axis=1)
     rows = np.arange(6)
     candidates[rows, blank] &= ~(1 << (grids[rows, blank].astype(np.int32) - 1))
     assert not solutions(candidates, shape).any()
-    assert (solutions(candidates_of(puzzles, shape), shape) == grids).all()
+    assert (solutions(to_candidates(puzzles, shape), shape) == grids).all()
 
 
 def test_rounds_are_those_of_a_plain_solver() -> None:
@@ -97,13 +97,13 @@ def test_rounds_are_those_of_a_plain_solver() -> None:
                 after[cell] = {int(grid[cell])}
             options, rounds = after, rounds + 1
         expected.append(rounds)
-    assert rounds_needed(puzzles, grids, shape).tolist() == expected
+    assert count_rounds(puzzles, grids, shape).tolist() == expected
     assert len(set(expected)) > 3
 
 
 def test_blanks_can_be_limited() -> None:
     shape, generator = SHAPES[6], np.random.default_rng(0)
-    puzzles = minimal_puzzles(draw_grids(10, shape, generator), shape, generator, blanks=12)
+    puzzles = reduce_to_minimal(draw_grids(10, shape, generator), shape, generator, blanks=12)
     assert ((puzzles == 0).sum(axis=1) == 12).all()
 
 
@@ -144,7 +144,7 @@ def test_no_training_puzzle_is_an_evaluation_puzzle_under_a_symmetry() -> None:
     """Of 4 x 4 Sudoku there are few puzzles, so that most are left out."""
     dataset = SudokuConfig(name="sudoku", size=4, train_examples=200, max_evaluation_examples=12)
     data = load_sudoku(dataset, seed=1)
-    train, held_out = (alike_in_sudoku(each.puzzles, SHAPES[4]) for each in (data.train, *data.evaluation.values()))
+    train, held_out = (compute_sudoku_keys(each.puzzles, SHAPES[4]) for each in (data.train, *data.evaluation.values()))
     assert 0 < len(train) < 200
     assert not np.isin(train, held_out).any()
     with pytest.raises(DataError, match="of 4 x 4 cells there are few others"):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adadepth.data import load_labelled_data, load_pretraining_data
-from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.labelled.types import LabelledData
 from adadepth.data.text import hub
 from adadepth.errors import DataError
 from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source

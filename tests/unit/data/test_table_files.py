@@ -13,10 +13,10 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from adadepth.data import load_labelled_data
-from adadepth.data.labelled.columns import usual_texts
-from adadepth.data.labelled.splits import file_splits, open_table
-from adadepth.data.text.data_table import DataTable
-from adadepth.data.text.table_files import file_rows
+from adadepth.data.labelled.columns import find_text_columns
+from adadepth.data.labelled.splits import open_file_splits, open_table
+from adadepth.data.text.table import DataTable
+from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
 from adadepth.settings import LabelledConfig, Source, TokenizerConfig
 
@@ -127,9 +127,9 @@ def test_what_is_no_row_of_json_is_named(tmp_path: Path, text: str, message: str
 
 def test_texts_of_a_corpus_are_those_of_the_table(tmp_path: Path) -> None:
     file = write(tmp_path, "a.jsonl", "".join(f'{{"text": "{day}"}}\n' for day in ("2020-01-01", "2020-01-02")))
-    assert list(file_rows("dataset.path", file, "text")) == ["2020-01-01", "2020-01-02"]
+    assert list(read_file_rows("dataset.path", file, "text")) == ["2020-01-01", "2020-01-02"]
     with pytest.raises(DataError, match=r"^dataset.text_column=txt: .* has the columns text \(did you mean 'text'"):
-        list(file_rows("dataset.path", file, "txt"))
+        list(read_file_rows("dataset.path", file, "txt"))
 
 
 # --- folders of `save_to_disk`
@@ -146,21 +146,21 @@ def saved(folder: Path) -> Path:
 
 def test_a_saved_data_set_is_read_by_its_splits(tmp_path: Path) -> None:
     folder = saved(tmp_path / "saved")
-    tables = file_splits(str(folder), ["train", "validation", "test"])
+    tables = open_file_splits(str(folder), ["train", "validation", "test"])
     assert {name: read(table)["text"][0] for name, table in tables.items()} == {
         "train": "train 0", "validation": "valid 0", "test": "test 0",
     }  # fmt: skip
-    tables = file_splits({"train": str(folder / "test")}, ["train"])
+    tables = open_file_splits({"train": str(folder / "test")}, ["train"])
     assert read(tables["train"])["text"] == [f"test {row}" for row in range(4)]
 
 
 def test_a_saved_table_has_no_splits(tmp_path: Path) -> None:
     folder = saved(tmp_path / "saved") / "train"
     with pytest.raises(DataError, match=r"is one table of save_to_disk, without splits; give dataset.path={train:"):
-        file_splits(str(folder), ["train"])
+        open_file_splits(str(folder), ["train"])
     next(folder.glob("*.arrow")).write_bytes(b"nothing")
     with pytest.raises(DataError, match="not a readable folder of save_to_disk"):
-        file_splits({"train": str(folder)}, ["train"])
+        open_file_splits({"train": str(folder)}, ["train"])
 
 
 def test_a_saved_selection_is_what_was_selected(tmp_path: Path) -> None:
@@ -173,14 +173,14 @@ def test_a_saved_selection_is_what_was_selected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_folder", [False, True], ids=["a file", "the only one of a folder"])
 def test_one_table_is_the_training_split(tmp_path: Path, is_folder: bool) -> None:
     file = write(tmp_path, "mine.csv", "text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(20)))
-    tables = file_splits(str(tmp_path if is_folder else file), ["train", "test"], "train")
+    tables = open_file_splits(str(tmp_path if is_folder else file), ["train", "test"], "train")
     assert list(tables) == ["train"]
     assert read(tables["train"])["text"] == pd.read_csv(file)["text"].tolist()
 
 
 def test_the_only_table_of_a_folder_keeps_the_split_it_is_called_after(tmp_path: Path) -> None:
     write(tmp_path, "test.csv", "text,label\na,b\n")
-    assert list(file_splits(str(tmp_path), ["train", "test"], "train")) == ["test"]
+    assert list(open_file_splits(str(tmp_path), ["train", "test"], "train")) == ["test"]
 
 
 # --- columns by their usual names
@@ -235,6 +235,6 @@ def test_what_is_not_plain_or_is_configured_is_not_replaced(
 
 
 def test_of_two_pairs_none_is_plain() -> None:
-    assert usual_texts(["question", "passage", "context", "label"]) is None
-    assert usual_texts(["Text", "text"]) is None
-    assert usual_texts(["label"]) is None
+    assert find_text_columns(["question", "passage", "context", "label"]) is None
+    assert find_text_columns(["Text", "text"]) is None
+    assert find_text_columns(["label"]) is None

@@ -123,7 +123,7 @@ def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: 
         whole, found = tags_by_piece(sentences[index], numbers, library), data.train[index]["labels"].tolist()
         assert found == (whole if len(whole) <= room else [*whole[: room - 1], whole[-1]])
         expected = np.flatnonzero(firsts.train[index]["labels"] >= 0)
-        assert data.train.first_pieces(index).tolist() == expected.tolist()
+        assert data.train.find_first_pieces(index).tolist() == expected.tolist()
     assert (data.train[0]["labels"] >= 0).sum() > (firsts.train[0]["labels"] >= 0).sum()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.data.text.corpora import embedded_documents
-from adadepth.data.text.local_files import text_documents, text_lines
+from adadepth.data.text.corpora import read_embedded_documents
+from adadepth.data.text.local_files import read_lines, split_documents
 from adadepth.data.text.passages import split_sentences
 
 
@@ -28,7 +28,7 @@ def test_sentences(text: str, sentences: list[str]) -> None:
 
 
 def test_no_character_but_white_space_is_lost() -> None:
-    for document in embedded_documents():
+    for document in read_embedded_documents():
         assert "".join("".join(split_sentences(document)).split()) == "".join(document.split())
 
 
@@ -60,19 +60,19 @@ WIKI = [
     ],
 )
 def test_documents_of_text(separator: str, lines: list[str], documents: list[str]) -> None:
-    assert list(text_documents(iter(lines), separator)) == documents
+    assert list(split_documents(iter(lines), separator)) == documents
 
 
 @pytest.mark.data
 @pytest.mark.parametrize(("part", "articles"), [("train", 600), ("valid", 60), ("test", 60)])
 def test_wikitext2_has_its_published_number_of_articles(data_root: Path, part: str, articles: int) -> None:
     file = data_root / "wikitext-2" / f"wiki.{part}.tokens"
-    assert sum(1 for _ in text_documents(text_lines("path", file), "auto")) == articles
+    assert sum(1 for _ in split_documents(read_lines("path", file), "auto")) == articles
 
 
 def test_embedded_corpus_is_english_prose_without_markup_or_repetition() -> None:
-    documents = list(embedded_documents())
-    assert documents == list(embedded_documents())
+    documents = list(read_embedded_documents())
+    assert documents == list(read_embedded_documents())
     assert 60 < len(documents) < 120
     assert sum(map(len, documents)) > 250_000
     paragraphs = [paragraph for document in documents for paragraph in document.split("\n") if len(paragraph) > 60]

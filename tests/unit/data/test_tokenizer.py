@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import PretrainingData
-from adadepth.data.text.corpora import embedded_documents
+from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import load_tokenizer, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError
@@ -21,7 +21,7 @@ from adadepth.errors import DataError
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    return [sentence for document in list(embedded_documents())[:40] for sentence in split_sentences(document)]
+    return [sentence for document in list(read_embedded_documents())[:40] for sentence in split_sentences(document)]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adadepth.evaluation.evaluation import Evaluation, LossSums
+from adadepth.evaluation.evaluation import Evaluation, LossAccumulator
 from tests.unit.evaluation.evaluation_support import Even, Fixed
 
 CPU = torch.device("cpu")
@@ -16,14 +16,14 @@ def tensors(**values):
 
 
 def test_losses_are_means_over_targets_and_not_over_batches():
-    sums = LossSums()
+    sums = LossAccumulator()
     sums.add(tensors(task=1.0, extra=0.5), tensors(task=3, extra=1))
     sums.add(tensors(task=5.0), tensors(task=1, unused=7))  # a batch without the other part
     assert sums.means() == {"task_loss": pytest.approx((3 * 1.0 + 5.0) / 4), "extra_loss": 0.5}
 
 
 def test_a_part_without_targets_is_absent():
-    sums = LossSums()
+    sums = LossAccumulator()
     sums.add(tensors(task=1.0, order=0.0), tensors(task=2, order=0))
     assert sums.means() == {"task_loss": 1.0}
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.predictions import example_rows, word_columns, word_row
+from adadepth.evaluation.predictions import build_example_rows, build_word_columns, build_word_row
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.step_records import StepRecords
 from tests.unit.evaluation.evaluation_support import Even, Fixed
 
 THREE_QUARTERS = math.log(3.0)  # the logit, against 0, of a probability of 3/4
@@ -26,21 +26,21 @@ def records(logits, labels, exit_steps=None):
 
 def test_classes_have_names_and_probabilities():
     found = records([[0.0, THREE_QUARTERS], [THREE_QUARTERS, 0.0]], [1, 1], torch.tensor([1, 3]))
-    assert example_rows(found, ("no", "yes")) == [
+    assert build_example_rows(found, ("no", "yes")) == [
         {"id": 0, "label": "yes", "prediction": "yes", "probabilities": [0.25, 0.75], "updates": 1.0, "exit_step": 1},
         {"id": 2, "label": "yes", "prediction": "no", "probabilities": [0.75, 0.25], "updates": 2.5, "exit_step": 3},
     ]
 
 
 def test_values_have_neither():
-    rows = example_rows(records([[3.5], [0.25]], [3.0, 1.5]), ())
+    rows = build_example_rows(records([[3.5], [0.25]], [3.0, 1.5]), ())
     assert rows[1] == {"id": 2, "label": 1.5, "prediction": 0.25, "updates": 2.5, "exit_step": None}
 
 
 def tagged(unit, updates, **fields):
     trace = DepthTrace(unit, updates, torch.ones_like(updates, dtype=torch.bool), max_updates=4)
     logits = torch.tensor([[[0.0, 0.0], [0.0, THREE_QUARTERS], [5.0, 0.0], [THREE_QUARTERS, 0.0]]])
-    return word_columns(SimpleNamespace(logits=logits, trace=trace, **fields), [np.array([1, 3])])
+    return build_word_columns(SimpleNamespace(logits=logits, trace=trace, **fields), [np.array([1, 3])])
 
 
 def test_words_are_read_at_their_first_pieces():
@@ -60,7 +60,7 @@ def test_words_that_exit_say_where():
 
 
 def test_a_word_that_was_cut_off_has_no_depth():
-    row = word_row(7, ["N", "V"], ["N", "O"], {"updates": [2.0], "probabilities": [[1.0, 0.0]]})
+    row = build_word_row(7, ["N", "V"], ["N", "O"], {"updates": [2.0], "probabilities": [[1.0, 0.0]]})
     assert (row["id"], row["updates"], row["probabilities"]) == (7, [2.0, None], [[1.0, 0.0], None])
 
 

@@ -11,7 +11,7 @@ from transformers import AlbertConfig
 
 from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification, AlbertActModel
 from adadepth.errors import ConfigError
-from adadepth.evaluation.states import changed_tokens, encode_set, read_states
+from adadepth.evaluation.hidden_states import count_changed_tokens, encode_set, read_states
 from adadepth.families.albert.modeling import PlainAlbertForSequenceClassification
 from adadepth.families.build import load_encoder
 from adadepth.families.registry import family
@@ -98,7 +98,7 @@ def test_padding_is_not_read() -> None:
     moved = states.clone()
     moved[0, 3] += 1  # padding
     moved[1, 2] += 1
-    assert changed_tokens([states, moved], mask).tolist() == [[0.0, 1.0]]
+    assert count_changed_tokens([states, moved], mask).tolist() == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize("head", [AlbertActForPreTraining, AlbertActForSequenceClassification])

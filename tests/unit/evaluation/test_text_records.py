@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from adadepth.evaluation import text_records as recording
-from adadepth.evaluation.text_records import drawn_places, text_records
+from adadepth.evaluation.text_records import sample_positions, text_records
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.measure.exit_advice import KEEP, advise
-from adadepth.measure.exit_records import POSITIONS, StepRecords, sequences_of
-from adadepth.measure.exit_scores import NEAR
+from adadepth.measure.exit_rule_selection import KEEP, advise
 from adadepth.measure.exit_study import study
-from adadepth.report.exits import study_text
+from adadepth.measure.step_records import POSITIONS, StepRecords, get_sequence_numbers
+from adadepth.measure.step_scores import NEAR
+from adadepth.report.exits import format_exit_study
 from tests.unit.families.looped.looped_support import IDS, LENGTH, OURO, PIECES, small
 
 LOOPS, ROWS = 4, len(IDS)
@@ -52,7 +52,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def records(model: Any) -> StepRecords:
-    return recorded(model, drawn_places(blocks(), LOOPS * PIECES))
+    return recorded(model, sample_positions(blocks(), LOOPS * PIECES))
 
 
 @torch.no_grad()
@@ -105,14 +105,14 @@ def test_fewer_places_are_drawn_where_logits_would_be_too_many(
     model: Any, records: StepRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "NUMBERS", 10 * LOOPS * PIECES + 1)
-    places = drawn_places(blocks(), LOOPS * PIECES)
+    places = sample_positions(blocks(), LOOPS * PIECES)
     assert len(places) == 10
-    assert places.tolist() == drawn_places(blocks(), LOOPS * PIECES).tolist() == sorted(set(places.tolist()))
+    assert places.tolist() == sample_positions(blocks(), LOOPS * PIECES).tolist() == sorted(set(places.tolist()))
     assert all(place % POSITIONS < (5 if place // POSITIONS == 2 else LENGTH - 1) for place in places.tolist())
     few = recorded(model, places)
     assert set(few.index.tolist()) == set(places.tolist()) & set(records.index.tolist())
     monkeypatch.setattr(recording, "NUMBERS", 1)
-    assert len(drawn_places(blocks(), LOOPS * PIECES)) == 1
+    assert len(sample_positions(blocks(), LOOPS * PIECES)) == 1
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -149,13 +149,13 @@ def test_oracles_and_overthinking_are_of_losses(model: Any, records: StepRecords
     assert found["overthinking"]["step"] == 1 + means.index(min(means))
     assert found["overthinking"]["gap"] == pytest.approx(means[-1] - min(means), abs=1e-5)
     assert rows["margin:0.1"]["permuted"]["macs"] > 0
-    text = study_text({**found, "drawn_of": 50})
+    text = format_exit_study({**found, "drawn_of": 50})
     assert f"{count} tokens, drawn of 50" in text
     assert "minus the loss" in text
 
 
 def test_advice_keeps_the_likelihood_of_a_token(records: StepRecords) -> None:
-    found = advise(records, sequences_of(records.index), [parse_rule("margin:0.5")], macs=macs, **MEASURED)
+    found = advise(records, get_sequence_numbers(records.index), [parse_rule("margin:0.5")], macs=macs, **MEASURED)
     assert found["chosen_on"] + found["told_on"] == len(records)
     assert pytest.approx(-math.log(KEEP)) == NEAR
     assert found["difference"] == pytest.approx(found["rule"]["score"] - found["full"])

@@ -16,7 +16,7 @@ from adadepth import (
     ParXLForCausalLM,
     PlainAlbertForSequenceClassification,
 )
-from adadepth.families import size
+from adadepth.families import memory_check
 
 SHAPES = {
     "vocab_size": 4000, "hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 4, "num_hidden_layers": 6,
@@ -45,7 +45,7 @@ def main(kind: str, rows: int, length: int, attention: str) -> None:
         model(**batch).loss.backward()
         optimizer.step()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    print(size.least_bytes(model, [length] * rows, width=4, processes=1, recomputed=False)[0], peak)
+    print(memory_check.compute_least_bytes(model, [length] * rows, width=4, processes=1, recomputed=False)[0], peak)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adadepth.families.adalayers.mixing import attend
+from adadepth.families.adalayers.head_layers import attend
 from adadepth.families.shared.layers import Dropout
 
 

@@ -12,7 +12,7 @@ from adadepth.families.par_xl.adaptive_softmax import (
     AdaptiveEmbedding,
     AdaptiveSoftmax,
     check_cutoffs,
-    parted_cross_entropy,
+    chunked_cross_entropy,
 )
 
 HIDDEN, VOCAB, CUTOFFS = 16, 50, (7, 20)
@@ -119,7 +119,7 @@ def test_losses_and_gradients_are_those_of_all_logits_at_once(logits, bias, monk
     expected = torch.nn.functional.cross_entropy(
         torch.nn.functional.linear(states, weight, offsets), targets, reduction="none"
     )
-    found = parted_cross_entropy(states, weight, offsets, targets)
+    found = chunked_cross_entropy(states, weight, offsets, targets)
     torch.testing.assert_close(found, expected)
     gradients = zip(torch.autograd.grad(found, given, above), torch.autograd.grad(expected, given, above), strict=True)
     for mine, torch_s in gradients:

@@ -11,8 +11,8 @@ import torch
 from adadepth.errors import ConfigError
 from adadepth.families.par_xl.configuration import (
     alternating,
-    at_equal_macs,
     baseline_architectures,
+    match_macs,
     most_probable_at_cost,
     paper_rule,
     parse_architecture,
@@ -94,7 +94,7 @@ def test_random_architectures_are_reproducible_and_fair():
 def test_equal_macs_is_the_best_of_all_lengths(make, target):
     macs = weigh(3.6, 1.0)
     best = min((make(blocks) for blocks in range(1, 100)), key=lambda text: abs(macs(text) - target))
-    assert at_equal_macs(make, macs, target) == best
+    assert match_macs(make, macs, target) == best
 
 
 @pytest.mark.parametrize(("attention", "feed_forward"), [(0.77, 1.0), (1.04, 1.0), (3.6, 1.0)])

@@ -12,8 +12,8 @@ from adadepth import (
 )
 from adadepth.families import contract
 from adadepth.families.contract import DepthModel
-from adadepth.families.members import check_family, check_model
 from adadepth.families.registry import families, family
+from adadepth.families.validation import check_family, check_model
 from tests.models_support import small_config
 from tests.unit.families.every_model_support import BUILD, inputs_of
 

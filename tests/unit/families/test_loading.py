@@ -29,7 +29,7 @@ from adadepth import (
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.albert.modeling import PlainAlbertModel
 from adadepth.families.build import load_model
-from adadepth.families.folder import loaded, read_config
+from adadepth.families.folder import load_with_weights, read_config
 from adadepth.families.loading import StrictLoading
 from adadepth.families.registry import families, family, load
 from tests.models_support import SMALL, small_config, small_ponder
@@ -165,7 +165,7 @@ def test_python_and_the_command_line_say_the_same(damage: str, folder: Path) -> 
     line = refusal(lambda: model_class.from_pretrained(folder))
     line = line.partition("; ignore_mismatched_sizes")[0]
     assert line.startswith(f"{folder}: ")
-    assert refusal(lambda: loaded("checkpoint", str(folder), model_class, config)) == f"checkpoint={line}"
+    assert refusal(lambda: load_with_weights("checkpoint", str(folder), model_class, config)) == f"checkpoint={line}"
     settings: Any = family("albert_act").settings(name="albert_act")
     assert refusal(lambda: load_model(str(folder), model_class, settings, [])).startswith(f"checkpoint={folder}: ")
 

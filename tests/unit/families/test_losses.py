@@ -19,7 +19,7 @@ from adadepth import (
     AlbertActForTokenClassification,
     PlainAlbertForSequenceClassification,
 )
-from adadepth.data.labelled.contract import weights_of_classes
+from adadepth.data.labelled.types import compute_class_weights
 from adadepth.errors import DataError
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
 from tests.unit.families.adalayers_support import HEAD, save_base
@@ -167,7 +167,7 @@ def test_rows_without_a_target_count_for_nothing_and_a_wrong_class_is_named(kind
 
 def test_what_the_data_say() -> None:
     counts = {"rare": 2, "common": 6, "absent": 0}
-    assert weights_of_classes("balanced", counts) == pytest.approx((8 / 6, 8 / 18, 1))
-    assert weights_of_classes({"rare": 3}, counts) == (3, 1, 1)
+    assert compute_class_weights("balanced", counts) == pytest.approx((8 / 6, 8 / 18, 1))
+    assert compute_class_weights({"rare": 3}, counts) == (3, 1, 1)
     with pytest.raises(DataError, match=r"dataset.class_weights.comon: no class \(did you mean 'common'\?\)"):
-        weights_of_classes({"comon": 1}, counts)
+        compute_class_weights({"comon": 1}, counts)

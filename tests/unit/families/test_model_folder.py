@@ -26,7 +26,7 @@ from adadepth import (
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_classifier, build_pretraining_model, load_encoder, load_model
 from adadepth.families.registry import family
-from adadepth.settings.declaration import declared
+from adadepth.settings.declaration import get_field_specs
 from tests.models_support import SMALL, small_config
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
@@ -237,7 +237,7 @@ def test_a_size_that_came_later_may_be_missing(folder: Path, monkeypatch: pytest
     edited(type_vocab_size=...)(folder)
     with pytest.raises(CheckpointError, match=r"config\.json: lacks type_vocab_size$"):
         READERS["checkpoint"](str(folder))
-    about = declared(AlbertActConfig)
+    about = get_field_specs(AlbertActConfig)
     later = {"type_vocab_size": dataclasses.replace(about["type_vocab_size"], later=True)}
     monkeypatch.setattr("adadepth.families.folder.declared", lambda _: about | later)
     assert READERS["checkpoint"](str(folder)).config.type_vocab_size == 2

@@ -21,7 +21,7 @@ from adadepth import (
     PonderAlbertForSequenceClassification,
     PonderClassificationLoss,
 )
-from adadepth.data.text.layout import Layout
+from adadepth.data.text.special_tokens import Layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.halting.trace import DepthTrace, Execution
 from tests.models_support import SMALL, padded_batch, small_config, small_ponder

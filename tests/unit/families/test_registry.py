@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import adadepth
-from adadepth.cli.composition import known_keys, model_schemas
+from adadepth.cli.schemas import list_keys, list_model_schemas
 from adadepth.errors import ConfigError
 from adadepth.families import registry
 from adadepth.families.registry import families, family, load
@@ -64,7 +64,7 @@ def install(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 def test_the_folders_are_found() -> None:
     assert list(families()) == BUILT_IN
-    assert model_schemas()["albert_act"].__name__ == "AlbertActSettings"
+    assert list_model_schemas()["albert_act"].__name__ == "AlbertActSettings"
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -99,7 +99,7 @@ def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
 def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..., None]) -> None:
     install(toy="toy_family:FAMILY")
     assert list(families()) == [*BUILT_IN, "toy"]
-    assert "model.wheels" in set(known_keys())
+    assert "model.wheels" in set(list_keys())
 
 
 @pytest.mark.parametrize(("places", "message"), [

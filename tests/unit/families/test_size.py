@@ -12,7 +12,7 @@ import torch
 
 from adadepth import AlbertActForPreTraining, tasks
 from adadepth.errors import ConfigError
-from adadepth.families import size
+from adadepth.families import memory_check
 from adadepth.families.build import build_pretraining_model
 from tests.configs.support import configured
 from tests.models_support import small_config
@@ -21,7 +21,7 @@ from tests.models_support import small_config
 def test_the_parts_are_those_of_the_model_that_is_made() -> None:
     model = AlbertActForPreTraining(small_config())
     count = sum(parameter.numel() for parameter in model.parameters())
-    needed = size.needed_bytes(AlbertActForPreTraining, small_config())
+    needed = memory_check.compute_training_bytes(AlbertActForPreTraining, small_config())
     assert needed == {"weights": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
 
 
@@ -37,13 +37,13 @@ def test_what_just_fits_is_built_as_without_the_check(monkeypatch: pytest.Monkey
     settings = configured("act_tiny").model
     torch.manual_seed(3)
     expected = build_pretraining_model(settings, 300).state_dict()
-    exact = size.needed_bytes(AlbertActForPreTraining, build_pretraining_model(settings, 300).config)
+    exact = memory_check.compute_training_bytes(AlbertActForPreTraining, build_pretraining_model(settings, 300).config)
     assert exact is not None
-    monkeypatch.setattr(size, "total_memory", lambda: sum(exact.values()))
+    monkeypatch.setattr(memory_check, "total_memory", lambda: sum(exact.values()))
     torch.manual_seed(3)
     found = build_pretraining_model(settings, 300).state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-    monkeypatch.setattr(size, "total_memory", lambda: sum(exact.values()) - 1)
+    monkeypatch.setattr(memory_check, "total_memory", lambda: sum(exact.values()) - 1)
     with pytest.raises(ConfigError, match="model: training it needs"):
         build_pretraining_model(settings, 300)
 
@@ -51,19 +51,19 @@ def test_what_just_fits_is_built_as_without_the_check(monkeypatch: pytest.Monkey
 def test_a_batch_that_no_memory_holds_is_refused_with_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model = AlbertActForPreTraining(small_config())
     given = {"width": 4, "processes": 2, "recomputed": False}
-    least, parts = size.least_bytes(model, [30] * 9000, **given)
+    least, parts = memory_check.compute_least_bytes(model, [30] * 9000, **given)
     states, inner = (2 * 4 * 9000 * 30 * features for features in (32, 64))
     assert (parts["states"], parts["feed-forward"]) == (states, inner)
     assert least == parts["weights"] + parts["optimizer"] + states + inner
-    monkeypatch.setattr(size, "total_memory", lambda: least)
-    size.check_batch(model, [30] * 9000, **given)
-    monkeypatch.setattr(size, "total_memory", lambda: least - 1)
+    monkeypatch.setattr(memory_check, "total_memory", lambda: least)
+    memory_check.check_batch(model, [30] * 9000, **given)
+    monkeypatch.setattr(memory_check, "total_memory", lambda: least - 1)
     line = r"^trainer\.per_device_train_batch_size: 9000 rows with 270,000 tokens need at least 0\.2 GiB \(weights "
     with pytest.raises(ConfigError, match=line) as error:
-        size.check_batch(model, [30] * 9000, **given)
+        memory_check.check_batch(model, [30] * 9000, **given)
     assert "\n" not in str(error.value)
     next(model.parameters()).requires_grad_(False)  # what is kept for the others, nobody knows
-    size.check_batch(model, [30] * 9000, **given)
+    memory_check.check_batch(model, [30] * 9000, **given)
 
 
 def test_attention_counts_where_it_is_written_down() -> None:
@@ -73,7 +73,7 @@ def test_attention_counts_where_it_is_written_down() -> None:
 
 def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("debug=default", "dataset.max_documents=12", "trainer.per_device_train_batch_size=64")
-    monkeypatch.setattr(size, "total_memory", lambda: 500_000)  # the model takes 390,000
+    monkeypatch.setattr(memory_check, "total_memory", lambda: 500_000)  # the model takes 390,000
     with pytest.raises(ConfigError, match=r"^trainer\.per_device_train_batch_size: \d+ rows"):
         tasks.run(configured("act_tiny", *given, "model.intermediate_size=32", f"output_dir={tmp_path}"))
     assert not list(tmp_path.iterdir())
@@ -81,7 +81,7 @@ def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_so_does_one_with_puzzles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "total_memory", lambda: 100_000_000)  # 1.6 GB are kept for the backward pass
+    monkeypatch.setattr(memory_check, "total_memory", lambda: 100_000_000)  # 1.6 GB are kept for the backward pass
     monkeypatch.setattr("adadepth.tasks.checks.total_memory", lambda: 100_000_000)
     given = ("dataset.size=4", "dataset.train_examples=4000", "trainer.per_device_train_batch_size=2000")
     with pytest.raises(

@@ -28,7 +28,7 @@ from adadepth import (
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.build import build_classifier, load_model
 from adadepth.families.stock_classifier.family import StockClassifierSettings
-from adadepth.families.stock_classifier.modeling import class_order
+from adadepth.families.stock_classifier.modeling import match_class_order
 from tests.models_support import SMALL, small_config
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.adalayers_support import BASES, DEPTH, WIDTH, texts
@@ -102,7 +102,7 @@ def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
     (["a", "A"], ["a"], None),
 ])  # fmt: skip
 def test_classes_are_matched_by_name(own, wanted, order):
-    assert class_order(own, wanted) == order
+    assert match_class_order(own, wanted) == order
 
 
 @pytest.mark.parametrize("unit", HEADS)

@@ -17,11 +17,11 @@ from adadepth.families.trm.modeling import (
     TrmForPuzzles,
     answer_losses,
     block_macs,
-    slots_halt,
+    decide_halting,
     stablemax_log_probabilities,
     step_macs,
 )
-from adadepth.families.trm.network import truncated_normal
+from adadepth.families.trm.network import init_truncated_normal
 from tests.unit.families.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, puzzles, small
 
 MIXINGS = ["attention", "positions"]
@@ -257,16 +257,16 @@ def test_exploration_only_delays() -> None:
     sure = torch.ones(len(draws))
     for step in (1, 5, 15, 16):
         steps = torch.full((len(draws),), step)
-        stayed = 1.0 - float(slots_halt(config, steps, sure, draws).float().mean())
+        stayed = 1.0 - float(decide_halting(config, steps, sure, draws).float().mean())
         assert stayed == pytest.approx(0.1 * (16 - step) / 15, abs=0.003)
-        unsure = slots_halt(config, steps, -sure, draws)
+        unsure = decide_halting(config, steps, -sure, draws)
         assert bool(unsure.all()) == (step == 16)
         assert bool(unsure.any()) == (step == 16)
 
 
 def test_initial_weights() -> None:
     weight = torch.empty(400, 500)
-    truncated_normal(weight, 0.3)
+    init_truncated_normal(weight, 0.3)
     assert float(weight.std()) == pytest.approx(0.3, rel=0.01)
     assert float(weight.abs().max()) <= 2 * 0.3 / 0.8796 + 1e-6
     torch.manual_seed(0)

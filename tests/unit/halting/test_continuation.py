@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from adadepth.halting.distribution import continuation_losses, continuation_targets, further_gain
+from adadepth.halting.distribution import continuation_losses, continuation_targets, future_loss_reduction
 
 
 def losses_of(rows=7, steps=5):
@@ -16,7 +16,7 @@ def losses_of(rows=7, steps=5):
 
 def test_gain_and_targets_equal_a_plain_loop():
     losses, slope, threshold = losses_of(), 7.0, 0.2
-    gains, targets = further_gain(losses), continuation_targets(losses, slope, threshold)
+    gains, targets = future_loss_reduction(losses), continuation_targets(losses, slope, threshold)
     assert gains.shape == targets.shape == (7, 4)
     for row in range(7):
         for step in range(4):
@@ -53,4 +53,4 @@ def test_the_best_logits_are_those_of_the_targets_and_losses_get_no_gradient():
 
 
 def test_one_step_leaves_nothing_to_decide():
-    assert further_gain(torch.ones(3, 1)).shape == (3, 0)
+    assert future_loss_reduction(torch.ones(3, 1)).shape == (3, 0)

@@ -21,9 +21,9 @@ from adadepth.halting.exit_rules import (
     apply_rule,
     check_rule,
     parse_rule,
-    predictions_at,
+    select_predictions,
 )
-from adadepth.measure.exit_study import standard_rules
+from adadepth.measure.exit_study import list_standard_rules
 
 BOTH = frozenset({"logits", "halting"})
 ALL = BOTH | {"states"}
@@ -116,7 +116,7 @@ def test_expectation_mixes_probabilities_and_runs_every_step():
     rule = Expectation()
     exits = apply_rule(rule, step_logits, halting)
     assert exits.tolist() == [4] * 7
-    found = predictions_at(rule, step_logits, halting, exits).softmax(-1)
+    found = select_predictions(rule, step_logits, halting, exits).softmax(-1)
     for row in range(7):
         reached, expected = 1.0, torch.zeros(3)
         for step in range(4):
@@ -129,14 +129,14 @@ def test_expectation_mixes_probabilities_and_runs_every_step():
 def test_expectation_mixes_values_in_regression():
     values = torch.tensor([[1.0, 3.0]]).unsqueeze(-1)
     halting = halting_logits(torch.tensor([[0.25, 0.1]]))
-    found = predictions_at(Expectation(), values, halting, torch.tensor([2]))
+    found = select_predictions(Expectation(), values, halting, torch.tensor([2]))
     assert found.tolist() == [[pytest.approx(0.25 * 1 + 0.75 * 3)]]
 
 
 def test_predictions_are_those_of_each_examples_own_step():
     step_logits = torch.arange(24.0).view(3, 4, 2)
     step_logits[0, 2:] = math.nan
-    found = predictions_at(Fixed(1), step_logits, None, torch.tensor([2, 4, 1]))
+    found = select_predictions(Fixed(1), step_logits, None, torch.tensor([2, 4, 1]))
     assert found.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
 
 
@@ -167,7 +167,7 @@ def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
 
 def test_a_label_reads_back():
     own = ("acceleration:0.1", "patience:2:0.05", "entropy:0.123456789", "quantile:1")
-    for label in (*standard_rules(ALL, 3, 24), *own):
+    for label in (*list_standard_rules(ALL, 3, 24), *own):
         assert parse_rule(label).label == label
         assert parse_rule(parse_rule(label).label) == parse_rule(label)
 

@@ -12,7 +12,7 @@ import torch
 from adadepth.errors import ConfigError
 from adadepth.families import AlbertActModel
 from adadepth.halting import exit_rules, rules
-from adadepth.measure.exit_study import standard_rules
+from adadepth.measure.exit_study import list_standard_rules
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config
 from tests.plugins_support import package_on_path
@@ -107,8 +107,8 @@ def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
         rule = exit_rules.parse_rule("odd:3")
         assert rule.label == "odd:3"
         assert exit_rules.apply_rule(rule, torch.zeros(2, 9, 3), None).tolist() == [5, 5]
-        assert "odd:1" in standard_rules(frozenset({"logits"}), 2, 6)
-    assert not any(label.startswith("odd") for label in standard_rules(frozenset({"logits"}), 2, 6))
+        assert "odd:1" in list_standard_rules(frozenset({"logits"}), 2, 6)
+    assert not any(label.startswith("odd") for label in list_standard_rules(frozenset({"logits"}), 2, 6))
 
 
 @pytest.mark.parametrize(("group", "name", "place", "message"), [

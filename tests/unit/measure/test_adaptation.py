@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from adadepth.measure.adaptation import describe_adaptation, shares_between
+from adadepth.measure.adaptation import compute_variance_shares, describe_adaptation
 
 
 def described(*counts: int) -> dict[str, float]:
@@ -71,17 +71,17 @@ def test_the_share_between_classes_is_kelleys_epsilon():
     together = np.concatenate(depths)
     within = sum(((values - values.mean()) ** 2).sum() for values in depths) / (100 - 2)
     expected = 1 - within / together.var(ddof=1)
-    assert shares_between(classes)["correctness"]["share"] == pytest.approx(expected)
+    assert compute_variance_shares(classes)["correctness"]["share"] == pytest.approx(expected)
 
 
 def test_classes_that_mean_nothing_explain_nothing():
     drawn = np.random.default_rng(0).integers(1, 7, (8, 40))
     classes = {f"difficulty {number}": described(*np.bincount(row)) for number, row in enumerate(drawn)}
-    assert shares_between(classes)["difficulty"]["share"] < 0.05
+    assert compute_variance_shares(classes)["difficulty"]["share"] < 0.05
 
 
 def test_depths_without_variance_have_none_to_explain():
-    assert shares_between({"correct": described(0, 0, 5), "wrong": described(0, 0, 9)}) == {}
+    assert compute_variance_shares({"correct": described(0, 0, 5), "wrong": described(0, 0, 9)}) == {}
 
 
 @pytest.mark.parametrize("unit", ["task", "architecture"])

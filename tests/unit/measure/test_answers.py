@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adadepth.errors import ConfigError
-from adadepth.measure.quality import answer_quality, answer_scores, check_metrics
+from adadepth.measure.task_metrics import check_metrics, score_answer, score_answers
 
 # (prediction, answers, exact match, F1) as evaluate-v2.0.py gives them.
 CASES = [
@@ -26,17 +26,17 @@ CASES = [
 
 @pytest.mark.parametrize(("prediction", "answers", "exact", "overlap"), CASES)
 def test_scores_are_the_official_ones(prediction: str, answers: list[str], exact: float, overlap: float) -> None:
-    assert answer_scores(prediction, answers) == pytest.approx({"exact_match": exact, "f1": overlap})
+    assert score_answer(prediction, answers) == pytest.approx({"exact_match": exact, "f1": overlap})
 
 
 def test_means_of_all_questions_and_of_either_kind() -> None:
-    found = answer_quality(["exact_match", "f1"], ["cat", "", "dog", "owl"], [["cat"], ["cat"], [], ["an owl bird"]])
+    found = score_answers(["exact_match", "f1"], ["cat", "", "dog", "owl"], [["cat"], ["cat"], [], ["an owl bird"]])
     assert found == pytest.approx({
         "exact_match": 0.25, "f1": (1 + 2 / 3) / 4, "exact_match/answerable": 1 / 3,
         "exact_match/unanswerable": 0, "f1/answerable": (1 + 2 / 3) / 3, "f1/unanswerable": 0,
         "score": (0.25 + (1 + 2 / 3) / 4) / 2,
     })  # fmt: skip
-    assert answer_quality(["f1"], ["cat"], [["cat"]]) == {"f1": 1, "score": 1}
+    assert score_answers(["f1"], ["cat"], [["cat"]]) == {"f1": 1, "score": 1}
 
 
 @pytest.mark.parametrize(("metrics", "problem", "message"), [

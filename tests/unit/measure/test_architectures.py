@@ -26,7 +26,7 @@ from adadepth.measure.architectures import (
     quality_points,
 )
 from adadepth.report.run_files import ARCHITECTURES, METRICS, read_run, write_json
-from adadepth.report.seeds import headline_metrics, summarise_seeds
+from adadepth.report.seeds import select_headline_metrics, summarise_seeds
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
     gate_probabilities,
@@ -140,7 +140,7 @@ def test_no_agreement_without_two_searches_of_as_many_blocks() -> None:
 def test_headline_metrics_leave_single_blocks_out() -> None:
     further = {"eval/perplexity": 50.0, "search/argmax/perplexity": 61.0, "search/compare/alternating/perplexity": 52.0}
     runs = [(seed, flatten_search(search_evaluation(6, 1.0, seed)) | further) for seed in range(2)]
-    names = headline_metrics(summarise_seeds(runs))
+    names = select_headline_metrics(summarise_seeds(runs))
     assert not any("block/" in name or "thirds" in name for name in names)
     assert {"search/mean_entropy", *further} <= names.keys()
 

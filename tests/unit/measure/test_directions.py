@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.measure.directions import direction_of, is_contradicted, prefers_greater
-from adadepth.measure.names import is_loss
-from adadepth.measure.quality import ANSWER_METRICS, QUALITY_METRICS, TAGGING_METRICS
+from adadepth.measure.directions import is_contradicted, prefers_greater, resolve_direction
+from adadepth.measure.metric_names import is_loss
+from adadepth.measure.task_metrics import ANSWER_METRICS, QUALITY_METRICS, TAGGING_METRICS
 
 LOWER = ("loss", "eval_loss", "eval/task_loss", "lm_loss_step_2", "perplexity", "bits_per_character", "mse", "mae")
 
@@ -32,8 +32,8 @@ def test_what_selects_a_model_needs_no_direction(metric: str | None, greater: bo
 ])  # fmt: skip
 def test_the_direction_of_a_sweep(metric: str, direction: str) -> None:
     """hydra-ecosystem/hydra#2047: a search minimised whatever it was given."""
-    assert direction_of(metric, None) == direction
-    assert direction_of(metric, "maximize") == "maximize"
+    assert resolve_direction(metric, None) == direction
+    assert resolve_direction(metric, "maximize") == "maximize"
 
 
 def test_somebody_s_own_metric_may_go_either_way() -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, apply_rule, parse_rule
-from adadepth.measure.exit_advice import KEEP, advise, readings
-from adadepth.measure.exit_records import StepRecords
-from adadepth.report.exits import advice_text
+from adadepth.measure.exit_rule_selection import KEEP, advise, readings
+from adadepth.measure.step_records import StepRecords
+from adadepth.report.exits import format_advice
 
 N, EXAMPLES = 6, 300
 RULES = ["margin:0.5", "patience:2", "fixed:6"]
@@ -60,7 +60,7 @@ def test_where_certainty_misleads_a_fixed_depth_is_advised() -> None:
     found = advised(records_that_know(sure_when_wrong=20.0))
     assert found["rule"] == found["fixed"]
     assert found["rule"]["rule"] == "fixed:6"
-    text = advice_text({"advice": found, "max_steps": N, "rows": []})
+    text = format_advice({"advice": found, "max_steps": N, "rows": []})
     assert text.startswith(f"take full depth for everybody, the cheapest that keeps {KEEP:.0%} of full depth's score")
 
 
@@ -83,7 +83,7 @@ def test_one_sequence_gives_no_advice() -> None:
     rules = [parse_rule("margin:0.5")]
     measured = {"problem": "classification", "metrics": ["accuracy"]}
     assert advise(records, torch.zeros(EXAMPLES), rules, macs=macs, **measured) == {}
-    assert advice_text({"advice": {}, "rows": []}) == ""
+    assert format_advice({"advice": {}, "rows": []}) == ""
 
 
 def test_readings_are_points_of_rules_and_fixed_depths_of_both_halves() -> None:

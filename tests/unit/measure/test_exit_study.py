@@ -15,10 +15,10 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from adadepth.halting.exit_rules import apply_rule, parse_rule
-from adadepth.measure.exit_costs import batches, in_pareto_sets, pareto
-from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_pareto import batches, format_pareto_axes, pareto
 from adadepth.measure.exit_study import DRAWS, add_timings, study
-from adadepth.report.exits import exits_text, study_text, write_exit_study
+from adadepth.measure.step_records import StepRecords
+from adadepth.report.exits import format_exit_study, format_exits, write_exit_study
 from adadepth.report.run_files import read_run, write_exits
 from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
 
@@ -87,7 +87,7 @@ def test_the_oracle_bounds_every_exit_and_is_in_no_pareto_set(rows: dict[str, di
     others = [row for label, row in rows.items() if label not in ("oracle", "expectation")]
     assert all(oracle["quality"]["accuracy"] >= row["quality"]["accuracy"] for row in others)
     assert oracle["pareto"] == []
-    assert in_pareto_sets(oracle) == "not a system"
+    assert format_pareto_axes(oracle) == "not a system"
 
 
 def test_right_for_good_is_as_right_as_full_depth_at_the_fewest_updates(
@@ -269,11 +269,11 @@ def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
 
 
 def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str, Any], untimed: dict[str, Any]) -> None:
-    table = study_text(untimed)
+    table = format_exit_study(untimed)
     assert table.isascii()
     assert "time: not measured" in table
     assert "ms, batch" not in table
-    timed = study_text(whole)
+    timed = format_exit_study(whole)
     assert "device CPU" in timed
     assert "ms, batch 32" in timed
     line = next(line for line in timed.splitlines() if line.startswith("oracle"))
@@ -283,14 +283,14 @@ def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str,
 
 def test_the_exits_table_prints_the_numbers(records: StepRecords) -> None:
     summary = make_summary(records)
-    table = exits_text(summary)
+    table = format_exits(summary)
     assert table.isascii()
     assert f"accuracy at exit: {summary['exit']['quality']['accuracy']:.4f}" in table
     for row in summary["steps"]:
         assert f"{100 * row['share']:.1f}" in table
         assert f"{row['quality']['score']:.4f}" in table
     bare = make_summary(records, truncation=None)
-    assert "not available: halting: the model has no halting probabilities" in exits_text(bare)
+    assert "not available: halting: the model has no halting probabilities" in format_exits(bare)
 
 
 def test_torch_global_state_is_left_alone(records: StepRecords) -> None:

@@ -10,14 +10,14 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from adadepth.measure.exit_records import StepRecords
-from adadepth.measure.exit_steps import (
+from adadepth.measure.step_records import StepRecords
+from adadepth.measure.step_summary import (
     confidence_calibration,
     flatten_exits,
     halting_calibration,
-    step_summary,
+    summarise_steps,
 )
-from adadepth.measure.quality import UNDEFINED
+from adadepth.measure.task_metrics import UNDEFINED
 from tests.unit.report.synthetic_exits import LABELS, make_records, make_summary
 
 STEPS = 5
@@ -150,7 +150,7 @@ def test_a_diverged_model_still_has_a_summary_that_can_be_written() -> None:
 def test_one_example_is_enough(records: StepRecords) -> None:
     one = {field.name: getattr(records, field.name) for field in dataclasses.fields(records)}
     one = {name: value[:1] if isinstance(value, torch.Tensor) else value for name, value in one.items()}
-    found = step_summary(StepRecords(**one), problem="classification", labels=LABELS, metrics=["accuracy"])
+    found = summarise_steps(StepRecords(**one), problem="classification", labels=LABELS, metrics=["accuracy"])
     assert found["exit"]["std"] == 0.0
     assert "3 are needed" in found["missing"]["spearman/updates_loss"]
     json.dumps(found, allow_nan=False)

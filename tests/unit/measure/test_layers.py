@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.layers import describe_layers, distance_over_seeds, weights_over_seeds
-from adadepth.measure.statistics import HaltingStatistics, flatten
-from adadepth.report.layers import layer_history
+from adadepth.measure.depth_statistics import HaltingStatistics, flatten
+from adadepth.measure.layer_weights import collect_seed_weights, compute_seed_distance, describe_layers
+from adadepth.report.layers import get_layer_history
 from adadepth.report.run_files import read_run
-from adadepth.report.seeds import headline_metrics, summarise_seeds
+from adadepth.report.seeds import select_headline_metrics, summarise_seeds
 from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 
 scores = st.lists(st.sampled_from([0.0, 0.1, 1.0, 3.0]), min_size=2, max_size=30).filter(any)
@@ -48,7 +48,7 @@ def test_statistics_give_the_weights_of_the_trace_exactly() -> None:
     assert summary["missing"] == {}
 
 
-def trace_of(weights: torch.Tensor | None) -> DepthTrace:
+def make_architecture_trace(weights: torch.Tensor | None) -> DepthTrace:
     return DepthTrace("task", torch.full((2,), 3.0), torch.ones(2, dtype=torch.bool), 3, layer_weights=weights)
 
 
@@ -56,7 +56,7 @@ def test_sums_of_several_processes_give_the_same_weights() -> None:
     weights = learned_weights(3)
     parts = [HaltingStatistics(3, ("all",), "cpu") for _ in range(3)]
     for part in parts[:2]:  # the last one has no example
-        part.update(trace_of(weights), {"all": torch.ones(2, dtype=torch.bool)})
+        part.update(make_architecture_trace(weights), {"all": torch.ones(2, dtype=torch.bool)})
     for mine, *others in zip(*(part.tensors() for part in parts), strict=True):
         mine += sum(others)
     assert parts[0].summary()["layers"]["weights"] == weights.tolist()
@@ -65,7 +65,7 @@ def test_sums_of_several_processes_give_the_same_weights() -> None:
 @pytest.mark.parametrize(("weights", "reason"), [(None, None), (torch.full((4,), torch.nan), "not finite")])
 def test_weights_that_are_not_there(weights: torch.Tensor | None, reason: str | None) -> None:
     statistics = HaltingStatistics(3, ("all",), "cpu")
-    statistics.update(trace_of(weights), {"all": torch.ones(2, dtype=torch.bool)})
+    statistics.update(make_architecture_trace(weights), {"all": torch.ones(2, dtype=torch.bool)})
     summary = statistics.summary()
     assert "layers" not in summary
     assert summary["missing"].get("halting/layers") == reason
@@ -86,7 +86,7 @@ def test_the_history_is_that_of_the_evaluations(tmp_path: Path) -> None:
     make_layer_run(tmp_path, blocks=6, evaluations=4)
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": 999, "train/loss": 0.1}) + "\n")
-    history = layer_history(read_run(tmp_path).metrics)
+    history = get_layer_history(read_run(tmp_path).metrics)
     assert [step for step, _ in history] == [0, 50, 100, 150]
     for (_, found), progress in zip(history, (0, 1 / 3, 2 / 3, 1), strict=True):
         assert found["weights"] == pytest.approx(learned_weights(6, progress).tolist())
@@ -113,9 +113,9 @@ def test_distance_over_seeds_agrees_with_a_loop(values: list[list[float]]) -> No
 def test_states_are_in_order_and_disjoint_distributions_are_one_apart() -> None:
     one_hot = np.eye(12)[[2, 11]].tolist()
     metrics = summarise_seeds(runs_of(one_hot))["metrics"]
-    weights = weights_over_seeds(metrics)
+    weights = collect_seed_weights(metrics)
     assert list(weights) == list(range(12))
-    assert distance_over_seeds(weights) == {"mean": 1.0, "max": 1.0, "pairs": 1}
+    assert compute_seed_distance(weights) == {"mean": 1.0, "max": 1.0, "pairs": 1}
 
 
 def test_no_distance_without_two_distributions() -> None:
@@ -127,5 +127,5 @@ def test_no_distance_without_two_distributions() -> None:
 
 def test_headline_metrics_name_the_distribution_in_three_numbers() -> None:
     runs = [(seed, flatten(evaluate(learned_weights(6, progress)))) for seed, progress in ((0, 1.0), (1, 0.8))]
-    names = [name for name in headline_metrics(summarise_seeds(runs)) if "layers" in name]
+    names = [name for name in select_headline_metrics(summarise_seeds(runs)) if "layers" in name]
     assert names == ["halting/layers/entropy", "halting/layers/expected_depth", "halting/layers/deepest"]

@@ -7,17 +7,17 @@ import torch
 
 from adadepth.measure.exit_study import DRAWS
 from adadepth.measure.matched_baseline import (
+    build_masses_for_depth,
     compare_recorded,
-    deal_masses,
-    masses_of_depth,
-    neighbouring_depths,
+    find_neighbouring_depths,
+    permute_masses,
 )
 from tests.unit.report.synthetic_exits import make_records
 
 
 @pytest.mark.parametrize(("mean", "depths"), [(3.0, [3]), (3.2, [3, 4]), (1.0, [1]), (0.4, [1]), (5.999, [5, 6])])
 def test_the_whole_depths_next_to_a_mean(mean: float, depths: list[int]) -> None:
-    assert neighbouring_depths(mean) == depths
+    assert find_neighbouring_depths(mean) == depths
 
 
 def test_recorded_exits_are_compared_at_one_step_and_dealt() -> None:
@@ -33,7 +33,7 @@ def test_recorded_exits_are_compared_at_one_step_and_dealt() -> None:
 
     assert compared["mean"] == pytest.approx(sum(exits.tolist()) / 200)
     assert compared["own"]["accuracy"] == pytest.approx(accuracy(exits.tolist()))
-    low, high = neighbouring_depths(compared["mean"])
+    low, high = find_neighbouring_depths(compared["mean"])
     assert [row["depth"] for row in compared["fixed"]] == [low, high]
     for row in compared["fixed"]:
         assert row["quality"]["accuracy"] == pytest.approx(accuracy([row["depth"]] * 200))
@@ -48,16 +48,16 @@ def test_recorded_exits_are_compared_at_one_step_and_dealt() -> None:
 def test_the_masses_of_one_depth_are_means_of_those_that_go_as_far_and_cross_at_the_end() -> None:
     masses = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.4, 0.3, 0.3]])
     updates = torch.tensor([2, 3, 3])
-    assert masses_of_depth(masses, updates, 3).tolist() == pytest.approx([0.3, 0.3, 1.0])
-    assert masses_of_depth(masses, updates, 2).tolist() == pytest.approx([0.5, 1.0, 1.0])
-    assert masses_of_depth(masses, updates, 1).tolist() == [1.0, 1.0, 1.0]
+    assert build_masses_for_depth(masses, updates, 3).tolist() == pytest.approx([0.3, 0.3, 1.0])
+    assert build_masses_for_depth(masses, updates, 2).tolist() == pytest.approx([0.5, 1.0, 1.0])
+    assert build_masses_for_depth(masses, updates, 1).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_masses_are_dealt_among_the_real_tokens_of_all_batches() -> None:
     generator = torch.Generator().manual_seed(3)
     valid = [torch.rand(4, 7, generator=generator) < 0.7, torch.rand(2, 5, generator=generator) < 0.7]
     masses = [torch.rand(*mask.shape, 3, generator=generator) * mask.unsqueeze(-1) for mask in valid]
-    dealt = deal_masses(masses, valid, generator)
+    dealt = permute_masses(masses, valid, generator)
 
     def rows(parts: list[torch.Tensor]) -> list[list[float]]:
         return [

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.measure.names import metric_name
+from adadepth.measure.metric_names import metric_name
 from adadepth.report.run_files import read_run
-from adadepth.report.training import _means
+from adadepth.report.training_curves import _means
 from adadepth.training.callbacks import rename_metrics
 from tests.before.runs import names_before
 

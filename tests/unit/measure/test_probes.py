@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from adadepth.measure.probes import STRENGTHS, Labelled, accuracy, by_difficulty, fit_probe, gain, majority
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.probes import accuracy_by_difficulty, flat_accuracies, probes, probes_text, write_probes
+from adadepth.report.probes import build_probe_difficulty_table, flatten_accuracies, format_probes, probes, write_probes
 from adadepth.report.run_files import read_run
 
 
@@ -136,22 +136,22 @@ def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, A
     assert "halting.json" not in page
     assert (tmp_path / "tables" / "probes_test.tex").exists()
     assert {path.name for path in draw_figures(tmp_path)} == {"probes_test.png", "probes_test.pdf"}
-    text = probes_text(found)
+    text = format_probes(found)
     assert "update 2" in text
     assert "always PAST" in text
-    assert flat_accuracies(found)["probe/test/mean/final"] == 0.75
-    assert flat_accuracies(found)["probe/test/first/2"] == 0.7
+    assert flatten_accuracies(found)["probe/test/mean/final"] == 0.75
+    assert flatten_accuracies(found)["probe/test/first/2"] == 0.7
 
 
 def test_difficulty_has_a_table_only_where_it_is_known(found: dict[str, Any]) -> None:
-    table = accuracy_by_difficulty("test", found["sets"]["test"])
+    table = build_probe_difficulty_table("test", found["sets"]["test"])
     assert table is not None
     assert [(each["read"], each["difficulty"], each["update 1"]) for each in table.rows] == [
         ("first token", 2, 0.4), ("mean of the tokens", 2, 0.4),
     ]  # fmt: skip
     for each in found["sets"]["test"]["rows"]:
         del each["by_difficulty"]
-    assert accuracy_by_difficulty("test", found["sets"]["test"]) is None
+    assert build_probe_difficulty_table("test", found["sets"]["test"]) is None
 
 
 def test_the_figure_has_every_update_and_the_majority(tmp_path: Path, found: dict[str, Any]) -> None:

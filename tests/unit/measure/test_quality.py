@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.measure.quality import QUALITY_METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
+from adadepth.measure.task_metrics import (
+    QUALITY_METRICS,
+    UNDEFINED,
+    check_metrics,
+    get_metric_key,
+    load_metrics,
+    quality,
+)
 
 
 def arrays(*columns: list[float]) -> list[np.ndarray]:
@@ -97,7 +104,7 @@ def test_right_names_pass() -> None:
     ("f1", "f1"), ("evaluate:f1", "f1"), ("evaluate:user/f1", "f1"), ("evaluate:./a/b/:recall", "recall"),
 ])  # fmt: skip
 def test_the_reported_name(name: str, key: str) -> None:
-    assert metric_key(name) == key
+    assert get_metric_key(name) == key
 
 
 # --- metrics of the evaluate library

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.exit_records import StepRecorder, StepRecords, merge
+from adadepth.measure.step_records import StepRecorder, StepRecords, merge
 from tests.unit.report.synthetic_exits import make_records
 
 FIELDS = ("index", "lengths", "logits", "depth", "labels", "difficulty", "step_logits", "halting_logits", "exit_steps")

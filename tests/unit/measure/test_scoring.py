@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adadepth.measure.scoring import example_losses
+from adadepth.measure.scoring import compute_example_losses
 
 
 @pytest.mark.parametrize(("problem", "labels"), [
@@ -19,6 +19,6 @@ def test_losses_of_half_precision_are_not_rounded_to_it(problem: str, labels: to
         expected = -probabilities[torch.arange(2), labels].log()
     else:
         expected = -torch.where(labels > 0, probabilities, 1 - probabilities).log().mean(-1)
-    found = example_losses(logits.bfloat16(), labels, problem)  # type: ignore[arg-type]
+    found = compute_example_losses(logits.bfloat16(), labels, problem)  # type: ignore[arg-type]
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)

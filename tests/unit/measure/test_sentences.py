@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adadepth.halting.trace import DepthTrace, Halting
-from adadepth.measure.sentences import SentenceSampler
+from adadepth.measure.example_sentences import SentenceSampler
 from tests.unit.report import synthetic
 
 

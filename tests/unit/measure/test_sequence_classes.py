@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.measure.classes import SequenceClasses, bucket_edges
-from adadepth.measure.names import definition
+from adadepth.measure.metric_names import definition
+from adadepth.measure.unit_classes import SequenceClasses, compute_bucket_edges
 
 CLASSES = SequenceClasses(("no", "yes"), length_edges=(4, 9), difficulty_edges=(1, 2))
 LOGITS = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0], [0.0, 5.0]])
@@ -57,7 +57,7 @@ def test_the_tokens_of_a_sequence_are_in_its_class() -> None:
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 8))
 def test_buckets_part_the_set_and_none_is_empty(values: list[int], buckets: int) -> None:
     lengths = torch.tensor(values)
-    edges = bucket_edges(lengths, buckets)
+    edges = compute_bucket_edges(lengths, buckets)
     assert list(edges) == sorted(set(edges))
     assert len(edges) < max(buckets, 2)
     masks = SequenceClasses((), length_edges=edges).masks(torch.zeros(len(values), 1), None, lengths)
@@ -70,5 +70,5 @@ def test_buckets_part_the_set_and_none_is_empty(values: list[int], buckets: int)
 
 
 def test_quartiles_hold_a_quarter_each() -> None:
-    edges = bucket_edges(torch.arange(1, 101), 4)
+    edges = compute_bucket_edges(torch.arange(1, 101), 4)
     assert edges == (25, 50, 75)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadepth.measure.classes import CHOICE_CLASSES, choice_classes
-from adadepth.measure.spans import SPAN_CLASSES, best_spans, span_classes
+from adadepth.measure.spans import SPAN_CLASSES, classify_span_tokens, find_best_spans
+from adadepth.measure.unit_classes import CHOICE_CLASSES, classify_choice_tokens
 
 
 def best_by_loop(
@@ -29,7 +29,7 @@ def test_the_best_span_is_that_of_a_plain_loop(n_best: int, longest: int) -> Non
     starts, ends = torch.randn(2, 40, 24, generator=generator)
     allowed = torch.rand(40, 24, generator=generator) < 0.6
     allowed[0] = False
-    score, first, last = best_spans(starts, ends, allowed, n_best=n_best, max_length=longest)
+    score, first, last = find_best_spans(starts, ends, allowed, n_best=n_best, max_length=longest)
     without = 0
     for row in range(40):
         expected = best_by_loop(starts[row].tolist(), ends[row].tolist(), allowed[row].tolist(), n_best, longest)
@@ -44,7 +44,7 @@ def test_the_best_span_is_that_of_a_plain_loop(n_best: int, longest: int) -> Non
 def test_low_precision_logits_are_added_in_full() -> None:
     starts = torch.tensor([[256.0, 0.0]], dtype=torch.bfloat16)
     ends = torch.tensor([[0.0, 1.0]], dtype=torch.bfloat16)
-    score, _, last = best_spans(starts, ends, torch.ones(1, 2, dtype=torch.bool), n_best=2, max_length=2)
+    score, _, last = find_best_spans(starts, ends, torch.ones(1, 2, dtype=torch.bool), n_best=2, max_length=2)
     assert (score.item(), last.item()) == (257, 1)
 
 
@@ -56,7 +56,7 @@ def test_tokens_of_windows_are_sorted() -> None:
     logits = torch.zeros(2, 4, 9)
     logits[:, :, 8] = 9  # padding is no guess
     logits[0, [0, 2], 5] = logits[1, 0, 6] = 1
-    found = span_classes((logits[0], logits[1]), (start, end), real, kinds == 1, kinds == 2)
+    found = classify_span_tokens((logits[0], logits[1]), (start, end), real, kinds == 1, kinds == 2)
     assert tuple(found) == SPAN_CLASSES
     places = {name: [row.nonzero().flatten().tolist() for row in mask] for name, mask in found.items()}
     whole = list(range(8))
@@ -74,7 +74,7 @@ def test_tokens_of_choices_are_sorted() -> None:
     texts = torch.tensor([0, 1, 1, 0, 2, 0, 0]).expand(2, 3, 7)  # [CLS] c c [SEP] e [SEP] pad
     real = torch.tensor([1] * 6 + [0]).bool().expand(2, 3, 7)
     logits = torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]])
-    found = choice_classes(logits, torch.tensor([1, 0]), real, texts == 1, texts == 2)
+    found = classify_choice_tokens(logits, torch.tensor([1, 0]), real, texts == 1, texts == 2)
     assert tuple(found) == CHOICE_CLASSES
 
     def rows(name: str) -> list[list[bool]]:

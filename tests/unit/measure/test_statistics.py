@@ -12,8 +12,8 @@ import torch
 from scipy.stats import entropy, spearmanr
 
 from adadepth.halting.trace import DepthTrace, Execution, Halting
-from adadepth.measure.classes import TOKEN_CLASSES, token_classes
-from adadepth.measure.statistics import COSINE_GROUPS, HaltingStatistics, flatten
+from adadepth.measure.depth_statistics import COSINE_GROUPS, HaltingStatistics, flatten
+from adadepth.measure.unit_classes import TOKEN_CLASSES, token_classes
 from tests.unit.report import synthetic
 
 MAX_UPDATES = 7

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.errors import ConfigError
-from adadepth.measure.quality import check_metrics, check_tags, tagging_quality
+from adadepth.measure.task_metrics import check_metrics, check_tags, score_tagging
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 METRICS = ["entity_f1", "entity_precision", "entity_recall", "token_accuracy"]
@@ -45,7 +45,7 @@ def test_entities_against_a_plain_matcher(sentences: list[list[tuple[str, str]]]
     labels = [[pair[1] for pair in sentence] for sentence in sentences]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = tagging_quality(METRICS, predictions, labels)
+        found = score_tagging(METRICS, predictions, labels)
     predicted, there = spans(predictions), spans(labels)
     words = [pair for sentence in sentences for pair in sentence]
     expected = dict(zip(METRICS, (*f1(predicted, there), sum(a == b for a, b in words) / len(words)), strict=True))
@@ -58,10 +58,10 @@ def test_entities_against_a_plain_matcher(sentences: list[list[tuple[str, str]]]
 
 def test_only_what_is_asked_for() -> None:
     tags = [["B-PER", "O"], ["O"]]
-    assert tagging_quality(["token_accuracy"], tags, [["B-PER", "O"], ["B-LOC"]]) == {
+    assert score_tagging(["token_accuracy"], tags, [["B-PER", "O"], ["B-LOC"]]) == {
         "token_accuracy": pytest.approx(2 / 3), "score": pytest.approx(2 / 3),
     }  # fmt: skip
-    assert tagging_quality(["entity_recall"], tags, tags) == {"entity_recall": 1.0, "score": 1.0}
+    assert score_tagging(["entity_recall"], tags, tags) == {"entity_recall": 1.0, "score": 1.0}
 
 
 @pytest.mark.parametrize(("metrics", "text"), [

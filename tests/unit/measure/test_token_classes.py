@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from adadepth.measure.classes import TOKEN_CLASSES, token_classes
+from adadepth.measure.unit_classes import TOKEN_CLASSES, token_classes
 from tests.unit.report.synthetic import CLS, MASK, SEP
 
 #        [CLS] plain [MASK] random kept [SEP] lucky [SEP] PAD

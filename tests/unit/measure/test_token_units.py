@@ -8,11 +8,11 @@ import torch
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
 from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.measure.exit_costs import ORACLE
-from adadepth.measure.exit_records import POSITIONS, StepRecorder, merge, sequences_of
-from adadepth.measure.exit_steps import step_summary
-from adadepth.measure.exit_study import DRAWS, add_online, online_figures, oracle_exits, study
-from adadepth.measure.scoring import quality_of
+from adadepth.measure.exit_pareto import ORACLE
+from adadepth.measure.exit_study import DRAWS, add_online, find_oracle_exits, online_figures, study
+from adadepth.measure.scoring import compute_quality
+from adadepth.measure.step_records import POSITIONS, StepRecorder, get_sequence_numbers, merge
+from adadepth.measure.step_summary import summarise_steps
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 
 LENGTHS, STEPS = (10, 7, 3, 12), 6
@@ -50,7 +50,7 @@ def test_every_labelled_token_is_an_example(tagger):
         (int(batch["index"][row]), position, row) for row, position in (batch["labels"] >= 0).nonzero().tolist()
     )
     assert records.index.tolist() == [index * POSITIONS + position for index, position, _ in places]
-    assert sequences_of(records.index).tolist() == [index for index, _, _ in places]
+    assert get_sequence_numbers(records.index).tolist() == [index for index, _, _ in places]
     assert records.lengths.tolist() == [LENGTHS[row] for _, _, row in places]
     assert records.labels.tolist() == [int(batch["labels"][row, position]) for _, position, row in places]
     assert records.difficulty.tolist() == [int(batch["difficulty"][row, position]) for _, position, row in places]
@@ -78,8 +78,8 @@ def test_study_with_control_and_oracle(tagger):
     assert "permuted" in rows["confidence:0.5"] or "permuted" in rows["quantile:0.5"]
     assert "permuted" not in rows["fixed:2"]
     assert rows["fixed:2"]["mean_updates"] == 2
-    best = quality_of(
-        records.step_logits[torch.arange(len(records)), oracle_exits(records.step_logits, records.labels) - 1],
+    best = compute_quality(
+        records.step_logits[torch.arange(len(records)), find_oracle_exits(records.step_logits, records.labels) - 1],
         records.labels,
         **MEASURED,
     )
@@ -95,7 +95,7 @@ def test_study_with_control_and_oracle(tagger):
 
 def test_summary_of_tokens(tagger):
     records = recorded(tagger, tagged_batch(), run_all_steps=True)
-    found = step_summary(records, labels=("a", "b", "c"), truncation="leftover", **MEASURED)
+    found = summarise_steps(records, labels=("a", "b", "c"), truncation="leftover", **MEASURED)
     assert found["n"] == len(records)
     assert sum(found["exit"]["histogram"]) == len(records)
     assert 1 <= found["halting"]["expected_steps"]["mean"] <= STEPS
@@ -109,7 +109,7 @@ def test_price_of_tokens_is_a_loop_over_them(tagger):
     records = recorded(tagger, tagged_batch(), run_all_steps=True)
     hidden, inner, entry = 32, 64, 16 * 32
     steps = torch.arange(len(records)) % STEPS + 1
-    sequences, total = sequences_of(records.index), 0.0
+    sequences, total = get_sequence_numbers(records.index), 0.0
     for unit, step in enumerate(steps.tolist()):
         keys = int(records.lengths[unit])
         deepest = int(steps[sequences == sequences[unit]].max())

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
-from adadepth.measure.adaptation import clustered_mean
+from adadepth.measure.adaptation import estimate_clustered_mean
 from adadepth.measure.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED_WORDS, WordDepths, Words
-from adadepth.report.classes import halting_text, ranked_words, write_halting_files
+from adadepth.report.depth_by_class import format_halting, ranked_words, write_halting_files
 from adadepth.report.run_files import read_run
 from tests.unit.report import synthetic
 
@@ -75,7 +75,7 @@ def ranked(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def described(members: list[dict[str, Any]]) -> dict[str, Any]:
     means = np.array([np.mean(word["depths"]) for word in members])
-    found = clustered_mean(means, np.array([word["row"] for word in members]))
+    found = estimate_clustered_mean(means, np.array([word["row"] for word in members]))
     return {"n": len(members), "sequences": found.clusters, "mean": found.mean, "low": found.low, "high": found.high}
 
 
@@ -162,7 +162,7 @@ class Reading(Scorer):
         self.words_of = make_tokenizer()
         self.starts = starts
 
-    def word_starts(self, batch: Any) -> torch.Tensor | None:
+    def find_word_starts(self, batch: Any) -> torch.Tensor | None:
         if self.starts is None:
             return None
         found = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
@@ -225,8 +225,8 @@ def test_the_report_and_the_console_tell_both_ends(tmp_path: Any) -> None:
     assert [table.name for table in section.tables] == ["deepest_words", "shallowest_words", "depth_by_tag"]
     assert len(section.figures[0].panels) == 3
     deepest = words["deepest"][0]
-    assert f"deepest words: {deepest['word']} {deepest['mean']:.2f} (n {deepest['n']})," in halting_text(halting, 7)
-    assert "deepest tags: " in halting_text(halting, 7)
+    assert f"deepest words: {deepest['word']} {deepest['mean']:.2f} (n {deepest['n']})," in format_halting(halting, 7)
+    assert "deepest tags: " in format_halting(halting, 7)
 
 
 def test_a_set_without_ranked_words_has_no_section(tmp_path: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import DataError
-from adadepth.prediction.tabular import input_columns
+from adadepth.prediction.tabular import resolve_input_columns
 
 
 @pytest.mark.parametrize(("name", "text", "configured", "trained", "columns"), [
@@ -22,10 +22,10 @@ def test_columns_of_an_input(
     tmp_path: Path, name: str, text: str, configured: list[str] | None, trained: list[str], columns: list[str]
 ) -> None:
     (tmp_path / name).write_text(text)
-    assert input_columns(tmp_path / name, configured, trained) == columns
+    assert resolve_input_columns(tmp_path / name, configured, trained) == columns
 
 
 def test_columns_that_are_not_plain_are_listed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\nc,d\n")
     with pytest.raises(DataError, match=r"^input=\S+a.csv: has the columns a, b; say with dataset.text_columns which"):
-        input_columns(tmp_path / "a.csv", None, [])
+        resolve_input_columns(tmp_path / "a.csv", None, [])

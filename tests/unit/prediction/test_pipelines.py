@@ -22,8 +22,8 @@ from adadepth import (
     Pipeline,
     PlainAlbertForSequenceClassification,
 )
-from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.prediction.models import get_first_tokens
 from adadepth.training.model_tokenizer import fit_tokenizer
 from tests.marks_support import mostly_slow, quick_one_in
@@ -126,7 +126,7 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     else:
         layout = Layout.bert(made(kind), 32)
     model.save_pretrained(folder / "model")
-    fit_tokenizer(model, as_fed(made(kind), layout, **options)).save_pretrained(folder / "model")
+    fit_tokenizer(model, with_data_layout(made(kind), layout, **options)).save_pretrained(folder / "model")
     return str(folder / "model"), model
 
 

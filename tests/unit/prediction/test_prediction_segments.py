@@ -14,7 +14,7 @@ import torch
 from adadepth import AlbertActForSequenceClassification, Pipeline
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream
 from adadepth.errors import ConfigError
-from adadepth.evaluation.language import LanguageScorer
+from adadepth.evaluation.language_model import LanguageScorer
 from tests.models_support import small_config
 from tests.unit.data.tokenizers_support import streaming, tokenizer
 from tests.unit.families.par_xl_support import small_network

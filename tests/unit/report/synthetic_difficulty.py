@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import SequenceClasses
-from adadepth.measure.scoring import rightness, token_losses
-from adadepth.measure.statistics import HaltingStatistics
+from adadepth.measure.depth_statistics import HaltingStatistics
+from adadepth.measure.scoring import compute_rightness, token_losses
+from adadepth.measure.unit_classes import SequenceClasses
 
 DEPTH, DIFFICULTIES, LABELS = 6, 5, ("no", "yes", "maybe")
 
@@ -40,6 +40,10 @@ def summarised() -> dict[str, Any]:
         trace, logits, labels = batch["trace"], batch["logits"], batch["labels"]
         masks = classes.masks(logits, labels, trace.valid.sum(dim=1), batch["difficulty"], valid=trace.valid)
         statistics.update(
-            trace, masks, token_losses(logits, labels), right=rightness(logits, labels), difficulty=batch["difficulty"]
+            trace,
+            masks,
+            token_losses(logits, labels),
+            right=compute_rightness(logits, labels),
+            difficulty=batch["difficulty"],
         )
     return statistics.summary()

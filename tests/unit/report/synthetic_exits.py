@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.distribution import geometric_prior
-from adadepth.halting.exit_rules import apply_rule, parse_rule, predictions_at
+from adadepth.halting.exit_rules import apply_rule, parse_rule, select_predictions
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import SequenceClasses
-from adadepth.measure.exit_records import StepRecords
-from adadepth.measure.exit_steps import step_summary
-from adadepth.measure.exit_study import add_timings, standard_rules, study
-from adadepth.measure.statistics import HaltingStatistics, flatten
-from adadepth.report.classes import write_halting_files
+from adadepth.measure.depth_statistics import HaltingStatistics, flatten
+from adadepth.measure.exit_study import add_timings, list_standard_rules, study
+from adadepth.measure.step_records import StepRecords
+from adadepth.measure.step_summary import summarise_steps
+from adadepth.measure.unit_classes import SequenceClasses
+from adadepth.report.depth_by_class import write_halting_files
 from adadepth.report.exits import write_exit_study
 from adadepth.report.run_files import write_exits
 
@@ -50,7 +50,7 @@ def make_records(
     return StepRecords(
         index=torch.arange(size),
         lengths=torch.randint(5, 60, (size,), generator=generator),
-        logits=predictions_at(parsed, step_logits, halting_logits, exit_steps),
+        logits=select_predictions(parsed, step_logits, halting_logits, exit_steps),
         depth=exit_steps.float(),
         max_updates=steps,
         labels=labels,
@@ -75,12 +75,12 @@ def make_summary(records: StepRecords, **changes: Any) -> dict[str, Any]:
         "prior_pmf": geometric_prior(0.3, records.max_updates, "renormalise").pmf,
         "truncation": "renormalise",
     }
-    return step_summary(records, **settings | changes)
+    return summarise_steps(records, **settings | changes)
 
 
 def make_study(records: StepRecords, timed: bool = True) -> dict[str, Any]:
     regression = records.logits.shape[1] == 1
-    rules = [parse_rule(text) for text in standard_rules(BOTH, records.logits.shape[1], records.max_updates)]
+    rules = [parse_rule(text) for text in list_standard_rules(BOTH, records.logits.shape[1], records.max_updates)]
     problem, metrics = ("regression", ["pearson", "spearman"]) if regression else ("classification", ["accuracy"])
     found = study(records, rules, problem=problem, metrics=metrics, macs=macs)  # type: ignore[arg-type]
     if not timed:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from adadepth.measure.architectures import block_metrics
-from adadepth.report.architectures import architecture_text, comparison_text, frame_panel
+from adadepth.report.architectures import build_frame_panel, format_architecture, format_architecture_comparison
 from adadepth.report.export import save_panel
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, write_json
-from adadepth.report.seeds import seeds_text, summarise_seeds
+from adadepth.report.seeds import format_seeds, summarise_seeds
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_architectures import (
@@ -146,14 +146,14 @@ def test_figures_of_one_evaluation_a_fixed_network_and_a_frame(tmp_path: Path) -
     assert draw_figures(make_fixed_run(tmp_path / "fixed")) == []
     make_search_run(tmp_path, blocks=1, evaluations=1)
     assert [path.name for path in draw_figures(tmp_path)][::2] == ["gates.png"]
-    save_panel(frame_panel(7, search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
+    save_panel(build_frame_panel(7, search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
     assert [path.name for path in (tmp_path / "frames").iterdir()] == ["step_7.png"]
     assert 0.2 < inked(tmp_path / "frames" / "step_7.png").mean() < 0.9
 
 
 def test_console_table_of_a_search() -> None:
     halting = search_evaluation(BLOCKS, 0.7)
-    found, text = halting["architecture"], architecture_text(halting, step=1250)
+    found, text = halting["architecture"], format_architecture(halting, step=1250)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 160
     lines = text.splitlines()
@@ -170,14 +170,14 @@ def test_console_table_of_a_search() -> None:
 
 def test_console_table_of_a_fixed_network(tmp_path: Path) -> None:
     halting = json.loads((make_fixed_run(tmp_path) / HALTING).read_text(encoding="utf-8"))
-    text = architecture_text(halting)
+    text = format_architecture(halting)
     assert text.startswith("architecture: sf-fsf; 5 of 6 blocks kept\n")
     assert "network" in text
     assert "temperature" not in text
 
 
 def test_console_table_of_a_comparison() -> None:
-    text = comparison_text(make_comparison())
+    text = format_architecture_comparison(make_comparison())
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 160
     quality = next(line for line in text.splitlines() if line.startswith("paper_rule")).split()
@@ -194,7 +194,7 @@ def test_seeds_show_how_far_the_searches_agree(tmp_path: Path) -> None:
     page, agreement = Page(write_report(tmp_path)), summary["architecture_agreement"]
     assert 0 < agreement["min"] < agreement["mean"] < 1
     assert f"for {100 * agreement['mean']:.1f}% of the blocks on average" in page.text
-    assert f"mean {agreement['mean']:.3f}, min {agreement['min']:.3f} of 1, 3 pairs" in seeds_text(summary)
+    assert f"mean {agreement['mean']:.3f}, min {agreement['min']:.3f} of 1, 3 pairs" in format_seeds(summary)
     for seed, string in agreement["strings"].items():
         assert f"seed {seed}: {string}" in page.text
-        assert f"architecture of seed {seed}: {string}" in seeds_text(summary)
+        assert f"architecture of seed {seed}: {string}" in format_seeds(summary)

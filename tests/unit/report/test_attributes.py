@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adadepth.measure.classes import PARTS, describe_attributes
-from adadepth.report.classes import write_halting_files
-from adadepth.report.difficulty import difficulty_table, known_of
+from adadepth.measure.unit_classes import PARTS, describe_attributes
+from adadepth.report.depth_by_class import write_halting_files
+from adadepth.report.difficulty import build_difficulty_table, get_attribute_statistics
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
-from adadepth.report.table import as_csv, as_text
+from adadepth.report.table import to_csv, to_text
 from tests.unit.report.synthetic_difficulty import summarised
 
 GENERATOR = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_the_report_tells_attributes_instead_of_difficulty(
     write_halting_files(tmp_path, {**summary, "attributes": told}, [], step=3, name="test", further_sets=further)
     halting = read_run(tmp_path).halting
     assert halting["further_sets"].keys() == {"hard"}
-    assert {name: list(sets) for name, sets in known_of(halting).items()} == {
+    assert {name: list(sets) for name, sets in get_attribute_statistics(halting).items()} == {
         "givens": ["test", "hard"], "rating": ["test"],
     }  # fmt: skip
     page = write_report(tmp_path).read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def test_the_report_tells_attributes_instead_of_difficulty(
 
 def test_a_row_is_a_value_or_a_range(told: dict[str, dict[str, Any]]) -> None:
     first, last = told["rating"]["rows"][0], told["rating"]["rows"][-1]
-    table = difficulty_table("rating", "test", told["rating"])
-    assert f"{last['from']} to {last['to']}" in as_text(table)
-    assert as_csv(table).splitlines()[1].startswith(f"{first['from']},{first['to']},{first['n']},")
-    assert "17 " in as_text(difficulty_table("givens", "test", told["givens"])).splitlines()[2]
+    table = build_difficulty_table("rating", "test", told["rating"])
+    assert f"{last['from']} to {last['to']}" in to_text(table)
+    assert to_csv(table).splitlines()[1].startswith(f"{first['from']},{first['to']},{first['n']},")
+    assert "17 " in to_text(build_difficulty_table("givens", "test", told["givens"])).splitlines()[2]

@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 from adadepth.report import svg
-from adadepth.report.comparison import MAX_CURVES, comparison_sections
+from adadepth.report.comparison import MAX_CURVES, build_comparison_sections
 from adadepth.report.figure import Lines, Scatter
-from adadepth.report.groups import (
-    Comparison,
-    Quality,
-    best_of_both,
-    compare,
-    compared_quality,
-    curves,
-    differing,
-    listed,
-    of_sweep,
-    runs_in,
-    unshared,
-)
 from adadepth.report.pages import draw_comparison, write_comparison, write_report
 from adadepth.report.run_files import read_run
+from adadepth.report.run_groups import (
+    Comparison,
+    Quality,
+    compare,
+    curves,
+    find_pareto_groups,
+    find_runs,
+    find_sweep_runs,
+    get_compared_quality,
+    get_differing_keys,
+    listed,
+    unshared,
+)
 from adadepth.report.section import Section
-from adadepth.report.style import LINES, dash_of
+from adadepth.report.style import LINES, get_dash
 from tests.unit.report.recorded import record
 
 BEFORE = Path(__file__).parents[2] / "before"
@@ -56,16 +56,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(folder: Path) -> Comparison:
-    return compare(runs_in(folder))
+    return compare(find_runs(folder))
 
 
 def section(comparison: Comparison, anchor: str) -> Section:
-    return next(found for found in comparison_sections(comparison, Path()) if found.anchor == anchor)
+    return next(found for found in build_comparison_sections(comparison, Path()) if found.anchor == anchor)
 
 
 def test_runs_that_differ_in_the_seed_are_a_group(compared: Comparison) -> None:
     assert [(group.label, len(group.runs)) for group in compared.groups] == [("target=2.5", 3), ("target=5", 3)]
-    assert differing([group.settings for group in compared.groups]) == ["budget.target"]
+    assert get_differing_keys([group.settings for group in compared.groups]) == ["budget.target"]
     assert compared.left_out == []
 
 
@@ -94,8 +94,8 @@ def test_no_other_group_beats_those_of_the_pareto_set(tmp_path: Path, less_is_be
     draws = np.random.default_rng(3).integers(0, 5, (12, 2)) / 10
     for number, (work, score) in enumerate(draws):
         record(tmp_path / f"{number:02}", score=float(score), work=float(work), budget={"target": float(number)})
-    groups = compare(runs_in(tmp_path)).groups
-    found = best_of_both(groups, "cost/adaptive_over_full", Quality("eval/score", less_is_better))
+    groups = compare(find_runs(tmp_path)).groups
+    found = find_pareto_groups(groups, "cost/adaptive_over_full", Quality("eval/score", less_is_better))
     sign = -1 if less_is_better else 1
 
     def beats(one: np.ndarray, other: np.ndarray) -> bool:
@@ -113,7 +113,7 @@ def test_points_have_bars_of_one_deviation_and_the_best_are_marked(compared: Com
     assert (high.spread_x, high.spread_y) == (pytest.approx(0.02), pytest.approx(0.04))
     assert work.mark.line == [(low.x, low.y), (high.x, high.y)]
     assert depth.title == "Against mean depth"
-    bars = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)M', str(svg.chart(work)))
+    bars = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)M', str(svg.render_chart(work)))
     assert bars is not None
     assert float(bars[1]) < float(bars[2])
 
@@ -124,7 +124,7 @@ def test_a_mean_curve_is_where_all_seeds_have_a_value(compared: Comparison) -> N
     assert [len(points) for points in members] == [3, 3, 3], "each is drawn as it is"
     panel = next(p for p in section(compared, "training").figures[0].panels if p.title == "Loss in evaluation")
     assert isinstance(panel.mark, Lines)
-    assert str(svg.chart(panel)).count('stroke-opacity=".35"') == 6
+    assert str(svg.render_chart(panel)).count('stroke-opacity=".35"') == 6
 
 
 def test_classes_stand_side_by_side(compared: Comparison) -> None:
@@ -145,7 +145,7 @@ def test_the_page_is_one_file_with_its_tables_and_figures_beside_it(compared: Co
     for name in re.findall(r'download="([^"]+\.svg)"', page):
         ElementTree.parse(tmp_path / "new" / "figures" / name)
     assert re.search(r"of \d settings", page)
-    for found in comparison_sections(compared, tmp_path):
+    for found in build_comparison_sections(compared, tmp_path):
         assert found.of == "n = 6 runs of 2 settings"
 
 
@@ -162,7 +162,7 @@ def test_figures_are_drawn_as_png_and_pdf(compared: Comparison, tmp_path: Path) 
 def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", score=0.9, dataset={"name": "maze"})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert "do not compare" in section(comparison, "differs").html
     assert "eval/score of one says nothing about another" in section(comparison, "quality").html
     panel = section(comparison, "quality").figures[0].panels[0]
@@ -175,15 +175,15 @@ def test_another_tokenizer_is_other_data_where_there_is_text(tmp_path: Path, dat
     for size in (300, 400):
         config = record(tmp_path / str(size), run={"data": data}) / "config.yaml"
         config.write_text(config.read_text() + f"tokenizer: {{vocab_size: {size}}}\n")
-    assert compare(runs_in(tmp_path)).other_data == (["tokenizer.vocab_size"] if data else [])
+    assert compare(find_runs(tmp_path)).other_data == (["tokenizer.vocab_size"] if data else [])
 
 
 def test_depths_of_other_units_are_left_out_and_it_is_said(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", unit="sequence", model={"name": "ponder_albert"}, run={"config_name": "ponder_hops"})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert [group.label for group in comparison.groups] == ["act_hops", "ponder_hops"]
-    assert "classes" not in {found.anchor for found in comparison_sections(comparison, Path())}
+    assert "classes" not in {found.anchor for found in build_comparison_sections(comparison, Path())}
     training = section(comparison, "training")
     assert [panel.title for panel in training.figures[0].panels] == ["Loss in evaluation"]
     assert "Depth is left out" in training.html
@@ -195,7 +195,7 @@ def test_depths_of_other_units_are_left_out_and_it_is_said(tmp_path: Path) -> No
 def test_settings_and_figures_that_not_all_have_are_named(tmp_path: Path) -> None:
     record(tmp_path / "a", model={"patience": 3}, more={"eval/f1": 0.5})
     record(tmp_path / "b", budget={"target": 7.0})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert unshared([group.settings for group in comparison.groups]) == ["model.patience"]
     assert "Left out, since only some runs have them: model.patience." in section(comparison, "differs").html
     assert "Left out, since only some runs have them: eval/f1." in section(comparison, "figures").html
@@ -205,7 +205,7 @@ def test_settings_and_figures_that_not_all_have_are_named(tmp_path: Path) -> Non
 def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:
     record(tmp_path / "a", 0, dataset={"cache_dir": "here"})
     record(tmp_path / "b", 1, dataset={"cache_dir": "there"})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert len(comparison.groups) == 1
     assert [entry.label for entry in comparison.entries] == ["seed 0", "seed 1"]
     assert "differ in the seed only" in section(comparison, "differs").html
@@ -225,7 +225,7 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
     record(tmp_path / "a")
     damaged = record(tmp_path / "b", 1) / file
     damaged.unlink() if content is None else damaged.write_text(content)
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     (left_out,) = comparison.left_out
     assert left_out.startswith(f"{tmp_path / 'b'}: left out, {said}")
     assert "\n" not in left_out
@@ -239,7 +239,7 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
 def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content: str) -> None:
     record(tmp_path / "a")
     (record(tmp_path / "b", 1) / "halting.json").write_text(content)
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert comparison.runs[1].missing["halting.json"].startswith("halting.json is damaged (")
     assert write_comparison(tmp_path / "page", comparison).is_file()
     assert write_report(tmp_path / "b").is_file()
@@ -248,7 +248,7 @@ def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content
 def test_a_failed_run_is_named_with_its_error_and_counts_in_no_mean(tmp_path: Path) -> None:
     record(tmp_path / "a", 0, score=0.4)
     record(tmp_path / "b", 1, run={"status": "failed", "error": "ValueError: not finite", "final_metrics": None})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert comparison.left_out == [f"{tmp_path / 'b'}: failed, so it has no final figures; ValueError: not finite."]
     found = comparison.groups[0].figure("eval/score")
     assert found is not None
@@ -260,7 +260,7 @@ def test_a_run_without_depths_takes_them_from_no_other(tmp_path: Path) -> None:
     record(tmp_path / "a", classes={"correct": 2.0})
     failed = record(tmp_path / "b", budget={"target": 7.0}, run={"status": "failed", "final_metrics": None})
     (failed / "halting.json").unlink()
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     (table,) = section(comparison, "classes").tables
     assert [(row["class"], row["target=2.5/mean"]) for row in table.rows] == [("all", 2.0), ("correct", 2.0)]
     assert "Mean depth" in [panel.title for panel in section(comparison, "training").figures[0].panels]
@@ -270,7 +270,7 @@ def test_of_a_repeated_seed_the_last_finished_one_counts(tmp_path: Path) -> None
     record(tmp_path / "a", score=0.4)
     record(tmp_path / "b", score=0.6)
     record(tmp_path / "c", run={"status": "interrupted", "final_metrics": None})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert comparison.left_out == [
         f"{tmp_path / other}: left out, {tmp_path / 'b'} has the same settings and seed." for other in "ac"
     ]
@@ -282,7 +282,7 @@ def test_without_metrics_and_halting_there_is_still_a_page(tmp_path: Path) -> No
         directory = record(tmp_path / name, ord(name))
         (directory / "metrics.jsonl").unlink()
         (directory / "halting.json").write_text("{")
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     assert all("no curves" in sentence for sentence in comparison.left_out)
     assert "eval/score" in write_comparison(tmp_path / "page", comparison).read_text()
 
@@ -295,9 +295,9 @@ def test_a_folder_stands_for_its_trainings_and_not_for_what_lies_in_them(tmp_pat
     run = record(tmp_path / "act" / "a", 0)
     record(run / "evaluations" / "c", 0, run={"mode": "evaluate"})
     record(tmp_path / "act" / "d", 0, run={"mode": "evaluate"})
-    assert [found.directory.name for found in runs_in(tmp_path)] == ["a", "b"]
-    assert [found.directory.name for found in runs_in(run / "evaluations")] == ["c"]
-    assert [found.directory for found in runs_in(run)] == [run]
+    assert [found.directory.name for found in find_runs(tmp_path)] == ["a", "b"]
+    assert [found.directory.name for found in find_runs(run / "evaluations")] == ["c"]
+    assert [found.directory for found in find_runs(run)] == [run]
 
 
 def summary_of_seeds(folder: Path, runs: dict[str, str]) -> Path:
@@ -312,8 +312,8 @@ def test_a_summary_of_seeds_stands_for_its_runs_and_its_page_shows_them(tmp_path
     for seed in (0, 1):
         record(tmp_path / f"run_{seed}", seed)
     summary = summary_of_seeds(tmp_path / "summary", {"0": "../run_0", "1": "../run_1"})
-    assert sorted(found.directory.resolve().name for found in runs_in(summary)) == ["run_0", "run_1"]
-    assert len(runs_in(tmp_path)) == 2
+    assert sorted(found.directory.resolve().name for found in find_runs(summary)) == ["run_0", "run_1"]
+    assert len(find_runs(tmp_path)) == 2
     page = write_report(summary).read_text()
     assert page.index("Over 2 seeds") < page.index('id="training"') < page.index('id="runs"')
     assert (summary / "figures" / "curves.svg").is_file()
@@ -323,11 +323,11 @@ def test_runs_of_a_sweep_know_its_name(tmp_path: Path) -> None:
     run = record(tmp_path / "a" / "x", run={"sweep": "sweep-1"})
     record(run / "evaluations" / "y", 1, run={"sweep": "sweep-1", "mode": "evaluate"})
     record(tmp_path / "a" / "z", 2, run={"sweep": "sweep-2"})
-    assert [found.directory.name for found in of_sweep([tmp_path], "sweep-1")] == ["y", "x"]
+    assert [found.directory.name for found in find_sweep_runs([tmp_path], "sweep-1")] == ["y", "x"]
 
 
 def test_recorded_runs_of_every_family_are_on_one_page(tmp_path: Path) -> None:
-    comparison = compare(runs_in(BEFORE))
+    comparison = compare(find_runs(BEFORE))
     assert len(comparison.groups) >= 8
     assert len({group.label for group in comparison.groups}) == len(comparison.groups)
     page = write_comparison(tmp_path, comparison).read_text()
@@ -338,7 +338,7 @@ def test_what_is_too_long_for_a_label_is_a_letter(tmp_path: Path) -> None:
     for number in range(2):
         many = {f"setting_{key}": number for key in range(4)}
         record(tmp_path / f"{number}", model=many)
-    assert [group.label for group in compare(runs_in(tmp_path)).groups] == ["act_hops A", "act_hops B"]
+    assert [group.label for group in compare(find_runs(tmp_path)).groups] == ["act_hops A", "act_hops B"]
 
 
 # ---- many
@@ -347,7 +347,7 @@ def test_what_is_too_long_for_a_label_is_a_letter(tmp_path: Path) -> None:
 def test_of_many_groups_the_best_have_curves_in_the_colours_of_all(tmp_path: Path) -> None:
     for number in range(MAX_CURVES + 3):
         record(tmp_path / f"{number:02}", score=number / 100, budget={"target": float(number)})
-    comparison = compare(runs_in(tmp_path))
+    comparison = compare(find_runs(tmp_path))
     panel = section(comparison, "training").figures[0].panels[0]
     assert isinstance(panel.mark, Lines)
     assert [bool(points) for _, points in panel.mark.curves] == [False] * 3 + [True] * MAX_CURVES
@@ -358,7 +358,7 @@ def test_of_many_groups_the_best_have_curves_in_the_colours_of_all(tmp_path: Pat
 
 
 def test_no_two_of_36_lines_look_the_same() -> None:
-    looks = {(index % len(LINES), dash_of(index, 6)) for index in range(36)}
+    looks = {(index % len(LINES), get_dash(index, 6)) for index in range(36)}
     assert looks == set(itertools.product(range(6), range(6)))
 
 
@@ -375,4 +375,4 @@ def test_quality_is_what_was_optimised_but_no_total_loss(
     directory = record(tmp_path / "a", more={"eval/f1": 0.3}, trainer=trainer)
     config = (directory / "config.yaml").read_text().replace("optimise: eval/score", f"optimise: {optimise}")
     (directory / "config.yaml").write_text(config)
-    assert compared_quality(compare([read_run(directory)])) == expected
+    assert get_compared_quality(compare([read_run(directory)])) == expected

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adadepth.report.groups import compare
 from adadepth.report.pages import write_comparison
 from adadepth.report.run_files import read_run
+from adadepth.report.run_groups import compare
 from tests.pages_support import check_costs, sections_of_page, told
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run

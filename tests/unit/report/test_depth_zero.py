@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.sentences import SentenceSampler
-from adadepth.measure.statistics import HaltingStatistics, flatten
-from adadepth.report.classes import class_figures, class_table, halting_text, write_halting_files
+from adadepth.measure.depth_statistics import HaltingStatistics, flatten
+from adadepth.measure.example_sentences import SentenceSampler
+from adadepth.report.depth_by_class import build_class_table, draw_class_figures, format_halting, write_halting_files
 from adadepth.report.figure import Heat
-from adadepth.report.pages import draw_figures, sections_of, write_report
+from adadepth.report.pages import build_sections, draw_figures, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.style import NOTHING
 from tests.pages_support import Page
@@ -43,7 +43,10 @@ def make_run(directory: Path, *, is_zero_used: bool) -> dict[str, Any]:
 def axes_of(directory: Path) -> dict[str, tuple[float, float]]:
     """The spans of every axis of depths, by panel."""
     panels = [
-        panel for section in sections_of(read_run(directory)) for figure in section.figures for panel in figure.panels
+        panel
+        for section in build_sections(read_run(directory))
+        for figure in section.figures
+        for panel in figure.panels
     ]
     axes = [(panel.title, axis) for panel in panels for axis in (panel.x, panel.y)]
     return {title: axis.span for title, axis in axes if axis is not None and "depth (updates)" in axis.title}
@@ -56,13 +59,13 @@ def test_tables_and_axes_begin_where_the_depths_do(tmp_path: Path, is_zero_used:
     spans = axes_of(tmp_path)
     assert spans.keys() >= {"Depth by class: mean, p10 to p90", "Depth distribution", "Mean depth by class"}
     assert all(first - 1 < low < first and DEPTH < high < DEPTH + 1 for low, high in spans.values()), spans
-    columns = {column.key: column for column in class_table(summary).columns}
+    columns = {column.key: column for column in build_class_table(summary).columns}
     assert columns["shape"].axis == columns["range"].axis == (first, DEPTH)
-    heat = class_figures(read_run(tmp_path))[0].panels[1].mark
+    heat = draw_class_figures(read_run(tmp_path))[0].panels[1].mark
     assert isinstance(heat, Heat)
     assert (heat.left, len(heat.columns)) == (first, DEPTH + 1 - first)
     assert sum(column[0] for column in heat.columns) == pytest.approx(1), "nobody is left out"
-    shape = halting_text(summary).split("|")[1]
+    shape = format_halting(summary).split("|")[1]
     assert len(shape) == DEPTH + 1 - first
     page = Page(write_report(tmp_path))
     assert f"on the axis {first} to {DEPTH}" in page.text

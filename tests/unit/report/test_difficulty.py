@@ -11,13 +11,13 @@ import torch
 from scipy.stats import spearmanr
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import classes_of
-from adadepth.measure.pictures import GridSampler, facts_of
-from adadepth.measure.statistics import HaltingStatistics, flatten
-from adadepth.report.classes import halting_text, write_halting_files
-from adadepth.report.difficulty import difficulty_curves, difficulty_sets
+from adadepth.measure.depth_statistics import HaltingStatistics, flatten
+from adadepth.measure.grid_examples import GridSampler, format_grid_caption
+from adadepth.measure.unit_classes import build_sequence_classes
+from adadepth.report.depth_by_class import format_halting, write_halting_files
+from adadepth.report.difficulty import get_difficulty_curves, get_difficulty_sets
+from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.pictures import depth_panel, distance_panel
 from adadepth.report.run_files import read_run, write_grids
 from tests.unit.report.synthetic_difficulty import DEPTH, DIFFICULTIES, LABELS, batches, summarised
 
@@ -90,8 +90,8 @@ def test_a_constant_depth_says_why_there_is_no_correlation() -> None:
 
 def test_the_difficulties_of_a_set() -> None:
     lengths = torch.tensor([3, 3])
-    assert classes_of(LABELS, lengths, torch.tensor([0, 4, 2])).difficulties == 5
-    assert classes_of(LABELS, lengths, torch.tensor([], dtype=torch.int64)).difficulties == 0
+    assert build_sequence_classes(LABELS, lengths, torch.tensor([0, 4, 2])).difficulties == 5
+    assert build_sequence_classes(LABELS, lengths, torch.tensor([], dtype=torch.int64)).difficulties == 0
 
 
 def grids() -> list[dict[str, Any]]:
@@ -118,11 +118,11 @@ def test_grids_lie_in_rows_and_columns() -> None:
         "updates": [[5, 6], [1, 2]], "label": [["reachable", "reachable"], [None, None]],
         "predicted": [["unreachable", "reachable"], [None, None]],
     }  # fmt: skip
-    assert [cell.text for cell in distance_panel(first)] == ["2", "1", "", "S"]
-    depths = depth_panel(first, DEPTH)
+    assert [cell.text for cell in draw_distance_cells(first)] == ["2", "1", "", "S"]
+    depths = draw_depth_cells(first, DEPTH)
     assert [cell.text for cell in depths] == ["5", "6", "1", "2"]
     assert [cell.is_wrong for cell in depths] == [True, False, False, False]
-    assert facts_of(first) == "example 0: 1 of 2 right, mean depth 3.50"
+    assert format_grid_caption(first) == "example 0: 1 of 2 right, mean depth 3.50"
 
 
 def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Path) -> None:
@@ -130,9 +130,12 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     write_grids(tmp_path, {"inside": grids(), "beyond": grids()}, DEPTH, step=3)
     files = read_run(tmp_path)
     assert files.halting["further_sets"] == {"beyond": {"difficulty": summary["difficulty"]}}
-    assert [name for name, _ in difficulty_curves(difficulty_sets(files.halting), "accuracy")] == ["inside", "beyond"]
+    assert [name for name, _ in get_difficulty_curves(get_difficulty_sets(files.halting), "accuracy")] == [
+        "inside",
+        "beyond",
+    ]
     assert files.of("grids.json")["sets"]["beyond"] == grids()
-    table = halting_text(summary, step=3)
+    table = format_halting(summary, step=3)
     assert "Spearman(depth, difficulty)" in table
     assert "accuracy" in table
     page = write_report(tmp_path).read_text(encoding="utf-8")

@@ -26,20 +26,20 @@ from adadepth.report.figure import (
     Scatter,
     Stacks,
 )
-from adadepth.report.svg import chart, charts
+from adadepth.report.svg import render_chart, render_charts
 from adadepth.report.table import (
     Column,
     Table,
-    as_csv,
-    as_html,
-    as_latex,
-    as_records,
-    as_text,
-    csv_text,
+    format_csv,
+    format_sparkline,
+    make_number_format,
     percent,
-    rounded,
-    sparkline,
     text,
+    to_csv,
+    to_html,
+    to_latex,
+    to_records,
+    to_text,
 )
 from tests.figures_support import inked
 from tests.pages_support import Page
@@ -68,7 +68,7 @@ def panel_of(mark: Mark) -> Panel:
 @pytest.mark.parametrize("name", MARKS)
 def test_every_mark_is_drawn_and_escaped(tmp_path: Path, name: str) -> None:
     figure = Figure(name, [panel_of(MARKS[name])])
-    (tmp_path / "page.html").write_text("<main>" + charts(figure) + "</main>", encoding="utf-8")
+    (tmp_path / "page.html").write_text("<main>" + render_charts(figure) + "</main>", encoding="utf-8")
     page = Page(tmp_path / "page.html")  # every element is closed in order
     assert "b" not in {tag for tag, _ in page.tags}
     assert EVIL in page.text
@@ -83,13 +83,13 @@ def test_a_figure_is_a_function_of_its_description(tmp_path: Path) -> None:
     figure = Figure("lines", [panel_of(MARKS["lines"])])
     first = [path.read_bytes() for path in export.save_figure(figure, tmp_path / "a")]
     assert [path.read_bytes() for path in export.save_figure(figure, tmp_path / "b")] == first
-    assert chart(figure.panels[0]) == chart(figure.panels[0])
+    assert render_chart(figure.panels[0]) == render_chart(figure.panels[0])
 
 
 def test_boards_without_room_come_below() -> None:
     """Five boards, two beside each other: three lines of the same height, the last board at the left again."""
     boards = [(f"step {number}", [Cell(0, 0, "1", "#ffffff", "#000000")]) for number in range(5)]
-    one_line, lines = (str(chart(Panel("", Boards(boards, 3, 3, most)))) for most in (0, 2))
+    one_line, lines = (str(render_chart(Panel("", Boards(boards, 3, 3, most)))) for most in (0, 2))
     (left, first), (right, same), (_, second), _, (back, third) = (
         (float(x), float(y)) for x, y in re.findall(r"translate\(([\d.]+) ([\d.]+)\)", lines)
     )
@@ -101,7 +101,7 @@ def test_boards_without_room_come_below() -> None:
 
 COLUMNS = [
     Column("name", "name", text, "text", remark="definition"), Column("share", "share", percent),
-    Column("mean", "mean", rounded(2)), Column("raw", where="file"),
+    Column("mean", "mean", make_number_format(2)), Column("raw", where="file"),
     Column("range", "low to high", kind="range", axis=(0, 2), where="page"),
     Column("shape", "shape", kind="shape", axis=(0, 2), where="view"),
 ]  # fmt: skip
@@ -114,7 +114,7 @@ TABLE = Table("a table", COLUMNS, ROWS)
 
 
 def test_a_table_as_html(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(f"<main>{as_html(TABLE)}</main>", encoding="utf-8")
+    (tmp_path / "page.html").write_text(f"<main>{to_html(TABLE)}</main>", encoding="utf-8")
     page = Page(tmp_path / "page.html")
     assert "b" not in {tag for tag, _ in page.tags}
     assert page.text.count(EVIL) == 2
@@ -127,7 +127,7 @@ def test_a_table_as_html(tmp_path: Path) -> None:
 
 
 def test_a_table_as_text() -> None:
-    head, rule, first, second = as_text(TABLE).splitlines()
+    head, rule, first, second = to_text(TABLE).splitlines()
     assert head.split() == ["name", "share", "mean", "shape"]
     assert set(rule) == {"-"}
     assert first.split() == ["a_b", "&", "c", "12.3%", "1.00", "|@", "@|"]
@@ -142,17 +142,17 @@ def test_a_table_as_text() -> None:
     ("-", "-"), ("=", "="), ("1-2", "1-2"), ("<= 5", "<= 5"), (-1.5, "-1.5"), (-2, "-2"), (None, ""),
 ])  # fmt: skip
 def test_no_text_of_a_csv_is_a_formula(value: object, written: str) -> None:
-    assert next(csv.reader(io.StringIO(csv_text([[value]]), newline=""))) == [written]
+    assert next(csv.reader(io.StringIO(format_csv([[value]]), newline=""))) == [written]
 
 
 def test_a_table_as_csv() -> None:
-    rows = list(csv.reader(as_csv(TABLE).splitlines()))
+    rows = list(csv.reader(to_csv(TABLE).splitlines()))
     assert rows == [["name", "share", "mean", "raw"], ["a_b & c", "0.1234", "1.0", "7"], [EVIL, "", "", ""]]
-    assert as_records(TABLE) == (rows[0], [["a_b & c", 0.1234, 1.0, 7], [EVIL, None, None, None]])
+    assert to_records(TABLE) == (rows[0], [["a_b & c", 0.1234, 1.0, 7], [EVIL, None, None, None]])
 
 
 def test_a_table_as_latex() -> None:
-    lines = as_latex(TABLE, "n = 3 tokens of held_out").splitlines()
+    lines = to_latex(TABLE, "n = 3 tokens of held_out").splitlines()
     assert lines[:4] == [
         r"\begin{table}", r"\centering", rf"\caption{{{TABLE.name.capitalize()}. n = 3 tokens of held\_out.}}",
         r"\begin{tabular}{lrr}",
@@ -165,4 +165,4 @@ def test_a_table_as_latex() -> None:
 
 def test_the_highest_share_is_the_darkest_whatever_its_rounding():
     share = 0.1182835151005931  # 9 * share / share is above 9
-    assert sparkline([share, 0.0, share / 2]) == sparkline([1.0, 0.0, 0.5])
+    assert format_sparkline([share, 0.0, share / 2]) == format_sparkline([1.0, 0.0, 0.5])

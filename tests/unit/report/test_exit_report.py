@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.report.exits import study_panels, write_exit_study
+from adadepth.report.exits import build_study_panels, write_exit_study
 from adadepth.report.figure import Axis, Dot, Panel, Scatter
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
-from adadepth.report.style import shape_style
-from adadepth.report.svg import chart
+from adadepth.report.style import get_shape_style
+from adadepth.report.svg import render_chart
 from tests.figures_support import inked
 from tests.marks_support import mostly_slow
 from tests.pages_support import Page, check_accessible, check_stands_alone
@@ -159,7 +159,7 @@ def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
 def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
     groups = [(f"g{number}", [Dot(number, 0.5, f"point {number}", marked=number == 1)]) for number in range(6)]
     mark = Scatter(groups, line=[(1, 0.5), (2, 0.5)], background=[(3, 0.25)])
-    drawing = str(chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))
+    drawing = str(render_chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))
     across = [58 + number / 10 * (440 - 58 - 16) for number in range(6)]  # of the margins of a chart
     for number in range(6):
         assert f"{across[number]:.1f}" in drawing
@@ -167,13 +167,13 @@ def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
     assert drawing.count('r="7"') == 1
     assert drawing.count('r="3"') == 1
     assert f"{250 - 40 - 0.25 * (250 - 12 - 40):.1f}" in drawing
-    assert len({shape_style(index) for index in range(30)}) == 30
+    assert len({get_shape_style(index) for index in range(30)}) == 30
 
 
 def test_a_drawing_names_the_members_of_its_pareto_set() -> None:
     study = make_study(make_records(), timed=False)
-    panel, *_ = study_panels(study)
-    title, drawing = panel.title, chart(panel)
+    panel, *_ = build_study_panels(study)
+    title, drawing = panel.title, render_chart(panel)
     members = [row["rule"] for row in study["rows"] if "mean_updates" in row["pareto"]]
     assert title == "Against executed updates per example (mean)"
     assert f"Pareto set: {', '.join(members)}" in str(drawing)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.report.classes import halting_text, write_halting_files
-from adadepth.report.run_files import distributions, loss_curves, read_run, series
+from adadepth.report.depth_by_class import format_halting, write_halting_files
+from adadepth.report.run_files import distributions, get_loss_curves, read_run, series
 from adadepth.system.files import write_atomic
 from tests.unit.report.synthetic import evaluate
 
@@ -78,7 +78,7 @@ def test_curves() -> None:
         {"step": 0, "train/loss": 3.0, "train/mlm_loss": "nan", "halting/all/histogram": [0, 5]},
         {"step": 9, "train/loss": 2.0, "eval/mlm_loss": 2.5, "eval/accuracy": 1.0, "halting/all/histogram": [0, 1, 2]},
     ]
-    assert loss_curves(metrics) == {
+    assert get_loss_curves(metrics) == {
         "loss": [("train", [(0, 3.0), (9, 2.0)]), ("eval", [])],
         "mlm_loss": [("train", []), ("eval", [(9, 2.5)])],
     }
@@ -87,7 +87,7 @@ def test_curves() -> None:
 
 def test_console_table(evaluation: tuple[dict, list[dict]]) -> None:
     summary, _ = evaluation
-    text = halting_text(summary, step=1250)
+    text = format_halting(summary, step=1250)
     assert text.isascii()
     assert "halting at step 1,250" in text
     assert max(map(len, text.splitlines())) <= 160
@@ -104,11 +104,11 @@ def test_console_table(evaluation: tuple[dict, list[dict]]) -> None:
 def test_console_names_what_is_missing(evaluation: tuple[dict, list[dict]]) -> None:
     summary, _ = evaluation
     summary = summary | {"classes": summary["classes"] | {"sep": {"n": 0}}, "missing": {"halting/sep": "no such unit"}}
-    lines = halting_text(summary).splitlines()
+    lines = format_halting(summary).splitlines()
     assert "not available: halting/sep: no such unit" in lines
     assert next(line for line in lines if line.startswith("sep ")).split()[1:] == ["0", *"-------"]
 
 
 def test_losses_of_single_steps_and_further_sets_have_no_curve_of_their_own() -> None:
     lines = [{"step": 1, "train/loss": 2.0, "eval/loss": 1.0, "eval/step_1/loss": 3.0, "eval/extrapolation/loss": 4.0}]
-    assert loss_curves(lines) == {"loss": [("train", [(1, 2.0)]), ("eval", [(1, 1.0)])]}
+    assert get_loss_curves(lines) == {"loss": [("train", [(1, 2.0)]), ("eval", [(1, 1.0)])]}

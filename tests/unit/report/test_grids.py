@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from adadepth.measure.pictures import chain_places, facts_of, grid_picture
-from adadepth.report.pictures import depth_panel, distance_panel
+from adadepth.measure.grid_examples import draw_grid_text, format_grid_caption, locate_chain_nodes
+from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells
 
 
 def test_a_chain_lies_along_a_row_and_one_that_meets_it_has_its_own():
     symbols = [">2", "red", ">1", ">2", ">0", "blue"]  # 4 > 0 > 2 > 1 (red), 3 > 2, and 5 alone
     hops = [2, 0, 1, 2, 3, 0]
-    rows, columns = chain_places(symbols, hops)
+    rows, columns = locate_chain_nodes(symbols, hops)
     assert columns == hops
     assert rows[4] == rows[0] == rows[2] == rows[1]
     assert rows[3] != rows[0]
@@ -28,15 +28,15 @@ CHAINS = {
 
 
 def test_a_maze_in_a_terminal():
-    heading, *rows = grid_picture(MAZE).splitlines()
+    heading, *rows = draw_grid_text(MAZE).splitlines()
     assert heading.split() == ["steps", "from", "the", "start", "updates"]
     assert [row.split() for row in rows] == [["S", "1", "S", "3"], ["##", "2", "##", "12"]]
 
 
 def test_chains_have_holes():
-    first, second = grid_picture(CHAINS).splitlines()[1:]
+    first, second = draw_grid_text(CHAINS).splitlines()[1:]
     assert (first.split(), second.split()) == (["0", "1", "1", "2"], ["1", "2"])
     assert second.index("1") == first.index("1")
     assert second.index("2") == first.index("2")
-    assert len(distance_panel(CHAINS)) == len(depth_panel(CHAINS, 4)) == 3
-    assert facts_of(CHAINS) == "example 0: 3 of 3 right, mean depth 1.67"
+    assert len(draw_distance_cells(CHAINS)) == len(draw_depth_cells(CHAINS, 4)) == 3
+    assert format_grid_caption(CHAINS) == "example 0: 3 of 3 right, mean depth 1.67"

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from adadepth.families.albert_act.report import reference_depth
-from adadepth.report.last_screen import command_lines, format_screen, table_lines, verdict_lines
+from adadepth.report.baseline_comparison import Finding
+from adadepth.report.console_summary import (
+    format_command_lines,
+    format_screen,
+    format_table_lines,
+    format_verdict_lines,
+)
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.report.verdict import verdict
-from adadepth.report.worth import Finding
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_fixed_run, make_search_run
@@ -62,13 +67,13 @@ def test_every_kind_of_table_fits(make: Any, tmp_path: Path) -> None:
     directory.mkdir()
     files = read_run(make(directory) or directory)
     assert len(screen_of(files)) > 12
-    assert 2 <= len(table_lines(files, 10)) <= 11
+    assert 2 <= len(format_table_lines(files, 10)) <= 11
 
 
 def test_of_many_classes_the_hard_and_the_large_are_shown(tmp_path: Path) -> None:
     depths = {f"difficulty {level}": 2.0 for level in range(4)} | {f"label: {'long ' * 9}{at}": 1.0 for at in range(20)}
     files = read_run(record(tmp_path / "run", classes=depths))
-    lines = table_lines(files, 6)
+    lines = format_table_lines(files, 6)
     assert lines[0].startswith("class (6 of 25)")
     assert [line.split("  ")[0] for line in lines[1:6]] == ["all", *(f"difficulty {level}" for level in range(4))]
     assert len(lines) == 7
@@ -78,9 +83,9 @@ def test_of_many_classes_the_hard_and_the_large_are_shown(tmp_path: Path) -> Non
 @pytest.mark.parametrize("count", [1, 4, 5, 8, 12])
 def test_the_verdict_has_at_most_eight_lines(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     questions = {f"question{number}": "How long is a sentence that says nothing at all?" for number in range(count)}
-    monkeypatch.setattr("adadepth.report.last_screen.QUESTIONS", questions)
+    monkeypatch.setattr("adadepth.report.console_summary.QUESTIONS", questions)
     answers: Mapping[str, Finding] = {name: Finding("yes", [], {}, "many words " * 40) for name in questions}
-    lines = verdict_lines(answers)
+    lines = format_verdict_lines(answers)
     assert min(count, 8) <= len(lines) <= 8
     assert max(map(len, lines)) <= 80
 
@@ -104,7 +109,7 @@ def test_the_deciding_comparison_is_told(run: Path, accuracies: tuple[float, ...
     ["python", "text=\"it's $HOME, let alone * 'two'\"", *["model.a_long_key=1"] * 9, "output_dir=" + 90 * "x"],
 ])  # fmt: skip
 def test_a_shell_reads_the_words_of_a_command(words: list[str]) -> None:
-    lines = command_lines(words)
+    lines = format_command_lines(words)
     assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
     arguments = "\n".join([lines[0].replace(" python", "printf '%s\\n' python", 1), *lines[1:]])
     assert subprocess.run(["bash", "-c", arguments], capture_output=True, text=True).stdout.splitlines() == words

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.measure.statistics import flatten
-from adadepth.report.figure import depth_ticks
-from adadepth.report.layers import layers_text, needed_blocks
+from adadepth.measure.depth_statistics import flatten
+from adadepth.report.figure import compute_depth_ticks
+from adadepth.report.layers import describe_needed_blocks, format_layers
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import HALTING, METRICS, SEEDS, write_json
-from adadepth.report.seeds import seeds_text, summarise_seeds
+from adadepth.report.seeds import format_seeds, summarise_seeds
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
@@ -50,7 +50,7 @@ def test_prints_the_numbers_of_the_file(run: Path, page: Page) -> None:
         f"{layers['effective_layers']:.2f} equal states of {BLOCKS + 1}", f"{FACTS['added_parameters']:,}", "3.3% of",
         f"{cost['executed_macs']:.4g}", f"{100 * cost['adaptive_over_full']:.1f}%", f"{cost['layer_ratio']:.2f}",
         "Wall clock was not measured", "alpha_distribution 10.0",
-        needed_blocks(layers["deepest"], BLOCKS),
+        describe_needed_blocks(layers["deepest"], BLOCKS),
     ):  # fmt: skip
         assert expected in page.text
     for state, weight in enumerate(layers["weights"]):
@@ -73,7 +73,7 @@ def test_shows_nothing_about_halting(page: Page) -> None:
     ("deepest", "blocks", "said"), [(6, 6, "all 6 blocks"), (4, 6, "4 of the 6 blocks"), (0, 6, "0 of the 6 blocks")]
 )
 def test_the_blocks_that_must_run_in_words(deepest: int, blocks: int, said: str) -> None:
-    assert said in needed_blocks(deepest, blocks)
+    assert said in describe_needed_blocks(deepest, blocks)
 
 
 def test_work_without_the_base_says_so(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_figures_of_one_evaluation_or_without_history(tmp_path: Path) -> None:
 
 
 def test_ticks_from_state_zero() -> None:
-    assert depth_ticks(6, first=0) == [0, 1, 2, 3, 4, 5, 6]
-    assert depth_ticks(24, first=0) == [0, 3, 6, 9, 12, 15, 18, 21, 24]
+    assert compute_depth_ticks(6, first=0) == [0, 1, 2, 3, 4, 5, 6]
+    assert compute_depth_ticks(24, first=0) == [0, 3, 6, 9, 12, 15, 18, 21, 24]
 
 
 def test_console_table() -> None:
     summary = evaluate(learned_weights(BLOCKS))
-    layers, text = summary["layers"], layers_text(summary, step=1250)
+    layers, text = summary["layers"], format_layers(summary, step=1250)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 160
     for part in (
@@ -148,4 +148,4 @@ def test_seeds_show_how_stable_the_distribution_is(tmp_path: Path) -> None:
     for state in range(7):
         found = summary["metrics"][f"halting/layers/weight/{state}"]
         assert re.search(rf"\b{state} +{found['mean']:.4f} +{found['std']:.4f} +3 ", page.text)
-    assert f"total variation mean {distance['mean']:.4f}, max {distance['max']:.4f}, 3 pairs" in seeds_text(summary)
+    assert f"total variation mean {distance['mean']:.4f}, max {distance['max']:.4f}, 3 pairs" in format_seeds(summary)

@@ -13,11 +13,11 @@ from urllib.parse import unquote
 import pytest
 
 from adadepth.report import svg
-from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, depth_axis
-from adadepth.report.pages import sections_of, write_report
+from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, build_depth_axis
+from adadepth.report.page_writer import list_downloads
+from adadepth.report.pages import build_sections, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.section import Section
-from adadepth.report.writing import downloads
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_search_run
 from tests.unit.report.synthetic_exits import add_exit_files, add_halting_files
@@ -36,7 +36,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     directory = tmp_path_factory.mktemp(request.param)
     MAKERS[request.param](directory)
-    return sections_of(read_run(directory))
+    return build_sections(read_run(directory))
 
 
 def figures(sections: list[Section]) -> Iterator[Figure]:
@@ -71,7 +71,7 @@ def test_every_figure_is_a_file_that_can_be_read(sections: list[Section]) -> Non
 
 def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
     for section in sections:
-        found = [{link.kind: link for link in links} for _, links in downloads(section)]
+        found = [{link.kind: link for link in links} for _, links in list_downloads(section)]
         of_figures, of_tables = found[: len(section.figures)], found[len(section.figures) :]
         for figure, links in zip(section.figures, of_figures, strict=True):
             assert b64decode(links["SVG"].href.partition(",")[2]).decode() == svg.document(figure)
@@ -96,24 +96,25 @@ def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "is_cut"),
     [(Axis("loss", (0, 7)), False), (Axis("loss", (-1, 7)), False), (Axis("loss", (6, 7)), True),
-     (depth_axis("depth", 6), False), (depth_axis("depth", 6, 0), False), (Axis("perplexity", (1, 9), start=1), False),
+     (build_depth_axis("depth", 6), False), (build_depth_axis("depth", 6, 0), False),
+     (Axis("perplexity", (1, 9), start=1), False),
      (Axis("class", (2.6, -0.6), (0, 1), ("a", "b")), False)],
 )  # fmt: skip
 def test_an_axis_that_begins_elsewhere_says_so(axis: Axis, is_cut: bool) -> None:
     assert axis.is_cut is is_cut
     panel = Panel("loss", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis("step", (0, 1)), axis)
-    assert ("cut below 6" in svg.chart(panel)) is is_cut
+    assert ("cut below 6" in svg.render_chart(panel)) is is_cut
     assert axis.label.startswith(axis.title)
 
 
 @pytest.mark.parametrize("title", ["loss", "mean depth (updates) with its 95 % interval"])
 def test_titles_of_axes_stay_in_the_drawing(title: str) -> None:
     panel = Panel("depth", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis(title, (6, 7)), Axis(title[:32], (6, 7)))
-    drawn = ElementTree.fromstring(str(svg.chart(panel)))
+    drawn = ElementTree.fromstring(str(svg.render_chart(panel)))
     for text in drawn.iter("text"):
         half = 12 * 0.55 * len(text.text or "") / 2
         if "transform" in text.attrib:
             assert 2 * half <= svg.HEIGHT
         elif text.attrib["text-anchor"] == "middle":
             assert half <= float(text.attrib["x"]) <= svg.WIDTH - half
-    assert "cut below 6" in str(svg.chart(panel))
+    assert "cut below 6" in str(svg.render_chart(panel))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.pictures import box_of
+from adadepth.measure.grid_examples import find_box_shape
 from adadepth.report.difficulty import difficulty
+from adadepth.report.example_grids import examples
 from adadepth.report.figure import Boards, Lines
-from adadepth.report.pictures import examples
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run
 from adadepth.report.style import WRONG
-from adadepth.report.training import losses
+from adadepth.report.training_curves import losses
 from tests.unit.report.synthetic import make_run
 
 
@@ -35,12 +35,12 @@ def solved(rows: int, columns: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (3, 3), (3, 4)])
 def test_boxes_are_read_off_the_solution(shape: tuple[int, int]) -> None:
-    assert box_of(solved(*shape)) == shape
+    assert find_box_shape(solved(*shape)) == shape
 
 
 def test_other_puzzles_have_no_boxes() -> None:
-    assert box_of([["#", ".", "#"], [".", ".", "."], ["#", "o", "#"]]) is None
-    assert box_of([["1", "2", "3"], ["2", "3", "1"], ["3", "1", "2"]]) is None, "a Latin square of a prime"
+    assert find_box_shape([["#", ".", "#"], [".", ".", "."], ["#", "o", "#"]]) is None
+    assert find_box_shape([["1", "2", "3"], ["2", "3", "1"], ["3", "1", "2"]]) is None, "a Latin square of a prime"
 
 
 def test_a_puzzle_has_the_lines_of_its_boxes_and_cells_of_a_legible_size(files: RunFiles) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES, read_run
-from adadepth.report.style import contrast, depth_color, text_on
-from adadepth.report.table import clock, number
+from adadepth.report.style import compute_contrast, get_depth_color, get_text_color
+from adadepth.report.table import format_duration, number
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic import make_run
 
@@ -217,17 +217,17 @@ def test_written_atomically(run: Path) -> None:
 
 @pytest.mark.parametrize("max_updates", [1, 2, 6, 12, 24])
 def test_token_text_is_readable_on_every_shade(max_updates: int) -> None:
-    shades = [depth_color(depth, max_updates) for depth in range(max_updates + 1)]
-    assert all(contrast(shade, text_on(shade)) >= 4.5 for shade in shades)
+    shades = [get_depth_color(depth, max_updates) for depth in range(max_updates + 1)]
+    assert all(compute_contrast(shade, get_text_color(shade)) >= 4.5 for shade in shades)
     assert len(set(shades[1:])) == max_updates
 
 
 def test_contrast_is_that_of_the_standard() -> None:
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
+    assert compute_contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert compute_contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
 
 
 def test_formats() -> None:
     shown = [number(value) for value in (0.12345, 12, 1234567, 2.6e11, 0.0, 1e-5, None)]
     assert shown == ["0.123", "12", "1,234,567", "260,000,000,000", "0.000", "1e-05", "not available"]
-    assert [clock(seconds) for seconds in (5.2, 65, 3661)] == ["5 s", "1 min 05 s", "1 h 01 min 01 s"]
+    assert [format_duration(seconds) for seconds in (5.2, 65, 3661)] == ["5 s", "1 min 05 s", "1 h 01 min 01 s"]

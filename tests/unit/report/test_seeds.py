@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import SEEDS, write_json
-from adadepth.report.seeds import headline_metrics, seeds_text, summarise_seeds
+from adadepth.report.seeds import format_seeds, select_headline_metrics, summarise_seeds
 from tests.pages_support import Page
 
 RUNS = [
@@ -40,13 +40,13 @@ def test_a_metric_that_a_run_lacks_has_the_smaller_n() -> None:
 def test_one_seed_has_no_deviation() -> None:
     found = summarise_seeds(RUNS[:1])
     assert all("std" not in metric for metric in found["metrics"].values())
-    assert seeds_text(found).startswith("1 seed: 3")
-    line = next(line for line in seeds_text(found).splitlines() if line.startswith("eval/score"))
+    assert format_seeds(found).startswith("1 seed: 3")
+    line = next(line for line in format_seeds(found).splitlines() if line.startswith("eval/score"))
     assert line.split()[2] == "-"
 
 
 def test_the_table_shows_headline_metrics_in_the_order_of_seeds() -> None:
-    table = seeds_text(summarise_seeds(RUNS))
+    table = format_seeds(summarise_seeds(RUNS))
     assert table.isascii()
     assert table.startswith("3 seeds: 3, 4, 5")
     line = next(line for line in table.splitlines() if line.startswith("eval/score"))
@@ -57,7 +57,7 @@ def test_the_table_shows_headline_metrics_in_the_order_of_seeds() -> None:
         "-",
     ]
     assert "step_1" not in table
-    assert "halting/exit_step/mean" in headline_metrics(summarise_seeds(RUNS))
+    assert "halting/exit_step/mean" in select_headline_metrics(summarise_seeds(RUNS))
 
 
 def test_a_directory_of_seeds_gets_a_page_of_its_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.report.sweep import CellScores, grid_table, grid_text, summarise_grid, write_grid
+from adadepth.report.sweep import CellScores, build_grid_table, format_grid, summarise_grid, write_grid
 
 Scores = dict[int, dict[int, float]]
 
@@ -77,7 +77,7 @@ def test_one_seed_has_no_spread() -> None:
     found = summary(cell("1e-5", {7: {2: 0.3, 3: 0.4}}, seeds=(7,)))
     assert place(found) == ("1e-5", 3, 7)
     assert found["chosen"]["std"] is None
-    assert "of one seed" in grid_text(named(found))
+    assert "of one seed" in format_grid(named(found))
 
 
 def test_losses_are_minimised() -> None:
@@ -88,7 +88,7 @@ def test_losses_are_minimised() -> None:
 def test_without_a_complete_cell_nothing_is_chosen() -> None:
     found = summary(cell("a", {0: {2: 0.3}}), cell("b", {}))
     assert found["chosen"] is None
-    assert "nothing to choose from: no epoch from 2 on has all seeds" in grid_text(named(found))
+    assert "nothing to choose from: no epoch from 2 on has all seeds" in format_grid(named(found))
 
 
 def named(found: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_the_summary_is_text_csv_latex_json_and_a_page(tmp_path: Path) -> None:
     assert 'href="submission/CoLA.tsv"' in page
     assert "ValueError: &lt;nan&gt;" in page
     assert "0.0707" in page
-    told = grid_text(found)
+    told = format_grid(found)
     assert "chosen: trainer.learning_rate=1e-5, epoch 2: eval/score 0.3000 +- 0.0707 over 2 seeds" in told
     assert "left out: trainer.learning_rate=2e-5: ValueError: <nan>" in told
-    assert len(grid_table(found).rows) == 3
+    assert len(build_grid_table(found).rows) == 3

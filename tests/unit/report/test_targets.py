@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.layers import describe_layers
-from adadepth.report.groups import compare
-from adadepth.report.last_screen import verdict_lines
+from adadepth.measure.layer_weights import describe_layers
+from adadepth.report.console_summary import format_verdict_lines
 from adadepth.report.pages import write_comparison, write_report
 from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.run_groups import compare
 from adadepth.report.verdict import verdict
 from tests.pages_support import sections_of_page, told
 from tests.unit.report.recorded import record
@@ -49,7 +49,7 @@ def test_the_first_line_says_whether_the_target_was_reached(
     assert found["target"].answer == answer
     assert found["target"].sentences[0].startswith(first)
     assert len(found["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
-    assert verdict_lines(found)[0] == (
+    assert format_verdict_lines(found)[0] == (
         f"Was the depth that you set reached? {answer.capitalize()}: {depth:.3g}, set to 3 updates a token."
     )
 

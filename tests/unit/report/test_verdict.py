@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from adadepth.measure.architectures import describe_architecture
-from adadepth.measure.layers import describe_layers
-from adadepth.report.pages import sections_of
+from adadepth.measure.layer_weights import describe_layers
+from adadepth.report.baseline_comparison import estimate_score_noise, interpolate_quality, to_json
+from adadepth.report.pages import build_sections
 from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,
@@ -22,8 +23,7 @@ from adadepth.report.run_files import (
     RunFiles,
     read_run,
 )
-from adadepth.report.verdict import strength, verdict
-from adadepth.report.worth import as_json, at_depth, score_noise
+from adadepth.report.verdict import describe_strength, verdict
 from tests.unit.report.synthetic import make_run
 
 
@@ -45,7 +45,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
     assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
     assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in found["cost"].sentences[1]
-    assert json.loads(json.dumps(as_json(found), allow_nan=False))["adapts"].keys() == {
+    assert json.loads(json.dumps(to_json(found), allow_nan=False))["adapts"].keys() == {
         "answer",
         "sentences",
         "figures",
@@ -53,7 +53,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
 
 
 def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
-    sections = sections_of(read_run(run))
+    sections = build_sections(read_run(run))
     assert [sections[0].anchor, sections[-1].anchor] == ["verdict", "run"]
 
 
@@ -184,15 +184,15 @@ def test_exits_against_those_dealt_at_random_and_one_step_for_all(run: Path) -> 
 
 
 def test_noise_is_that_of_a_difference_of_shares() -> None:
-    noise, remark = score_noise(0.5, 0.5, 10_000)
+    noise, remark = estimate_score_noise(0.5, 0.5, 10_000)
     assert noise == pytest.approx(1.96 * math.sqrt(2 * 0.25 / 10_000))
     assert "n 10,000" in remark
-    assert score_noise(0.5, 0.5, None)[0] == 0.0
+    assert estimate_score_noise(0.5, 0.5, None)[0] == 0.0
 
 
 def test_a_fixed_depth_between_two_steps() -> None:
-    assert at_depth([(2, 0.6), (1, 0.4), (3, 0.7)], 1.25) == pytest.approx(0.45)
-    assert at_depth([(1, 0.4), (2, 0.6)], 2.5) is None
+    assert interpolate_quality([(2, 0.6), (1, 0.4), (3, 0.7)], 1.25) == pytest.approx(0.45)
+    assert interpolate_quality([(1, 0.4), (2, 0.6)], 2.5) is None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_fixed_depth_between_two_steps() -> None:
      (-0.6, -0.7, "runs strongly against loss")],
 )  # fmt: skip
 def test_correlations_in_words(value: float, low: float, said: str) -> None:
-    assert strength({"value": value, "low": low, "high": 2 * value - low}, "loss") == said
+    assert describe_strength({"value": value, "low": low, "high": 2 * value - low}, "loss") == said
 
 
 @pytest.mark.parametrize(

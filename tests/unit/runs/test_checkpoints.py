@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.runs import checkpoints
-from adadepth.runs.checkpoints import begin_checkpoint, flaw, last_good, seal_checkpoint
+from adadepth.runs.checkpoints import begin_checkpoint, describe_last_checkpoint, find_checkpoint_error, seal_checkpoint
 
 
 def test_the_last_good_checkpoint_is_found_without_reading_those_before(
@@ -21,6 +21,6 @@ def test_the_last_good_checkpoint_is_found_without_reading_those_before(
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
             seal_checkpoint(tmp_path / f"checkpoint-{step}")
     read: list[str] = []
-    monkeypatch.setattr(checkpoints, "flaw", lambda path: (read.append(path.name), flaw(path))[1])
-    assert last_good(tmp_path) == f"the last good checkpoint is {tmp_path / 'checkpoint-15'}"
+    monkeypatch.setattr(checkpoints, "flaw", lambda path: (read.append(path.name), find_checkpoint_error(path))[1])
+    assert describe_last_checkpoint(tmp_path) == f"the last good checkpoint is {tmp_path / 'checkpoint-15'}"
     assert read == ["checkpoint-20", "checkpoint-15"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedConfig
 
-from adadepth.cli.composition import model_schemas
+from adadepth.cli.schemas import list_model_schemas
 from adadepth.families.albert_act.family import AlbertActSettings
 from adadepth.families.par_xl.family import ParXLSettings
 from adadepth.families.registry import family, load
@@ -28,11 +28,11 @@ from adadepth.settings.declaration import (
     at_least,
     between,
     choices,
-    declared,
-    in_words,
-    out_of_range,
+    drop_neutral,
+    find_range_errors,
+    format_help,
+    get_field_specs,
     shapes,
-    without_neutral,
 )
 
 
@@ -52,14 +52,14 @@ def test_ranges(allowed: Allowed, inside: list[float], outside: list[float]) -> 
 
 def test_a_value_out_of_range_is_a_line_with_its_key() -> None:
     search = SearchConfig(tau_end=0, sampled_paths=0)
-    assert list(out_of_range(search, "search.")) == [
+    assert list(find_range_errors(search, "search.")) == [
         "search.tau_end=0: must be above 0",
         "search.sampled_paths=0: must be at least 1",
     ]
 
 
 def test_none_has_no_range() -> None:
-    assert list(out_of_range(ContextConfig())) == []
+    assert list(find_range_errors(ContextConfig())) == []
 
 
 def test_choices_follow_from_the_type() -> None:
@@ -75,7 +75,7 @@ def test_shapes_are_those_declared() -> None:
 
 
 def test_what_cannot_change_a_result_is_left_out() -> None:
-    assert "timing_repeats" not in without_neutral(SearchConfig, dataclasses.asdict(SearchConfig()))
+    assert "timing_repeats" not in drop_neutral(SearchConfig, dataclasses.asdict(SearchConfig()))
 
 
 def test_a_list_is_not_shared() -> None:
@@ -83,9 +83,9 @@ def test_a_list_is_not_shared() -> None:
     assert ParXLSettings().cutoffs == []
 
 
-@pytest.mark.parametrize("name", [name for name in model_schemas() if name != "albert"])
+@pytest.mark.parametrize("name", [name for name in list_model_schemas() if name != "albert"])
 def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(name: str) -> None:
-    about, config = declared(family(name).settings), load(family(name).config)()
+    about, config = get_field_specs(family(name).settings), load(family(name).config)()
     settings = family(name).settings()
     for field, each in about.items():
         if each.in_model and field not in ("layers_num", "tie_word_embeddings"):
@@ -96,8 +96,8 @@ def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(
 def test_where_the_two_defaults_differ() -> None:
     """A published configuration names no field that is newer than it, and must mean what it did."""
     found = {
-        name: {field for field, each in declared(schema).items() if each.differs_on_hub}
-        for name, schema in model_schemas().items()
+        name: {field for field, each in get_field_specs(schema).items() if each.differs_on_hub}
+        for name, schema in list_model_schemas().items()
     }
     sizes = {
         "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -117,7 +117,7 @@ def test_where_the_two_defaults_differ() -> None:
     }
 
 
-OWN_CONFIGS = [name for name in model_schemas() if load(family(name).config).__module__.startswith("adadepth.")]
+OWN_CONFIGS = [name for name in list_model_schemas() if load(family(name).config).__module__.startswith("adadepth.")]
 # Of every language model in transformers; a family only gives them other defaults.
 SPECIAL = {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"}
 
@@ -127,7 +127,7 @@ def test_every_field_of_a_configuration_is_declared_and_in_its_docstring(name: s
     config_class = load(family(name).config)
     fields = {field.name for field in dataclasses.fields(config_class)}
     fields -= SPECIAL | {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    about = declared(config_class)
+    about = get_field_specs(config_class)
     assert fields == about.keys() - SPECIAL
     for field, each in about.items():
         text = " ".join(config_class.__doc__.split())
@@ -151,7 +151,7 @@ def test_a_configuration_has_the_types_and_defaults_of_the_settings(name: str) -
     """Where a file without a field means something, the field is never null, though the setting may be."""
     config_class = load(family(name).config)
     settings, stored = config_class.settings_class, {field.name: field for field in dataclasses.fields(config_class)}
-    hints, about = typing.get_type_hints(settings), declared(settings)
+    hints, about = typing.get_type_hints(settings), get_field_specs(settings)
     for field in (each for each in dataclasses.fields(settings) if each.name in about and about[each.name].in_model):
         here = about[field.name]
         default = here.hub if here.differs_on_hub else default_of(field)
@@ -173,8 +173,8 @@ def test_a_configuration_that_lacks_a_setting_says_so() -> None:
 
 
 def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a_line() -> None:
-    about = declared(AlbertActSettings)["cap_remainder"]
-    assert in_words(about, choices(AlbertActSettings)["cap_remainder"]) == (
+    about = get_field_specs(AlbertActSettings)["cap_remainder"]
+    assert format_help(about, choices(AlbertActSettings)["cap_remainder"]) == (
         "what a token that reaches L without halting pays and weighs; one of reference, penalty, forced"
     )
     assert "one of reference, penalty, forced. `reference`: no remainder" in " ".join(
@@ -184,15 +184,15 @@ def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a
 
 def test_what_a_search_says_of_gates_is_declared_there() -> None:
     config_class = load(family("par_xl").config)
-    here, there = declared(config_class), declared(SearchConfig)
+    here, there = get_field_specs(config_class), get_field_specs(SearchConfig)
     for name in ("tau_start", "tau_end", "tau_schedule", "straight_through", "latency_weight"):
         assert here[name] is there[name]
     assert here["gate_path"] is there["path"]
-    assert here["clamp_length"] is declared(ContextConfig)["clamp_length"]
+    assert here["clamp_length"] is get_field_specs(ContextConfig)["clamp_length"]
     assert config_class().gate_path == "soft"
 
 
 def test_the_name_of_a_family_is_that_of_its_configuration() -> None:
     for name in OWN_CONFIGS:
         assert load(family(name).config).model_type == family(name).name == name
-        assert "name" not in declared(load(family(name).config))
+        assert "name" not in get_field_specs(load(family(name).config))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from adadepth.data.board import Board
+from adadepth.data.editable_grid import EditableGrid
 from adadepth.families.registry import families
 from adadepth.settings import LabelledConfig, StreamConfig, TaggingConfig, Task
 from adadepth.settings.data import HopsConfig, LabelledUnit, SentEvalConfig, SequenceProblem
-from adadepth.settings.kinds import KINDS, PREDICTED, REGIMES, called, kind_of, problem_of
+from adadepth.settings.kinds import KINDS, PREDICTED, TASKS, call_by_path, get_kind, get_problem
 from adadepth.settings.plugins import load
 
 TOLD = {
@@ -31,7 +31,7 @@ def needed(function: Callable[..., Any]) -> set[str]:
 def test_what_a_kind_names_is_there_and_takes_what_it_is_told() -> None:
     for name, kind in KINDS.items():
         for place in kind.places:
-            assert callable(load(place)) or isinstance(load(place), Board), place
+            assert callable(load(place)) or isinstance(load(place), EditableGrid), place
         for place in kind.checks:
             first, *others = inspect.signature(load(place)).parameters
             assert first == "dataset", place
@@ -51,7 +51,7 @@ def test_what_a_kind_names_is_there_and_takes_what_it_is_told() -> None:
 
 def test_every_kind_has_a_loader_and_a_task_of_the_core_has_its_module() -> None:
     assert [name for name, kind in KINDS.items() if kind.loader is None] == []
-    assert set(REGIMES) == set(Task)
+    assert set(TASKS) == set(Task)
     for task in Task:
         assert callable(import_module(f"adadepth.tasks.{task}").train)
 
@@ -61,15 +61,15 @@ def test_what_is_predicted_follows_from_the_settings() -> None:
     class OfAPackage(TaggingConfig):
         """Extends a kind, and is of it."""
 
-    assert problem_of(StreamConfig()) is None
-    assert problem_of(LabelledConfig()) == problem_of(SentEvalConfig()) == "classification"
-    assert problem_of(LabelledConfig(problem=SequenceProblem.regression)) == "regression"
-    assert problem_of(HopsConfig()) == "tagging"
-    assert problem_of(HopsConfig(unit=LabelledUnit.sequence)) == "classification"
-    assert kind_of(OfAPackage()) is KINDS["tagging"]
+    assert get_problem(StreamConfig()) is None
+    assert get_problem(LabelledConfig()) == get_problem(SentEvalConfig()) == "classification"
+    assert get_problem(LabelledConfig(problem=SequenceProblem.regression)) == "regression"
+    assert get_problem(HopsConfig()) == "tagging"
+    assert get_problem(HopsConfig(unit=LabelledUnit.sequence)) == "classification"
+    assert get_kind(OfAPackage()) is KINDS["tagging"]
 
 
 def test_a_function_is_told_what_its_arguments_name() -> None:
-    assert called("builtins:pow", 2, exp=5, seed=1) == 32
+    assert call_by_path("builtins:pow", 2, exp=5, seed=1) == 32
     with pytest.raises(TypeError, match="missing"):
-        called("builtins:pow", 2, seed=1)
+        call_by_path("builtins:pow", 2, seed=1)

@@ -10,9 +10,9 @@ import pytest
 
 FAULTS = """
 import resource, sys
-from adadepth.system.processes import keep_freed_memory
+from adadepth.system.distributed import set_malloc_thresholds
 if sys.argv[1] == "keep":
-    keep_freed_memory()
+    set_malloc_thresholds()
 def step():
     blocks = [b"x" * (3 << 20) for _ in range(12)]
 step(), step()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.system.files import open_atomic, refuse_links, remove_leftovers, replacing, write_atomic
+from adadepth.system.files import open_atomic, refuse_links, remove_temporary_files, replace_atomically, write_atomic
 
 
 def test_what_a_kill_left_is_removed_wherever_it_lies(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_what_a_kill_left_is_removed_wherever_it_lies(tmp_path: Path) -> None:
     for name in (*left, *kept):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    remove_leftovers(tmp_path, "evaluations")
+    remove_temporary_files(tmp_path, "evaluations")
     assert [name for name in left if (tmp_path / name).exists()] == []
     assert [name for name in kept if not (tmp_path / name).exists()] == []
 
@@ -50,7 +50,7 @@ def test_the_next_writer_removes_what_killed_ones_left(tmp_path: Path) -> None:
 
 
 def _drawn(path: Path) -> None:
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text("drawn")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.data.cache import SEAL, find_damage
-from adadepth.runs.checkpoints import MANIFEST, flaw
+from adadepth.runs.checkpoints import MANIFEST, find_checkpoint_error
 from adadepth.system.files import damage, describe_files
 
 TEXT = b"123456789"
@@ -48,4 +48,4 @@ def test_a_record_that_is_none_is_a_flaw(folder: Path, record: str) -> None:
     (folder / SEAL).write_text(record)
     assert find_damage(folder) == f"its {SEAL} is unreadable"
     (folder / MANIFEST).write_text(f'{{"files": {record}}}')
-    assert flaw(folder) == f"its {MANIFEST} is damaged"
+    assert find_checkpoint_error(folder) == f"its {MANIFEST} is damaged"

@@ -11,7 +11,7 @@ from adadepth.errors import CheckpointError
 from adadepth.runs.directory import read_record
 from adadepth.system.demos import format_run, is_demo, list_demos, resolve_demo
 from adadepth.system.files import damage
-from adadepth.system.places import resolve_place
+from adadepth.system.hub_access import resolve_path
 from tests.scripts_support import ROOT, load_script
 
 NAMES = ["demo:hops", "demo:loop", "demo:maze", "demo:words"]
@@ -35,7 +35,7 @@ def test_a_name_is_a_run_with_whole_files(name: str) -> None:
     run = run_of(name)
     assert run == FOLDER / name.removeprefix("demo:")
     assert damage(run / "model", read_record(run)["saved"]["model"]) is None
-    assert resolve_place("model", name) == str(run / "model")
+    assert resolve_path("model", name) == str(run / "model")
 
 
 def test_a_run_is_called_by_its_name(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_other_values_are_no_demos(value: str) -> None:
 def test_an_unknown_name_is_one_line_with_the_known_ones(value: str) -> None:
     known = "demo:hops, demo:loop, demo:maze, demo:words"
     with pytest.raises(CheckpointError) as caught:
-        resolve_place("model", value)
+        resolve_path("model", value)
     assert str(caught.value).startswith(f"model={value}: must be one of {known}")
     assert "\n" not in str(caught.value)
 

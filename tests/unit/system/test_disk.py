@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.data.cache import cached_folder
+from adadepth.data.cache import ensure_folder
 from adadepth.errors import DataError
-from adadepth.system.files import DiskFullError, full_disk, is_full, writing
+from adadepth.system.files import DiskFullError, format_full_disk_error, is_full, writing
 
 NUMPY = OSError("100000 requested and 1008 written")
 
@@ -44,7 +44,7 @@ def test_the_first_that_was_full_is_told_whatever_failed_later(tmp_path: Path) -
     (RuntimeError("I/O error: File too large (os error 27)"), "there: file too large"),
 ])  # fmt: skip
 def test_what_is_told_is_what_is_known(error: Exception, line: str) -> None:
-    told = full_disk(error, Path("there"))
+    told = format_full_disk_error(error, Path("there"))
     assert told is not None
     assert told.startswith(f"{line} (")
     assert ("free some more" in told, "lift the limit" in told) == ("no space" in line, "too large" in line)
@@ -53,7 +53,7 @@ def test_what_is_told_is_what_is_known(error: Exception, line: str) -> None:
 def test_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), writing(tmp_path):
         raise ZeroDivisionError
-    assert full_disk(ZeroDivisionError()) is None
+    assert format_full_disk_error(ZeroDivisionError()) is None
 
 
 def test_prepared_data_that_numpy_cannot_write_are_one_line(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_prepared_data_that_numpy_cannot_write_are_one_line(tmp_path: Path) -> N
         raise NUMPY
 
     with pytest.raises(DataError, match=r"^dataset\.cache_dir=\S+: No space left on device \(.* MiB are free\); free "):
-        cached_folder(tmp_path, "x", build)
+        ensure_folder(tmp_path, "x", build)
     assert [path.name for path in tmp_path.iterdir()] == ["x.lock"]

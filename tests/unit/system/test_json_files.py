@@ -10,7 +10,15 @@ from typing import Any, Literal, NotRequired, Required, TypedDict
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.system.json_files import Count, JsonNumber, Positive, parse_json, read_json, read_json_lines, type_problem
+from adadepth.system.json_files import (
+    Count,
+    JsonNumber,
+    Positive,
+    find_type_problem,
+    parse_json,
+    read_json,
+    read_json_lines,
+)
 
 
 class Inner(TypedDict, total=False):
@@ -55,14 +63,14 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
 def test_what_is_as_described_has_no_problem() -> None:
     further = {"share": 0.5, "rows": [[1, "a"], [2.5, "b"]], "either": [{"n": 0}], "anything": [1, None, {"x": ""}]}
     for value in (GOOD, GOOD | further, GOOD | {"either": None, "newer": {"x": [1]}, "is_done": False}):
-        assert type_problem(value, Outer) is None
+        assert find_type_problem(value, Outer) is None
         assert parse_json(json.dumps(value), Outer) == value
-    assert type_problem({"n": 1, "mean": "nan"}, Inner) is None
+    assert find_type_problem({"n": 1, "mean": "nan"}, Inner) is None
 
 
 @pytest.mark.parametrize(("change", "problem"), PROBLEMS, ids=[problem for _, problem in PROBLEMS])
 def test_a_problem_names_field_and_value(change: dict[str, Any], problem: str) -> None:
-    assert type_problem(GOOD | change, Outer) == problem
+    assert find_type_problem(GOOD | change, Outer) == problem
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.system.places import resolve_place
+from adadepth.system.hub_access import resolve_path
 
 
 def test_a_path_is_returned_as_it_is():
     for path in ("bert-base-uncased", "folder/model", "/absolute"):
-        assert resolve_place("model.base_model", path) == path
+        assert resolve_path("model.base_model", path) == path
 
 
 def test_a_folder_of_a_package_is_found_without_importing_it(tmp_path, monkeypatch):
@@ -18,7 +18,7 @@ def test_a_folder_of_a_package_is_found_without_importing_it(tmp_path, monkeypat
     folder.mkdir(parents=True)
     (tmp_path / "carries_a_model" / "__init__.py").write_text("raise ImportError('never imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert resolve_place("model.base_model", "package:carries_a_model/weights/small") == str(folder)
+    assert resolve_path("model.base_model", "package:carries_a_model/weights/small") == str(folder)
     assert "carries_a_model" not in sys.modules
 
 
@@ -30,6 +30,6 @@ def test_a_folder_of_a_package_is_found_without_importing_it(tmp_path, monkeypat
 ])  # fmt: skip
 def test_what_is_not_there_is_one_line(path, message):
     with pytest.raises(CheckpointError, match=message) as caught:
-        resolve_place("tokenizer.path", path)
+        resolve_path("tokenizer.path", path)
     assert str(caught.value).startswith(f"tokenizer.path={path}: ")
     assert "\n" not in str(caught.value)

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import ConfigError
-from adadepth.system import processes
+from adadepth.system import distributed
 
 ROOT = Path(__file__).resolve().parents[3]
 # What torchrun sets for the first of two processes.
 GROUP = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 WORKER = """
 import pathlib, signal, sys, time
-from adadepth.system.processes import end_with_launcher
+from adadepth.system.distributed import stop_when_launcher_exits
 def ended(number, frame):
     pathlib.Path(sys.argv[1]).write_text(str(number))
     raise SystemExit
 signal.signal(signal.SIGTERM, ended)
-end_with_launcher()
+stop_when_launcher_exits()
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -58,9 +58,9 @@ def test_another_process_speaks_only_if_the_first_does_not(
     for name, value in {**GROUP, "RANK": rank}.items():
         monkeypatch.setenv(name, value)
     waited: list[float] = []
-    monkeypatch.setattr(processes.time, "sleep", waited.append)
+    monkeypatch.setattr(distributed.time, "sleep", waited.append)
     with pytest.raises(SystemExit) as end:
-        processes.exit_with("a mistake", 2)
+        distributed.exit_with_error("a mistake", 2)
     assert (end.value.code, capsys.readouterr().err, len(waited)) == (2, expected, int(rank))
 
 
@@ -75,7 +75,7 @@ def test_what_no_launcher_sets_is_one_line(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=f"^{message}"):
-        processes.check_launcher()
+        distributed.check_launcher()
 
 
 @pytest.mark.parametrize("environment", [{}, GROUP, {**GROUP, "LOCAL_WORLD_SIZE": "1", "RANK": "1"}, {"RANK": "0"},
@@ -83,5 +83,5 @@ def test_what_no_launcher_sets_is_one_line(
 def test_what_launchers_set_is_taken(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    processes.check_launcher()
-    assert processes.is_one_of_several() == (environment.get("WORLD_SIZE") == "2")
+    distributed.check_launcher()
+    assert distributed.is_distributed() == (environment.get("WORLD_SIZE") == "2")

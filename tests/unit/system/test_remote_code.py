@@ -13,7 +13,7 @@ from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import CheckpointError, DataError
 from adadepth.families.adalayers.base import load_base
 from adadepth.families.folder import read_config
-from adadepth.system.places import allow_remote_code
+from adadepth.system.hub_access import allow_remote_code
 
 PLANTED = """from pathlib import Path
 

@@ -8,8 +8,8 @@ import torch
 from adadepth.budget.controller import EXPONENT
 from adadepth.errors import ConfigError
 from adadepth.families import AdaLayersForSequenceClassification
-from adadepth.halting.layer_mixing import expected_state, tail_masses
-from adadepth.training.held_depth import MEASURES
+from adadepth.halting.layer_mixing import compute_tail_masses, expected_state
+from adadepth.training.depth_budget import MEASURES
 from tests.unit.families.adalayers_support import SCORES, small_mixture
 
 
@@ -25,10 +25,10 @@ def mean(measure, made, outputs):
 
 def test_tail_masses_add_up_to_the_expected_state():
     weights = torch.tensor([0.4, 0.3, 0.2, 0.1])
-    assert tail_masses(weights, 0, 3).tolist() == pytest.approx([0.6, 0.3, 0.1])
-    assert tail_masses(weights, 1, 4).tolist() == pytest.approx([1.0, 0.6, 0.3, 0.1])
+    assert compute_tail_masses(weights, 0, 3).tolist() == pytest.approx([0.6, 0.3, 0.1])
+    assert compute_tail_masses(weights, 1, 4).tolist() == pytest.approx([1.0, 0.6, 0.3, 0.1])
     for first in (0, 1):
-        total = tail_masses(weights, first, 3 + first).sum()
+        total = compute_tail_masses(weights, first, 3 + first).sum()
         assert total.item() == pytest.approx(expected_state(weights, first).item())
 
 

@@ -46,11 +46,11 @@ def test_what_torch_and_accelerate_both_know_is_allowed() -> None:
 
 
 def test_sharding_needs_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(arguments, "is_distributed", lambda: True)
     arguments.check_machine(configured("act_tiny", *SHARDED))
 
 
 def test_only_the_second_version_of_fsdp_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(arguments, "is_distributed", lambda: True)
     with pytest.raises(ConfigError, match=r"^trainer.fsdp_config: version must be 2"):
         training_arguments(configured("act_tiny", *SHARDED, "trainer.fsdp_config={version: 1}"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adadepth.data.batches import ProcessBatches
-from adadepth.training.extension import own_rows
+from adadepth.training.extension import select_process_rows
 
 ROWS = 8
 SHARES = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2), (1, 4)]  # processes and micro-batches
@@ -30,6 +30,6 @@ def test_rows_follow_their_examples(before: tuple[int, int], after: tuple[int, i
     processes, micro = after
     for process in range(processes):
         args: Any = SimpleNamespace(world_size=processes, gradient_accumulation_steps=micro, process_index=process)
-        found = own_rows(pieces, args, dim=1)
+        found = select_process_rows(pieces, args, dim=1)
         wanted = {slot: rows for (slot, owner), rows in places(*after).items() if owner == process}
         assert {slot: rows[0].tolist() for slot, rows in found.items()} == wanted

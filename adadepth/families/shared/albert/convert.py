@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from adadepth.errors import CheckpointError
 from adadepth.families.loading import HUB_ARGUMENTS, StrictLoading, check_model_type, read_stored_config
-from adadepth.families.registry import family, one_of
+from adadepth.families.registry import family, join_alternatives
 from adadepth.families.shared.albert.configuration import derive_config
-from adadepth.system.places import quiet
+from adadepth.system.hub_access import silence_transformers
 
 # A buffer that old checkpoints hold, and no model.
 LEGACY_BUFFER = "embeddings.position_ids"
@@ -115,7 +115,7 @@ class FromAnyAlbert(StrictLoading, PreTrainedModel):
 
 def _check_source(path: str, source: PreTrainedConfig, known: Collection[str]) -> None:
     if source.model_type not in known:
-        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {one_of(known)}")
+        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {join_alternatives(known)}")
     groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
     if groups != 1 or inner != 1:
         raise CheckpointError(
@@ -127,7 +127,7 @@ def _encoder_weights(
     path: str, rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]], with_pooler: bool, where: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
-    with quiet():  # the heads are left behind on purpose
+    with silence_transformers():  # the heads are left behind on purpose
         encoder, report = AutoModel.from_pretrained(
             path,
             add_pooling_layer=with_pooler,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from adadepth.settings import Activation, Attention, ExperimentConfig, Mode, ModelConfig
 from adadepth.settings.declaration import BELOW_ONE, POSITIVE, at_least, setting
-from adadepth.settings.kinds import positions_read
+from adadepth.settings.kinds import get_positions_setting
 
 
 @dataclass
@@ -77,6 +77,6 @@ def check_sizes(config: ExperimentConfig) -> Iterator[str]:
     heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
     if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
         yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
-    key, needed = positions_read(config.dataset)
+    key, needed = get_positions_setting(config.dataset)
     if positions is not None and needed > positions:
         yield f"{key}={needed}: the model has only model.max_position_embeddings={positions} positions"

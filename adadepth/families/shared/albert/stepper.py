@@ -30,9 +30,9 @@ from adadepth.families.shared.albert.packed_attention import Refresh, count_pair
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.steps import (
     StepwiseOutput,
-    asked_to_show,
     choose_states,
-    rule_of,
+    requested_states,
+    resolve_exit_rule,
     run_steps,
     runs_all,
     stepwise_output,
@@ -100,7 +100,7 @@ class AlbertStepper:
         else:
             self.tokens = attention_mask.ne(0).sum(dim=1)
         config, state = encoder.config, encoder.embedding_hidden_mapping_in(embedded)
-        packs = _packs(config, self.device, training=encoder.training) and not asked_to_show(config, options)
+        packs = _packs(config, self.device, training=encoder.training) and not requested_states(config, options)
         kind = PackedRows if packs else PaddedRows
         self._running: PaddedRows | PackedRows = kind(config, state, attention_mask, options, encoder.training)
 
@@ -159,7 +159,7 @@ class PaddedRows:
         self._config, self._training = config, training
         self._state, self._valid = state, attention_mask
         self._mask = attention_mask_for(config, state, attention_mask, training=training)
-        self._shown = asked_to_show(config, options)
+        self._shown = requested_states(config, options)
         self._options = {**options, "output_attentions": "attentions" in self._shown}
         self._states = [state]
         self._weights: list[Tensor] = []
@@ -393,7 +393,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         """
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = inputs
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
-        rule, shows = rule_of(self, exit_rule), bool(asked_to_show(self.config, options))
+        rule, shows = resolve_exit_rule(self, exit_rule), bool(requested_states(self.config, options))
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
         embedded = self.albert.embeddings(words, token_type_ids, position_ids)
         stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, dict(options))

@@ -14,7 +14,7 @@ from adadepth.errors import ConfigError
 from adadepth.families.looped.cache import LoopedCache, bytes_per_token
 from adadepth.families.looped.modeling import Layers
 from adadepth.families.looped.retrofit import retrofit
-from adadepth.settings.declaration import declared
+from adadepth.settings.declaration import get_field_specs
 from tests.unit.families.looped.looped_support import IDS, KINDS, PIECES, SIZES, near, small
 from tests.unit.families.looped.plain_cache import PlainCache, exits_by, plain_generation
 
@@ -79,7 +79,7 @@ def test_layers_of_other_decoders_keep_what_the_policy_says(family: str, policy:
     }
     values = {
         name: getattr(model.config, name)
-        for name, about in declared(model.config.settings_class).items()
+        for name, about in get_field_specs(model.config.settings_class).items()
         if about.in_model
     }
     config = SimpleNamespace(**values | {"rope_theta": 10000.0, "rms_norm_eps": 1e-6})

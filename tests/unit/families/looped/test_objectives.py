@@ -12,7 +12,7 @@ from torch import Tensor
 from adadepth import LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
 from adadepth.families.looped import objectives
-from adadepth.families.looped.objectives import drawn_loops, gate_losses, text_uniforms
+from adadepth.families.looped.objectives import draw_loops, gate_losses, text_uniforms
 from tests.unit.families.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -177,11 +177,11 @@ DRAWN = {"prelude": 1, "core": 1, "coda": 1, "num_loops": 4, "injection": "linea
 def test_drawn_loops_have_the_published_law() -> None:
     """Mean 1 + r; variance of a Poisson with a lognormal rate: r + r^2 (exp(sigma^2) - 1)."""
     uniform = torch.rand(50_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    counts = drawn_loops(uniform, 32, 0.5).double()
+    counts = draw_loops(uniform, 32, 0.5).double()
     assert counts.min() >= 1
     assert counts.mean().item() == pytest.approx(33, rel=0.01)
     assert counts.var().item() == pytest.approx(32 + 32**2 * (math.exp(0.25) - 1), rel=0.05)
-    assert drawn_loops(uniform, 4, 0.0).double().var().item() == pytest.approx(4, rel=0.02)
+    assert draw_loops(uniform, 4, 0.0).double().var().item() == pytest.approx(4, rel=0.02)
 
 
 def test_texts_draw_evenly_and_by_themselves() -> None:
@@ -201,7 +201,7 @@ def test_texts_draw_evenly_and_by_themselves() -> None:
 def test_a_text_trains_its_own_number_of_loops() -> None:
     model = small(**DRAWN).train()
     model.set_step(7, 100)
-    counts = drawn_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
+    counts = draw_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
     assert len(set(counts.tolist())) > 1
     found = model(IDS, labels=LABELS)
     assert torch.equal(found.trace.updates, counts.float().unsqueeze(1).expand(-1, LENGTH))
@@ -219,7 +219,7 @@ def test_classifiers_train_their_own_numbers_of_loops(head: type) -> None:
     model = small(head, **DRAWN, num_labels=3).train()
     model.set_step(7, 100)
     labels = IDS % 3 if head is LoopedForTokenClassification else torch.tensor([0, 1, 2])
-    counts = drawn_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
+    counts = draw_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
     found = model(IDS, labels=labels)
     assert torch.equal(found.trace.updates.view(3, -1)[:, 0], counts.float())
     alone = [

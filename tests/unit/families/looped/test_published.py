@@ -19,7 +19,7 @@ from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassific
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_language_model
 from adadepth.families.folder import read_config
-from adadepth.prediction.models import predicting_class
+from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped import published_code
@@ -319,7 +319,7 @@ def test_a_published_folder_predicts_texts(published: Path) -> None:
     assert type(pipeline.model) is LoopedForCausalLM
     assert pipeline(["a cat"]) == Pipeline.from_pretrained(published.parent / "ours")(["a cat"])
     config = read_config("checkpoint", str(published))
-    assert predicting_class("checkpoint", str(published), config) is LoopedForCausalLM
+    assert resolve_model_class("checkpoint", str(published), config) is LoopedForCausalLM
 
 
 @pytest.mark.parametrize("name", ["transformer.core_block.1.norm_1.weight", "lm_head.weight", "freqs_cis"])

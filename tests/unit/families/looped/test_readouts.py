@@ -14,10 +14,10 @@ from adadepth.families.looped import exits
 from adadepth.families.looped.heads import (
     LoopedForSequenceClassification,
     LoopedForTokenClassification,
-    layer_work,
+    compute_layer_macs,
 )
 from adadepth.halting.exit_rules import apply_rule, parse_rule, state_moves
-from adadepth.measure.exit_records import StepRecorder, merge
+from adadepth.measure.step_records import StepRecorder, merge
 from tests.unit.families.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, small
 
 RULES = ["kl:0.1", "kl:0.2", "distance:0.7", "acceleration:0.9:1", "acceleration:1.5", "patience:1", "margin:0.1"]
@@ -91,7 +91,7 @@ def test_a_rule_pays_for_what_it_reads(rule: str) -> None:
     records: Any = SimpleNamespace(lengths=lengths, max_updates=4)
     macs = ExitCost(model, by_token=False).macs(records, steps, parsed.reads)
     layers = 1 + 2 * exit_step + (exit_step if predicts else 1)
-    pairs = layers * layer_work(model.config)[1] * (LENGTH**2 - LENGTH * (LENGTH + 1) / 2)
+    pairs = layers * compute_layer_macs(model.config)[1] * (LENGTH**2 - LENGTH * (LENGTH + 1) / 2)
     unseen = 3 * WIDTH * exit_step if "states" in parsed.reads else 0
     again = WIDTH * 3 if predicts and exit_step < 4 else 0
     assert counter.get_total_flops() == 2 * (macs + pairs - unseen + again)
@@ -99,7 +99,7 @@ def test_a_rule_pays_for_what_it_reads(rule: str) -> None:
 
 def test_a_prediction_of_a_token_costs_its_own_coda_and_head() -> None:
     model = small(**KINDS["huginn"])
-    token, pair = layer_work(model.config)
+    token, pair = compute_layer_macs(model.config)
     (found,) = model.reading_work("logits", torch.tensor([LENGTH])).tolist()
     assert found == token + pair * (LENGTH + 1) / 2 + WIDTH * model.config.vocab_size
     assert model.reading_work("states", torch.tensor([LENGTH])) == 3 * WIDTH

@@ -1,0 +1,57 @@
+"""Sizes of a run of seconds, `debug=default`: settings that declare one take it, unless the command line sets them."""
+
+import dataclasses
+from collections.abc import Set
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from adadepth.settings import ExperimentConfig, Mode, Task
+from adadepth.settings.declaration import get_field_specs
+
+
+def apply_debug_sizes(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:
+    """Return the experiment at sizes that take seconds and learn nothing.
+
+    A pretrained model keeps its sizes, and the settings of a search are kept where nothing is searched.
+
+    Args:
+        config: The experiment.
+        overridden: Keys that keep their values.
+    """
+    groups = ["dataset", "trainer"]
+    if config.model.pretrained is None and config.mode is Mode.train:
+        groups.append("model")
+    if config.tokenizer.path is None:
+        groups.append("tokenizer")
+    if config.task is Task.architecture_search:
+        groups.append("search")
+    root = {
+        name: spec.debug
+        for name, spec in get_field_specs(ExperimentConfig).items()
+        if spec.shrinks and name not in overridden
+    }
+    shrunk_groups = {name: _shrink_group(name, getattr(config, name), overridden) for name in groups}
+    return dataclasses.replace(config, **root, **shrunk_groups)
+
+
+def _shrink_group(group: str, settings: Any, overridden: Set[str]) -> Any:
+    values = {}
+    for name, spec in get_field_specs(type(settings)).items():
+        value = getattr(settings, name)
+        is_open = spec.shape and not value  # a shape that something else decides, or that is absent
+        if spec.shrinks and f"{group}.{name}" not in overridden and not is_open:
+            values[name] = min(value, spec.debug) if spec.shape and isinstance(value, int) else spec.debug
+    return dataclasses.replace(settings, **values)
+
+
+def find_overridden_keys(composed: DictConfig) -> frozenset[str]:
+    """Return the keys and groups that the command line sets, by Hydra's record of its overrides."""
+    if "hydra" in composed:
+        overrides = composed.hydra.overrides.task
+    elif HydraConfig.initialized():
+        overrides = HydraConfig.get().overrides.task
+    else:
+        overrides = []
+    return frozenset(str(override).split("=")[0].lstrip("+") for override in overrides)

@@ -1,0 +1,197 @@
+"""One-line messages for errors of a composition, with the allowed values and the nearest match.
+
+They are made from Hydra's exceptions after it has failed: a check beforehand would refuse keys of a group that the same
+command line is about to switch.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from adadepth.cli.schemas import list_keys
+from adadepth.errors import UserError, nearest
+from adadepth.settings.declaration import format_value, get_field_specs
+
+_MAX_LINE = 2000  # characters; a line that lists all configurations has half of that
+
+
+def format_error(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
+    """Return the line for an error of a composition or a `UserError`; a `UserError` may have several lines.
+
+    Args:
+        error: The error.
+        folders: Returns the folders of YAML files; called only to list names, because it fails with a broken package.
+    """
+    if isinstance(error, UserError):
+        return "\n".join(map(_shorten_line, str(error).splitlines()))
+    if isinstance(error, MissingConfigException):
+        return _format_missing_config(error, folders())
+    if isinstance(error, OverrideParseException):
+        hint = _suggest_quotes(error.override or "") or _format_grammar_error(error)
+        return f"cannot read the override {error.override!r}{hint}"
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}"
+    if match := re.match("Ambiguous value for argument '(.*)'", str(error)):
+        return f"{match[1]}: several values are a sweep and need -m{_suggest_quotes(match[1])}"
+    cause = _find_omegaconf_error(error)
+    if cause is None:
+        return _format_unknown_override(error) or _format_other_error(error)
+    prefix = _format_origin(error)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return prefix + _format_unknown_key(cause.full_key or _extract_quoted(str(error)), cause.object_type)
+    if isinstance(cause, MissingMandatoryValue):
+        return f"{prefix}{cause.full_key}: a value is missing"
+    return prefix + _format_wrong_value(cause)
+
+
+def _suggest_quotes(override: str) -> str:
+    """Return a hint how to quote the value of an override for Hydra, within the quotes of the shell; may be empty."""
+    key, _, value = override.partition("=")
+    quoted = _quote_mapping(value) if value[:1] == "{" and value[-1:] == "}" else _quote_values(value)
+    if quoted is None or not key:
+        return ""
+    try:
+        OverridesParser.create().parse_override(f"{key}={quoted}")
+    except HydraException:
+        return ""
+    return f"; a text with such marks has quotes around it: '{key}={quoted}'"
+
+
+def _quote_values(value: str) -> str | None:
+    """Return the texts of a list, or of a sweep, in quotes; None where quotes would not help."""
+    is_list = value.startswith("[") and value.endswith("]")
+    texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
+    if not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
+        return None
+    quoted = ",".join(f'"{text}"' for text in texts)
+    return f"[{quoted}]" if is_list else quoted
+
+
+def _quote_mapping(value: str) -> str | None:
+    """Return a mapping with its values in quotes, such as names of files with brackets; None if it has lists."""
+    entries = [entry.partition(":") for entry in re.split(r",(?=[^,:{}\[\]]+:)", value[1:-1])]
+    has_lists = any(text.strip().startswith("[") for _, _, text in entries)
+    if has_lists or not all(name.strip() and text.strip() for name, _, text in entries) or re.search(".'|.{", value):
+        return None
+    quoted = [f'{name.strip()}: "{text.strip().strip(chr(34))}"' for name, _, text in entries]
+    return f"{{{', '.join(quoted)}}}"
+
+
+def _format_grammar_error(error: OverrideParseException) -> str:
+    """Return the error of the grammar of overrides, without the name of its exception."""
+    if (error.override or "").partition("=")[2].startswith("~"):
+        return ": ~ is the home of nobody here; write it out, as $HOME"
+    if (line := _get_first_line(error)).startswith("LexerNoViableAltException"):
+        return ": it has quotes without an end or characters that only quoted texts may have"
+    return f": {line}"
+
+
+def list_configs(folders: Sequence[Path]) -> list[str]:
+    """Return the names that ``--config-name`` takes: of the YAML files in these folders."""
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
+def list_published_configs(folders: Sequence[Path]) -> list[str]:
+    """Return the configurations that ``preset=paper`` turns into a published run: each has a file of its name."""
+    return sorted({path.stem for folder in folders for path in folder.glob("preset/paper/*.yaml")})
+
+
+def _format_missing_config(error: MissingConfigException, folders: Sequence[Path]) -> str:
+    missing = error.missing_cfg_file or ""
+    if error.options is None and "/" not in missing:
+        names = list_configs(folders)
+        return f"unknown configuration {missing!r}{nearest(missing, names)}; known: {', '.join(names)}"
+    group, _, option = missing.rpartition("/")
+    names = sorted({*(error.options or ()), *(["paper"] if group == "preset" else [])} - {"schema"})
+    return f"{group}={option}: unknown option{nearest(option, names)}; known: {', '.join(names)}"
+
+
+def _format_unknown_override(error: Exception) -> str | None:
+    """Return the line for Hydra's error about a key that is neither in the configuration nor a group; else None."""
+    match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
+    if match is None:
+        return None
+    if match[1] == "append" and match[2] in list_keys():
+        return f"{match[2]}: there is such a key already; leave out the +"
+    return _format_unknown_key(match[2])
+
+
+def _format_unknown_key(key: str, schema: Any = None) -> str:
+    """Return the line for a key that this configuration lacks; another data set or family may have it.
+
+    Args:
+        key: The dotted key.
+        schema: The dataclass that lacks it; None: unknown, so that the keys of all data sets and families are allowed.
+    """
+    keys = sorted(set(list_keys()))
+    parent, _, leaf = key.rpartition(".")
+    siblings = [name for name in keys if name.rpartition(".")[0] == parent]
+    if fields := get_field_specs(schema):
+        siblings = sorted(f"{parent}.{name}" if parent else name for name in fields)
+    if key in keys:
+        return f"{key}: this {parent or 'configuration'} has no such key; others have"
+    leaves = [name for name in keys if name.rpartition(".")[2] == leaf]
+    matches = get_close_matches(key, siblings, 2, 0.75) or leaves[:2] or get_close_matches(key, keys, 1)
+    hint = f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""
+    if not siblings:
+        return f"{key}: unknown key{hint}"
+    allowed = ", ".join(name.rpartition(".")[2] for name in siblings)
+    return f"{key}: unknown key{hint}; known{f' in {parent}' if parent else ''}: {allowed}"
+
+
+def _format_wrong_value(error: OmegaConfBaseException) -> str:
+    message = format_value(_get_first_line(error.msg or str(error)))
+    message = message[:1].lower() + message[1:]
+    choice = re.fullmatch(r"invalid value '(.*)', expected one of \[(.*)\]", message)
+    hint = nearest(choice[1], choice[2].split(", ")) if choice else ""
+    return f"{error.full_key}: {message}{hint}" if error.full_key else message
+
+
+def _format_other_error(error: Exception) -> str:
+    """Return the first line of any other error, after the key of its setting if OmegaConf added that."""
+    line, key = format_value(_get_first_line(error)), re.search(r"full_key: (\S+)", str(error))
+    return f"{key[1]}: {line}" if key else line
+
+
+def _find_omegaconf_error(error: BaseException | None) -> OmegaConfBaseException | None:
+    """Return the first error of OmegaConf in the chain of causes."""
+    while error is not None:
+        if isinstance(error, OmegaConfBaseException):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _shorten_line(line: str) -> str:
+    """Return a line without its middle if it is very long, such as one with a list of thousands."""
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
+
+
+def _format_origin(error: Exception) -> str:
+    """Return the YAML file that Hydra names, or the key of the override if the error has no key; may be empty."""
+    if match := re.match(r"In '([^']+)'", str(error)):
+        return f"in {match[1]}.yaml: "
+    match = re.match(r"Error merging override ([^=]+)=", str(error))
+    cause = _find_omegaconf_error(error)
+    return f"{match[1]}: " if match and cause is not None and not cause.full_key else ""
+
+
+def _extract_quoted(text: str) -> str:
+    match = re.search(r"'([^']+)'", text)
+    return match[1] if match else text
+
+
+def _get_first_line(error: Any) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,176 @@
+"""Common parts of generated data sets: drawing in blocks, a tokenizer of symbols, and tagged data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.labelled.collators import SequenceCollator
+from adadepth.data.labelled.types import LabelledData, Picture
+from adadepth.data.randomness import random_generator, split_item
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.tokenizer import SPECIAL_TOKENS, wrap_texts, wrap_tokenizer
+from adadepth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adadepth.settings.data import GeneratedConfig
+
+_BLOCK = 1024  # examples drawn at once
+
+
+class DrawnExamples(Dataset[dict[str, Any]], ABC):
+    """Drawn examples, each a pure function of (seed, epoch, index).
+
+    A block of examples is drawn at once, far faster than one by one; the blocks of one epoch stay in memory.
+    """
+
+    purpose: ClassVar[int]  # a `Purpose`
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length = length
+        self.seed = seed
+        self._epoch: int | None = None
+        self._blocks: dict[int, dict[str, np.ndarray]] = {}
+
+    @abstractmethod
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the columns of ``rows`` examples, each (rows, ...) and of a small type."""
+
+    @abstractmethod
+    def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return an example, without its ``index``, from its row of the columns."""
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = split_item(item)
+        number, row = divmod(index, _BLOCK)
+        columns = {name: column[row] for name, column in self._get_block(epoch, number).items()}
+        return {**self.example(columns), "index": index}
+
+    def _get_block(self, epoch: int, number: int) -> dict[str, np.ndarray]:
+        if epoch != self._epoch:
+            self._epoch, self._blocks = epoch, {}
+        if number not in self._blocks:
+            generator = random_generator(self.seed, self.purpose, epoch, number)
+            self._blocks[number] = self.draw(_BLOCK, epoch, generator)
+        return self._blocks[number]
+
+
+class DrawnTags(DrawnExamples):
+    """Drawn sequences with a label a token: ``labels`` and ``difficulties``, each (S,) int64."""
+
+    def gold(self, index: int) -> list[int]:
+        """Return the labels of an example's labelled tokens, in order."""
+        labels = self[index]["labels"]
+        tags: list[int] = labels[labels >= 0].tolist()
+        return tags
+
+    def row_number(self, index: int) -> int:
+        """Return the number of an example in the data, which is its index."""
+        return index
+
+    def find_first_pieces(self, index: int) -> np.ndarray:
+        """Return the positions of an example's labelled tokens, (labelled,)."""
+        return np.flatnonzero(self[index]["labels"] >= 0)
+
+
+def encode_symbols(numbers: np.ndarray) -> np.ndarray:
+    """Return the token ids of symbols, int64, from their numbers in a `build_symbol_tokenizer`."""
+    ids: np.ndarray = numbers.astype(np.int64) + len(SPECIAL_TOKENS)
+    return ids
+
+
+def build_symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: np.ndarray) -> dict[str, Any]:
+    """Return a sequence of symbols without special tokens, of one type, as `DrawnTags` needs it.
+
+    Args:
+        symbols: Numbers of the symbols, (S,).
+        labels: Label of every token, -100 where it has none, (S,).
+        difficulties: Difficulty of every token, -1 where it has none, (S,).
+    """
+    return {
+        "input_ids": encode_symbols(symbols),
+        "token_type_ids": np.zeros(len(symbols), dtype=np.int64),
+        "special_tokens_mask": np.zeros(len(symbols), dtype=np.uint8),
+        "labels": labels.astype(np.int64),
+        "difficulties": difficulties.astype(np.int64),
+    }
+
+
+def build_symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of ALBERT's special tokens and the symbols, which are separated by spaces in text.
+
+    Args:
+        symbols: Symbols in order; symbol n has the id that `encode_symbols` returns.
+        is_wrapped: Whether texts get [CLS] and [SEP] around them.
+    """
+    words = [*SPECIAL_TOKENS.values(), *symbols]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if is_wrapped:
+        wrap_texts(tokenizer)
+    return wrap_tokenizer(tokenizer)
+
+
+def check_room(layout: Layout, tokens: int, what: str) -> None:
+    """Raise a ``ConfigError`` unless a sequence has room for ``tokens`` tokens besides the special ones."""
+    length = layout.sequence_length
+    if layout.room(1) < tokens:
+        raise ConfigError(
+            f"dataset.sequence_length={length}: {tokens} {what} and the special tokens need "
+            f"{tokens + length - layout.room(1)}"
+        )
+
+
+def build_tagging_data(
+    dataset: GeneratedConfig,
+    train: DrawnTags,
+    evaluation: Mapping[str, DrawnTags],
+    symbols: Sequence[str],
+    labels: tuple[str, ...],
+    facts: Mapping[str, Any],
+    *,
+    picture: Picture | None = None,
+    least_fields: Mapping[str, int] | None = None,
+) -> LabelledData:
+    """Return drawn sequences of symbols as data of a tagging run; the summary includes ``facts``."""
+    words = build_symbol_tokenizer(symbols, is_wrapped=False)
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    summary, metrics = summarise_examples(dataset, train, evaluation, facts), ("token_accuracy",)
+    data = LabelledData(train, dict(evaluation), {}, words, collate, summary, "tagging", labels, metrics)
+    data = replace(data, picture=picture, least_fields=least_fields or {})
+    return replace(data, has_difficulty=True, has_special_tokens=False)
+
+
+def summarise_examples(
+    dataset: GeneratedConfig, train: DrawnExamples, evaluation: Mapping[str, DrawnExamples], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a summary of the drawn data, for logs and reports."""
+    return {
+        "name": dataset.name,
+        "source": "drawn",
+        **facts,
+        "train": {"examples": len(train)},
+        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
+    }
+
+
+def get_evaluation_size(dataset: GeneratedConfig) -> int:
+    """Return the number of examples of each evaluation set: by default that of a training epoch."""
+    return dataset.max_evaluation_examples or dataset.train_examples
+
+
+def to_range(ends: Any) -> tuple[int, int]:
+    """Return a checked setting [lowest, highest] as a pair."""
+    low, high = ends
+    return int(low), int(high)

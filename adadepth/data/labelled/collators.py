@@ -1,0 +1,76 @@
+"""Collators of labelled examples: sequences of tokens, or vectors."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adadepth.data.batches import IGNORE, Examples, PaddingCollator, collect_numbers, get_sequence_columns, pad_columns
+from adadepth.data.text.special_tokens import Layout
+
+NO_DIFFICULTY = -1  # difficulty of a unit for which none is defined
+
+
+# Columns of some data sets with a value a token: name -> value of padding, type.
+_TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
+    "labels": (IGNORE, np.int64),
+    "position_ids": (0, np.int64),
+    "difficulties": (NO_DIFFICULTY, np.int64),
+}
+
+
+class SequenceCollator(PaddingCollator):
+    """Batches of sequences with a label each, or a label a token."""
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and `collect_example_columns`.
+
+        Where every token has a label, ``labels`` are (B, S) int64; so are ``position_ids`` and ``difficulty`` where
+        every token has its own.
+        """
+        width = self.width(examples)
+        extra = {name: column for name, column in _TOKEN_COLUMNS.items() if name in examples[0]}
+        batch = pad_columns(examples, width, {**get_sequence_columns(self.pad_id), **extra})
+        if "difficulties" in batch:
+            batch["difficulty"] = batch.pop("difficulties")
+        return {**batch, **collect_example_columns(examples)}
+
+
+def collate_vectors(examples: Examples) -> dict[str, Tensor]:
+    """Return ``inputs`` (B, S) float32, and what `collect_example_columns` returns."""
+    inputs = np.stack([example["inputs"] for example in examples]).astype(np.float32)
+    return {"inputs": torch.from_numpy(inputs), **collect_example_columns(examples)}
+
+
+def collect_example_columns(examples: Examples) -> dict[str, Tensor]:
+    """Return numbers of examples, (B,): ``index`` int64 and, where present, ``labels`` and the other columns.
+
+    ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
+    """
+    columns = collect_numbers(examples, ("index", "label", "difficulty", "feature_row"))
+    return {"labels" if name == "label" else name: values for name, values in columns.items()}
+
+
+_Store = TypeVar("_Store")
+
+
+class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
+    """One example for each of some rows of a store.
+
+    Args:
+        store: Tokens and labels of all rows.
+        rows: Rows of the set in the store, (examples,).
+        layout: Special tokens and length of a sequence.
+    """
+
+    def __init__(self, store: _Store, rows: np.ndarray, layout: Layout) -> None:
+        self.store = store
+        self.rows = rows
+        self.layout = layout
+
+    def __len__(self) -> int:
+        return len(self.rows)

@@ -1,0 +1,166 @@
+"""Tagging: a label for every word of a sentence, e.g. named entities or parts of speech.
+
+A word may be several tokens. Its first token has the label. The others have none or, with `labelled_pieces=all`, the
+same label, where I-X follows B-X. Special tokens have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.batches import IGNORE
+from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
+from adadepth.data.labelled.classes import build_class_readers, class_names
+from adadepth.data.labelled.collators import SequenceCollator, StoredExamples
+from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
+from adadepth.data.labelled.types import LabelledData, Numbering, build_table_data, describe_labels
+from adadepth.data.randomness import split_item
+from adadepth.data.stores.rows import TaggedStore, write_tagged
+from adadepth.data.text.special_tokens import Layout
+from adadepth.data.text.table import DataTable
+from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.settings import TaggingConfig, TokenizerConfig
+
+
+class TaggingExamples(StoredExamples[TaggedStore]):
+    """Sentences of a store with a label a word; the same in every epoch.
+
+    An example has ``labels`` (S,) int64 and ``index``, its number in this set.
+
+    Args:
+        store: See `StoredExamples`.
+        rows: See `StoredExamples`.
+        layout: See `StoredExamples`.
+        later: Label of a word's later pieces for every label of its first piece, (labels,) int64.
+    """
+
+    def __init__(self, store: TaggedStore, rows: np.ndarray, layout: Layout, later: np.ndarray) -> None:
+        super().__init__(store, rows, layout)
+        self.later = later
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return self.layout.lengths(self.store.lengths()[self.rows], 1)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        index = split_item(item)[1]
+        row = int(self.rows[index])
+        tokens, starts = self.store.pieces(row)
+        tags = self.store.get_tags(row)
+        pieces = np.repeat(self.later[tags], np.diff(starts, append=len(tokens)))
+        pieces[starts] = tags
+        example = self.layout.build([tokens])
+        ordinary = _find_ordinary(example)
+        labels = np.full(len(example["input_ids"]), IGNORE, dtype=np.int64)
+        labels[ordinary] = pieces[: len(ordinary)]
+        return {**example, "labels": labels, "index": index}
+
+    def find_first_pieces(self, index: int) -> np.ndarray:
+        """Return the positions of each word's first token in a sequence, (words,), without truncated words."""
+        tokens, starts = self.store.pieces(int(self.rows[index]))
+        ordinary = _find_ordinary(self.layout.build([tokens]))
+        positions: np.ndarray = ordinary[starts[starts < len(ordinary)]]
+        return positions
+
+    def row_number(self, index: int) -> int:
+        """Return the number of an example's sentence in the data."""
+        return int(self.rows[index])
+
+    def gold(self, index: int) -> list[int]:
+        """Return the tags of all words of an example, truncated ones included."""
+        tags: list[int] = self.store.get_tags(int(self.rows[index])).tolist()
+        return tags
+
+
+def _find_ordinary(example: dict[str, Any]) -> np.ndarray:
+    """Return the positions of the tokens that are not special."""
+    return np.flatnonzero(example["special_tokens_mask"] == 0)
+
+
+def load_tagging(
+    dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1, classes: Sequence[str] | None = None
+) -> LabelledData:
+    """Read and tokenise sentences of tagged words, or load them from the cache.
+
+    Args:
+        dataset: Settings of the tables and their columns.
+        tokenizer: Settings of a tokenizer, existing or to be trained.
+        cls_tokens: Number of leading [CLS].
+        classes: Tags of a model, by whose numbers tags are stored; None: the data's own order.
+
+    Raises:
+        DataError: The data or the tokenizer lack something; one line.
+    """
+    root = get_cache_root(dataset.cache_dir)
+    tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
+    names = class_names(dataset.labels, "tag_column", dataset.tag_column, list(tables.values()), root)
+    numbering = Numbering.from_classes(names, classes, f"dataset.tag_column={dataset.tag_column}")
+    has_order = bool(dataset.labels) or dataset.tag_column in tables[dataset.train_split].class_names
+    readers = build_class_readers(names, "tag_column", dataset.tag_column, tables, root, has_order=has_order)
+    train = tables[dataset.train_split]
+    with parallel_encoding():
+        words = load_tokenizer_for_words(tokenizer, root, train, dataset.token_column, cls_tokens)
+        columns = (dataset.token_column, dataset.tag_column)
+
+        def store(split: str, table: DataTable) -> TaggedStore:
+            reader = readers[split]
+            read_tag = numbering.read_class(reader)
+            write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=read_tag)
+            reads = [get_tokenizer_key(words), table.fingerprint()]
+            key = digest(CACHE_FORMAT, columns, reader.key(), *numbering.key(), *reads)
+            blanks: dict[str, list[Any]] = {column: [] for column in columns}
+            return TaggedStore.open(ensure_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
+
+        stores = {split: store(split, table) for split, table in tables.items()}
+    tags = numbering.classes
+    later = list_continuation_labels(tags) if dataset.labelled_pieces == "all" else np.full(len(tags), IGNORE)
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens).cut_at_end()
+    make = partial(TaggingExamples, layout=layout, later=later)
+    splits = split_examples(dataset, tables, stores, make)
+    describe = partial(_describe, names=tags)
+    words = with_data_layout(words, layout, splits_words=True)
+    return build_table_data(dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, "tagging", tags)
+
+
+def load_tokenizer_for_words(
+    tokenizer: TokenizerConfig, root: Path, train: DataTable, column: str, cls_tokens: int
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a table's column of word lists; see `load_table_tokenizer`."""
+
+    def sentences() -> Iterator[str]:
+        rows = (words for batch in train.batches() for words in batch[column])
+        return (" ".join(map(str, words)) for words in islice(rows, tokenizer.train_documents))
+
+    return load_table_tokenizer(tokenizer, root, train, column, sentences, cls_tokens)
+
+
+def list_continuation_labels(names: Sequence[str]) -> np.ndarray:
+    """Return the label of a word's later pieces for every label of its first piece: I-X after B-X, else the same.
+
+    Raises:
+        DataError: A tag B-X has no tag I-X.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    continued = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
+    if missing := [name for name in continued if name not in numbers]:
+        raise DataError(f"dataset.labelled_pieces=all: there is a tag B-{missing[0][2:]} and no {missing[0]}")
+    return np.array([numbers[name] for name in continued])
+
+
+def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the counts of a split for the summary: rows, examples, words, tokens, truncated ones, and tags."""
+    store, rows = examples.store, examples.rows
+    lengths = store.lengths()[rows]
+    tags = np.concatenate([store.get_tags(int(row)) for row in rows])
+    counts = {"rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum())}
+    return {**counts, "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names)}

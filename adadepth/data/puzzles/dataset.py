@@ -1,0 +1,166 @@
+"""Puzzle data sets: cells, the cells of the solution, and the difficulty of the puzzle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.batches import Examples
+from adadepth.data.labelled.types import LabelledData
+from adadepth.data.randomness import FIXED_EPOCH, Purpose, random_generator, split_item
+from adadepth.errors import ConfigError, DataError
+from adadepth.settings.data import CellCount
+
+if TYPE_CHECKING:
+    from adadepth.settings import DatasetConfig
+
+PADDING = "[PAD]"  # token 0, as in the published files; as a label it is ignored
+Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+
+
+class PuzzleExamples(Dataset[dict[str, Any]]):
+    """Puzzles with their solutions; in training each under a symmetry that is drawn anew in every epoch.
+
+    An example is a pure function of (seed, epoch, index).
+
+    Args:
+        puzzles: Tokens of the cells, (rows, L).
+        solutions: Tokens of the solved cells, (rows, L); 0 at cells without an answer.
+        difficulty: Difficulty of each row, (rows,) int64.
+        attributes: Whole numbers by which reports group puzzles, name to (rows,).
+        starts: First row of each example, and the number of rows, (examples + 1,) int64. Rows of one example are the
+            same puzzle under symmetries, and training draws one of them in every epoch. None: one row each.
+        numbers: Number in the data of each example's first row, (examples,) int64; None: the data are complete.
+
+    Attributes:
+        symmetry: Function that draws a symmetry of a puzzle and its solution, each (L,); None: no symmetry.
+        seed: Seed of the draws.
+    """
+
+    def __init__(
+        self,
+        puzzles: np.ndarray,
+        solutions: np.ndarray,
+        difficulty: np.ndarray,
+        attributes: Mapping[str, np.ndarray] | None = None,
+        starts: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
+        self.attributes = dict(attributes or {})
+        self.starts = np.arange(len(puzzles) + 1) if starts is None else starts
+        self.numbers = self.starts[:-1] if numbers is None else numbers
+        self.symmetry: Symmetry | None = None
+        self.seed = 0
+
+    def chosen(self, examples: np.ndarray) -> PuzzleExamples:
+        """Return some of the examples, by their numbers."""
+        first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
+        starts = np.concatenate([[0], np.cumsum(size)])
+        rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        columns = (self.puzzles[rows], self.solutions[rows], self.difficulty[rows], attributes, starts)
+        return PuzzleExamples(*columns, self.numbers[examples])
+
+    def without(self, unwanted: np.ndarray) -> PuzzleExamples:
+        """Return all examples but those of a mask, (examples,) bool."""
+        return self.chosen(np.flatnonzero(~unwanted))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of cells of each puzzle, (examples,) int64."""
+        return np.full(len(self), self.puzzles.shape[1])
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = split_item(item)
+        row, rows = self.starts[index], self.starts[index + 1] - self.starts[index]
+        is_drawn = epoch != FIXED_EPOCH and (rows > 1 or self.symmetry is not None)
+        generator = random_generator(self.seed, Purpose.SYMMETRY, epoch, index) if is_drawn else None
+        if generator is not None and rows > 1:
+            row += generator.integers(rows)
+        puzzle, solution = self.puzzles[row], self.solutions[row]
+        if generator is not None and self.symmetry is not None:
+            puzzle, solution = self.symmetry(puzzle, solution, generator)
+        return {"index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row])}
+
+
+def count_cells(
+    puzzles: np.ndarray, solutions: np.ndarray, counted: CellCount
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the difficulty of puzzles by their open cells, (rows,) int64, and the count for reports by its name."""
+    filled = (puzzles != solutions).sum(axis=1)
+    if counted is CellCount.path_length:
+        return filled + 1, {"path length": filled + 1}
+    return filled, {"givens": puzzles.shape[1] - filled}
+
+
+def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
+    """Return a batch of puzzles, all int64.
+
+    It has ``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 without an answer, ``index`` and
+    ``difficulty`` (B,).
+    """
+    cells, answers = (
+        torch.from_numpy(np.stack([example[name] for example in examples]).astype(np.int64))
+        for name in ("input_ids", "labels")
+    )
+    numbers = {name: torch.tensor([example[name] for example in examples]) for name in ("index", "difficulty")}
+    return {
+        "input_ids": cells,
+        "attention_mask": torch.ones_like(cells),
+        "labels": answers.masked_fill(answers == 0, -100),
+        **numbers,
+    }
+
+
+def build_puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of puzzles in text form, a character a cell; symbol n is token n + 1."""
+    words = [PADDING, *symbols]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=PADDING))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PADDING)
+
+
+def build_puzzle_data(
+    dataset: DatasetConfig,
+    train: PuzzleExamples,
+    evaluation: Mapping[str, PuzzleExamples],
+    symbols: Sequence[str],
+    facts: Mapping[str, Any],
+) -> LabelledData:
+    """Return the data of a run on puzzles.
+
+    Args:
+        dataset: Settings with a name and metrics.
+        train: Training puzzles.
+        evaluation: Evaluation puzzles by the name of their set.
+        symbols: Symbols in order; symbol n is token n + 1.
+        facts: Additional entries of the summary, for reports.
+    """
+    settings: Any = dataset
+    cells = train.puzzles.shape[1]
+    if cells > dataset.sequence_length:
+        raise ConfigError(f"dataset.sequence_length={dataset.sequence_length}: a puzzle has {cells} cells")
+    if (train.puzzles == train.solutions).all():
+        raise DataError(f"dataset={dataset.name}: there is nothing to learn, every training puzzle is its own answer")
+    summary = {
+        "name": dataset.name,
+        "source": str(getattr(dataset, "source", "drawn")),
+        "cells": cells,
+        **facts,
+        "train": {"examples": len(train)},
+        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
+    }
+    words, labels, metrics = build_puzzle_tokenizer(symbols), (PADDING, *symbols), tuple(settings.metrics)
+    data = LabelledData(train, dict(evaluation), {}, words, collate_puzzles, summary, "puzzle", labels, metrics)
+    return replace(data, has_difficulty=True, has_special_tokens=False, model_fields={"cells": cells})

@@ -1,0 +1,148 @@
+"""Tables of examples: columns, batches of rows, and errors that name a column or a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from adadepth.data.cache import CheckedSource, digest
+from adadepth.errors import DataError, nearest
+
+Rows = Mapping[str, list[Any]]  # a batch of rows, as column to values
+
+ROW_LOCATIONS = "\0row"  # additional column with the location of each row, for messages
+
+
+class RowLocation(NamedTuple):
+    """The location of a row: its file, and its line or, in files without lines, its number from 0 on."""
+
+    label: str
+    unit: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.number} of {self.label}"
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """Rows with named columns.
+
+    Attributes:
+        label: Name of the table, for messages.
+        columns: Names of the columns.
+        class_names: Column to its class names in order, where the data declare them.
+        batches: Function that yields all rows in batches, in the same order on every call; batches may have the column
+            `ROW_LOCATIONS`.
+        fingerprint: Function that identifies the content.
+        sources: Files of the rows, against which cached data are checked.
+    """
+
+    label: str
+    columns: list[str]
+    class_names: Mapping[str, list[str]]
+    batches: Callable[[], Iterator[Rows]]
+    fingerprint: Callable[[], list[str]]
+    sources: Sequence[CheckedSource] = ()
+
+    def read_batches(self) -> Iterator[Rows]:
+        """Yield all rows in batches that have the column `ROW_LOCATIONS`."""
+        first = 0
+        for batch in self.batches():
+            count = count_rows(batch)
+            if ROW_LOCATIONS not in batch:
+                locations = [RowLocation(self.label, "row", number) for number in range(first, first + count)]
+                batch = {**batch, ROW_LOCATIONS: locations}
+            yield batch
+            first += count
+
+    def count(self) -> int:
+        """Return the number of rows, after a read of the whole table."""
+        return sum(map(count_rows, self.batches()))
+
+
+def count_rows(batch: Rows) -> int:
+    """Return the number of rows of a batch."""
+    return len(next(iter(batch.values()), []))
+
+
+def build_table(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
+    """Return a table of rows in memory, with the same columns and JSON-able values."""
+    columns = list(rows[0]) if rows else []
+
+    def batches() -> Iterator[Rows]:
+        if rows:
+            yield {name: [row[name] for row in rows] for name in columns}
+
+    return DataTable(label, columns, {}, batches, lambda: [digest([list(row.values()) for row in rows])])
+
+
+def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
+    """Raise a DataError with the nearest name if a table lacks a column that ``key`` names."""
+    for name in names:
+        require_column(table.label, table.columns, key, name)
+
+
+def require_column(label: str, columns: Sequence[str], key: str, name: str) -> None:
+    """Raise a DataError with the nearest name if ``columns`` lack ``name``, the value of ``key``."""
+    if name not in columns:
+        raise DataError(f"dataset.{key}={name}: {label} has the columns {', '.join(columns)}{nearest(name, columns)}")
+
+
+def read_first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
+    """Yield the texts of some columns row by row, without missing ones.
+
+    Args:
+        table: Table with the columns.
+        columns: Column to the key of the data set that names it.
+        rows: Number of rows; None: all.
+
+    Raises:
+        DataError: A cell is not text; the message names the row.
+    """
+    read = (
+        row
+        for batch in table.read_batches()
+        for row in zip(batch[ROW_LOCATIONS], *(batch[name] for name in columns), strict=True)
+    )
+    for location, *texts in islice(read, rows):
+        for (column, key), text in zip(columns.items(), texts, strict=True):
+            if require_text(text, key, column, location) is not None:
+                yield text
+
+
+def require_text(value: Any, key: str, column: str, location: RowLocation) -> str | None:
+    """Return a cell of text, or None where it is missing.
+
+    Args:
+        value: Content of the cell.
+        key: Key of the data set that names its column, for messages.
+        column: Name of the column.
+        location: Location of the row.
+
+    Raises:
+        DataError: The cell has another type; the message names the row.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    raise DataError(f"dataset.{key}={column}: {location} holds {type(value).__name__}, not text")
+
+
+def concatenate_tables(parts: list[DataTable]) -> DataTable:
+    """Concatenate tables with the same columns and the same declared classes."""
+    first = parts[0]
+    for other in parts[1:]:
+        if other.class_names != first.class_names:
+            raise DataError(f"{other.label}: the classes that it declares are not those of {first.label}")
+        if other.columns != first.columns:
+            raise DataError(f"{other.label}: its columns {', '.join(other.columns)} are not those of {first.label}")
+    return DataTable(
+        first.label,
+        first.columns,
+        first.class_names,
+        lambda: (batch for part in parts for batch in part.read_batches()),
+        lambda: [digest for part in parts for digest in part.fingerprint()],
+        [source for part in parts for source in part.sources],
+    )

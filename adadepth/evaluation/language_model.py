@@ -1,0 +1,140 @@
+"""Scorer of a language model with memory: likelihood per token, word and character, under several supernet gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adadepth.data.streams.contiguous import StreamBatches
+from adadepth.evaluation.scorer import EvaluationReport, Scorer
+from adadepth.system.distributed import all_reduce_sum
+
+_PATH_SEED = 0x9A7  # seed of the sampled paths, so that equal gates give equal paths in every evaluation
+_BATCH_KEY = 1  # second part of the noise key of a batch; the key of an update has one part
+_LARGEST_EXPONENT = 700.0  # exp of more does not fit a float
+
+
+@dataclass(frozen=True)
+class SampledPaths(Dataset):
+    """A set repeated for every sampled path; `path` of a batch is the number of its path."""
+
+    streams: StreamBatches
+    paths: int
+
+    def __len__(self) -> int:
+        return self.paths * len(self.streams)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        path, position = divmod(index, len(self.streams))
+        return {**self.streams[position], "path": path}
+
+
+@dataclass(eq=False)
+class LanguageScorer(Scorer):
+    """A scorer with sums of losses, over streams whose memory is carried from batch to batch.
+
+    Attributes:
+        model: Evaluated language model.
+        streams: Evaluated set, with the counts of its words and characters.
+        context: Context that attention sees.
+        device: Device of the batches.
+        name: Name of this evaluation.
+        qualities: Metrics of all evaluations by `name`, which `metrics` extends for their reports.
+        gates: Supernet gates: `soft`, `argmax`, `sampled` (a path per pass), or `noisy`, with new noise per batch.
+    """
+
+    model: Any
+    streams: StreamBatches
+    context: Any
+    device: torch.device
+    name: str
+    qualities: dict[str, dict[str, float]]
+    gates: str | None = None
+
+    def __post_init__(self) -> None:
+        self._memory: Tensor | None = None
+        self._path: Sequence[int] = ()
+        self._draws = 0
+        empty = torch.zeros(0, 2, dtype=torch.float64, device=self.device)
+        self._sums = empty  # losses and targets of each pass
+        self._batches = empty.new_zeros(2)  # sum of the perplexities of batches, number of batches
+
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the memory of the rows, the context, and the supernet gates."""
+        if batch["is_start"]:
+            self._memory = None
+            self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
+            if self.gates == "sampled":
+                generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
+                self._path = self.model.sample_path(generator)
+        if self.gates == "noisy":
+            self._draws += 1
+            self.model.draw_noise(self._draws, _BATCH_KEY)
+        gates = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
+        return {"memory": self._memory, "context": self.context, **gates}
+
+    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Add the losses of a batch to the sums of this pass, and store the memory for the next batch."""
+        self._memory = outputs.memory
+        losses = outputs.token_losses.double()
+        self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
+        if self.gates == "noisy":
+            self._batches += torch.stack([losses.mean().exp(), losses.new_ones(())])
+
+    def merge(self) -> None:
+        """Add the sums of all processes."""
+        all_reduce_sum([self._sums, self._batches])
+
+    def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
+        """Return the mean loss in nats per token, its exponential, and the same per word and per character.
+
+        Perplexity is exp(sum of losses / tokens), per word exp(sum of losses / words); bits per character are the sum
+        over characters and ln 2. Several sampled paths give means, and the sample deviation of the perplexity. Only the
+        likelihood counts, not other parts of the loss.
+        """
+        sizes = (self.streams.words, self.streams.characters)
+        passes = [likelihood(float(total), float(count), *sizes) for total, count in self._sums]
+        metrics = {name: math.fsum(one[name] for one in passes) / len(passes) for name in passes[0]}
+        if len(passes) > 1:
+            mean = metrics["perplexity"]
+            squares = math.fsum((one["perplexity"] - mean) ** 2 for one in passes)
+            metrics["perplexity_std"] = math.sqrt(squares / (len(passes) - 1))
+        if self.gates == "noisy":
+            metrics["batch_perplexity"] = float(self._batches[0] / self._batches[1])
+        self.qualities[self.name] = metrics
+        return metrics
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
+        """Return the architecture, its cost, and the finite metrics of all evaluations so far.
+
+        The exponential of a large loss is infinite, which a file cannot hold; `missing` has the reason.
+        """
+        evaluations: dict[str, dict[str, float]] = {}
+        missing: dict[str, str] = {}
+        for name, metrics in self.qualities.items():
+            evaluations[name] = {key: value for key, value in metrics.items() if math.isfinite(value)}
+            missing |= {f"eval/{name}/{key}": "not finite" for key in metrics if key not in evaluations[name]}
+        return EvaluationReport(statistics | {"evaluations": evaluations, "missing": missing})
+
+
+def likelihood(total: float, tokens: float, words: float, characters: float) -> dict[str, float]:
+    """Return a sum of cross-entropies in nats per token, word and character; see `LanguageScorer.metrics`."""
+    loss = total / tokens
+    return {
+        "loss": loss,
+        "lm_loss": loss,
+        "perplexity": _exponential(loss),
+        "word_perplexity": _exponential(total / words),
+        "bits_per_character": total / math.log(2) / characters,
+    }
+
+
+def _exponential(value: float) -> float:
+    """Return exp(value), infinite if it exceeds a float."""
+    return math.exp(value) if value < _LARGEST_EXPONENT else math.inf

@@ -1,0 +1,122 @@
+"""Scorer of a causal model on packed blocks: likelihood at the exits of tokens, and after every step.
+
+Shape legend: B rows, T positions, P predicted tokens, N steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.data.streams.blocks import BlockData, TextBlocks
+from adadepth.evaluation.language_model import likelihood
+from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
+from adadepth.families.contract import DepthModel
+from adadepth.measure.example_sentences import SentenceSampler
+from adadepth.system.distributed import all_reduce_sum
+
+
+class BlockScorer(Scorer):
+    """A scorer with sums of losses on the device, at exits and after every step, and a few example blocks.
+
+    Args:
+        model: Evaluated model. With `exit_signals` all its steps run, and its output has `step_losses` (P, N).
+        examples: Evaluated set, with the counts of its words and characters.
+        data: Data with the tokenizer.
+        device: Device of the batches.
+    """
+
+    def __init__(self, model: DepthModel, examples: TextBlocks, data: BlockData, device: torch.device) -> None:
+        self.words_of = data.tokenizer
+        self._blocks, self._by_step = examples, bool(model.exit_signals)
+        self._steps = model.max_updates
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # losses at exits, tokens
+        self._step_sums = torch.zeros(self._steps, dtype=torch.float64, device=device)
+        self._exits = torch.zeros(self._steps, dtype=torch.int64, device=device)  # predicted tokens by exit step
+        self._sentences = SentenceSampler(decode=lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
+
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return options that run all steps without keeping their logits; losses read a part of them at a time."""
+        return {"logits_to_keep": 1, **({"run_all_steps": True} if self._by_step else {})}
+
+    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Add a batch's losses."""
+        losses = outputs.token_losses.double()
+        self._sums += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
+        if self._by_step:
+            self._step_sums += outputs.step_losses.double().sum(dim=0)
+            exits = outputs.exit_steps[_mask_predicting(batch)] - 1
+            self._exits.scatter_add_(0, exits, torch.ones_like(exits))
+
+    def merge(self) -> None:
+        """Add the sums of all processes."""
+        all_reduce_sum([self._sums, self._step_sums, self._exits])
+
+    def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
+        """Return the likelihood at the exits of tokens, see `likelihood`, and `lm_loss_step_n` after every step n.
+
+        Only the likelihood counts, not other parts of the loss. A part of the text is assumed to have as many words and
+        characters per token as all of it.
+        """
+        total, count = self._sums.tolist()
+        share = count / self._blocks.tokens
+        metrics = likelihood(total, count, share * self._blocks.words, share * self._blocks.characters)
+        return metrics | {f"lm_loss_step_{step}": loss for step, loss in enumerate(self._average_steps(), start=1)}
+
+    def _average_steps(self) -> list[float]:
+        return (self._step_sums / self._sums[1]).tolist() if self._by_step else []
+
+    def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
+        """Return the tokens, each with the loss of its prediction."""
+        predicting = _mask_predicting(batch)
+        losses = torch.full(predicting.shape, math.nan, device=predicting.device)
+        losses = losses.masked_scatter(predicting, outputs.token_losses.float())
+        return Units({"all": torch.ones_like(outputs.trace.valid)}, losses)
+
+    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Add blocks with the depth of every token, and the loss of its prediction, to the examples."""
+        assert units.losses is not None
+        following = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=0).clamp(min=0)
+        self._sentences.update({**batch, "labels": following}, outputs.trace, units.losses, following)
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
+        """Return the depth of tokens, example blocks, and the figures of every step."""
+        return EvaluationReport(statistics, self._sentences.sentences(), exits=self._summarise_steps())
+
+    def _summarise_steps(self) -> dict[str, Any] | None:
+        """Return the fields of `adadepth.measure.step_summary.summarise_steps` for the predicted tokens."""
+        if not self._by_step:
+            return None
+        total, count = self._sums.tolist()
+        counts = self._exits.tolist()
+        rows = [
+            {"step": step, "n": exited, "share": exited / count, "loss": loss}
+            for step, (exited, loss) in enumerate(zip(counts, self._average_steps(), strict=True), start=1)
+        ]
+        mean = sum(step * exited for step, exited in enumerate(counts, start=1)) / count
+        squares = sum((step - mean) ** 2 * exited for step, exited in enumerate(counts, start=1))
+        reached, median = 0, 0
+        while 2 * reached < count:
+            reached, median = reached + counts[median], median + 1
+        spread = {"mean": mean, "std": math.sqrt(squares / max(count - 1, 1)), "median": median}
+        return {
+            "n": int(count),
+            "max_steps": self._steps,
+            "problem": "language_model",
+            "exit": {**spread, "histogram": counts, "loss": total / count},
+            "halting": {},
+            "steps": rows,
+            "classes": {},
+            "calibration": {},
+            "spearman": {},
+            "missing": {"exit/quality": "a text has likelihood alone"},
+        }
+
+
+def _mask_predicting(batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the mask of the positions that predict a token, boolean (B, T): those before a label."""
+    return torch.nn.functional.pad(batch["labels"][:, 1:] >= 0, (0, 1), value=False)

@@ -1,0 +1,43 @@
+"""The least memory of activations that a forward pass of a looped model stores for the backward pass.
+
+D is the width, F the inner width of a layer, h and h_kv the heads of queries and keys, d_h their width. The numbers of
+a token in a layer were fitted to what autograd keeps in float32, see docs/looped.md; it also keeps a few of each token
+and, of packed documents, a mask of T, which are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+# States of width D, or of the heads' width, that a layer stores of a token, by where its norms are.
+_STATES = {"pre": 11, "branch": 15, "sandwich": 11}
+_HF_STATES = 7  # the same of a layer of another decoder: residual and normed states, and those of attention
+
+
+def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+    """Return how many numbers each part stores; see `DepthModel.least_activations`.
+
+    With drawn loops a text may have one only. Of recomputed loops the states before them are stored.
+
+    Args:
+        config: A `LoopedConfig`.
+        lengths: Number of tokens of every row.
+        recomputed: Whether the backward pass recomputes loops, one at a time.
+    """
+    tokens, most = sum(lengths), config.backprop_loops or config.num_loops
+    loops = 1 if config.train_loops == "drawn" else min(config.num_loops, most)
+    read = 1 if config.objective == "last" else loops
+    trains_prelude = config.backprop_loops is None or config.injection != "none"
+    prelude = config.prelude if trains_prelude else 0
+    layers = config.core if recomputed else config.core * loops + config.coda * read + prelude
+    states, inner = (_STATES[config.norms], 4) if config.base_config is None else (_HF_STATES, 2)
+    queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
+    layer_states = (states - 4) * config.hidden_size + 2 * min(queries, config.hidden_size) + 2 * keys
+    numbers = {
+        "states": tokens * (layers * layer_states + ((loops - 1) * config.hidden_size if recomputed else 0)),
+        "feed-forward": tokens * layers * inner * config.intermediate_size,
+    }
+    if config._attn_implementation == "eager":
+        numbers["attention"] = layers * config.num_attention_heads * sum(length**2 for length in lengths)
+    return numbers

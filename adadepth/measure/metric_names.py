@@ -1,0 +1,150 @@
+"""Names and wording of measured figures: metrics, classes of units, and units that have a depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss", "accuracy")
+LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
+ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commonest_share")
+# The cost of a run in verdict, tiles, comparisons and trackers: compute at the chosen depths over that at full depth.
+# `cost/executed_over_full` is the cost of one evaluation, with its padding, measured steps and cached states.
+WORK = "cost/adaptive_over_full"
+# Measured speed-ups of ragged over dense execution, by mode.
+SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
+_LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # endings of names
+# Errors of the `evaluate` library.
+_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
+_WORDS = (("<=", "up to"), (">", "over"))
+
+
+def metric_name(text: str) -> str:
+    """Replace the characters of a name that trackers refuse, which are all but letters, digits and `_./-`.
+
+    `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, `label: no` `label_no`. Letters beyond ASCII
+    become their code points, so that names in other scripts stay distinct.
+    """
+    for sign, word in _WORDS:
+        text = text.replace(sign, word)
+    text = re.sub(r"[^\x00-\x7f]", lambda letter: f"u{ord(letter[0]):x}", text)
+    return re.sub(r"[^A-Za-z0-9_./-]+", "_", text)
+
+
+def is_loss(measure: str) -> bool:
+    """Return whether a smaller value of a metric is better: a loss, an error, or a function of one."""
+    name = re.sub(r"_step_\d+$", "", measure.rpartition("/")[2].removeprefix("eval_"))
+    return name.endswith(_LOSSES) or name in _ERRORS
+
+
+def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:
+    """Return 0 if a unit received no update at all, else 1.
+
+    Args:
+        histograms: Counts, or shares, of the depths from 0 on.
+    """
+    return 0 if any(histogram[0] for histogram in histograms) else 1
+
+
+def find_first_depth(halting: Mapping[str, Any]) -> int:
+    """Return `find_least_depth` of all classes of halting.json."""
+    classes = halting.get("classes", {}).values()
+    return find_least_depth(described["histogram"] for described in classes if described.get("histogram"))
+
+
+@dataclass(frozen=True)
+class UnitWording:
+    """Wording of a report for one kind of unit.
+
+    Attributes:
+        kind: Kind of report.
+        terms: Template of the glossary.
+        needed: Label of the compute `adaptive`, the cost of the model.
+        needing: Start of a sentence that states the compute `adaptive`.
+        full: Label of the compute `full`.
+        of_full: Short label of the compute `full`.
+        macs: Unit of compute.
+        halts: Whether units halt one by one, so that some wait for the deepest.
+    """
+
+    kind: str
+    terms: str
+    needed: str
+    needing: str
+    full: str
+    of_full: str = "full depth"
+    macs: str = "multiply-accumulates"
+    halts: bool = False
+
+
+_ONE_DEPTH = {
+    "task": UnitWording(
+        "Layer",
+        "layer_terms",
+        "needed up to the deepest state that is read",
+        "Up to the deepest state it needs",
+        "all blocks for every example",
+    ),
+    "architecture": UnitWording(
+        "Architecture",
+        "architecture_terms",
+        "needed by the blocks that are expected to run",
+        "The blocks that are expected to run need",
+        "as many blocks, attention and feed-forward in turns",
+        "as many alternating blocks",
+        "multiply-accumulates per token",
+    ),
+}
+
+
+def get_unit_wording(unit: str) -> UnitWording:
+    """Return the wording for a unit: a task or an architecture has one depth, any other unit a depth each."""
+    halting = UnitWording(
+        "Halting",
+        "halting_terms",
+        "needed at the depths decided",
+        "At these depths it needs",
+        f"full depth for every {unit}",
+        halts=True,
+    )
+    return _ONE_DEPTH.get(unit, halting)
+
+
+# Definitions of the token classes by name, in the order of tables.
+CLASS_DEFINITIONS: dict[str, str] = {
+    "all": "every token, padding excluded",
+    "unmasked": "tokens fed as anything but [MASK]: special tokens and random words included",
+    "plain": "tokens neither selected for prediction nor special",
+    "mask": "tokens fed as [MASK]",
+    "mask/mask": "selected for prediction, fed as [MASK]",
+    "mask/random": "selected for prediction, fed as a random word",
+    "mask/original": "selected for prediction, fed unchanged",
+    "mask/random_reference": "selected for prediction, fed as [MASK] or a random word (the published row, a blend)",
+    "cls": "[CLS]",
+    "sep": "[SEP], both of a pair",
+}
+
+
+_DEFINITIONS = {
+    "all": "every sequence",
+    "correct": "predicted as labelled",
+    "wrong": "predicted as anything else",
+    "label": "of this class, by its label",
+    "length": "real tokens, special ones included",
+    "difficulty": "as the data set defines it",
+    "unlabelled": "tokens that nothing is predicted of",
+    "question": "tokens of the question",
+    "context": "tokens of the text that comes with a question or before an ending",
+    "answer": "context tokens of the labelled answer",
+    "ending": "tokens of an ending",
+    "right": "tokens of the right choice",
+    "other": "tokens of another choice",
+    "taken": "tokens of the choice that the model takes",
+}
+
+
+def definition(name: str) -> str:
+    """Return the definition of a class of sequences; empty for an unknown class."""
+    return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")

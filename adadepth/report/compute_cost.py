@@ -1,0 +1,131 @@
+"""Compute cost of a run: multiply-accumulates, measured speed-ups, and tiles on depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from adadepth.measure.metric_names import SPEEDUPS, get_unit_wording
+from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, get_run_unit, halts, series
+from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.table import Column, Table, percent, text
+
+
+def get_speedups(files: RunFiles) -> dict[str, float]:
+    """Return the measured speed-ups of ragged over dense execution, of evaluation and training."""
+    metrics = files.run.get("final_metrics") or {}
+    return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
+
+
+def describe_speeds(executions: Mapping[str, Any]) -> str:
+    """Return the sentence on measured speed-ups of ragged execution.
+
+    Args:
+        executions: `executions` of run.json: `machine`, `width`, and by timed task `speedup`, `allowed`, `sequences`.
+    """
+    parts = ", ".join(
+        f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the work allows "
+        f"{speed['allowed']:.2f})"
+        for kind in SPEEDUPS
+        if (speed := executions.get(kind))
+    )
+    width = executions.get("width")
+    at_width = "" if width is None else f" at width {width}"
+    return f"Speed-up of ragged over dense execution, on {executions['machine']}{at_width}: {parts}."
+
+
+def describe_measured(files: RunFiles) -> str | None:
+    """Return the sentence on measured speed-ups of a run; of an older record from its metrics alone."""
+    executions, measured = files.run.get("executions"), get_speedups(files)
+    if executions and measured:
+        return describe_speeds(executions)
+    parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
+    return f"Speed-up of ragged over dense execution: {parts}." if parts else None
+
+
+def describe_wall_clock(files: RunFiles) -> Iterator[str]:
+    """Yield sentences on measured speed-ups and on sections with other times, or that there are none."""
+    measured, elsewhere = describe_measured(files), list(_list_timed_sections(files))
+    if measured:
+        yield measured
+    if elsewhere:
+        yield f"Measured times stand with {' and with '.join(elsewhere)}."
+    if not measured and not elsewhere:
+        yield "Wall clock was not measured; a share of work is no speed-up."
+
+
+def _list_timed_sections(files: RunFiles) -> Iterator[str]:
+    studies = files.of(EXIT_RULES).get("sets", {}).values()
+    if any("seconds" in row for study in studies for row in study["rows"]):
+        yield "the exit rules"
+    if any(row.get("seconds") for row in files.of(ARCHITECTURES).get("rows", ())):
+        yield "the architectures compared"
+
+
+def work(files: RunFiles) -> Section | None:
+    """Build the section on what the model costs, and what was computed to measure it."""
+    cost, unit = files.halting.get("cost", {}), get_run_unit(files)
+    if not cost:
+        is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
+        return None if is_told else Section("Work", "work", absent("Work is", files, "halting.json"))
+    table = build_work_table(cost, unit)
+    speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
+    content = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
+    html = fill("work:work", **content, times=list(describe_wall_clock(files)), reasons=list(_explain_execution(files)))
+    return Section("Work", "work", html, tables=[table])
+
+
+def _explain_execution(files: RunFiles) -> Iterator[str]:
+    """Yield reasons why the evaluation ran something else than the depths need."""
+    if files.halting.get("layers", {}).get("from_cache"):
+        yield "The evaluation read the states of the base from a cache, so its blocks did not run in it."
+    if files.of(EXITS).get("sets"):
+        yield (
+            "The evaluation ran every step for everybody, to measure each of them; in use, examples leave the batch "
+            "when they exit."
+        )
+    if "soft" in files.halting.get("evaluations", {}):
+        yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
+
+
+def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
+    """Build the table of the multiply-accumulates that the model needs and that the evaluation ran."""
+    words = get_unit_wording(unit)
+    names = {
+        "adaptive": f"{words.needed}, without padding",
+        "full": f"{words.full}, without padding",
+        "executed": "this evaluation as it ran, padding included",
+        "dense": "dense: every row until the deepest has halted",
+    }
+    if not words.halts:
+        del names["dense"]
+    columns = [
+        Column("work", "work", text, "text"),
+        Column("macs", words.macs, "{:.4g}".format),
+        *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
+        Column("of_full", f"of {words.of_full}", percent),
+    ]
+    return Table("work", columns, [{"work": name, **_compute_shares(cost, key)} for key, name in names.items()])
+
+
+def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
+    macs = cost.get(f"{key}_macs")
+    if macs is None:
+        return {}
+    shares = {f"of_{whole}": macs / cost[f"{whole}_macs"] for whole in ("dense", "full") if cost.get(f"{whole}_macs")}
+    return {"macs": macs, **shares}
+
+
+def overview(files: RunFiles) -> Section | None:
+    """Build the tiles for units that halt."""
+    if not halts(files):
+        return None
+    halting = files.halting
+    everyone = halting.get("classes", {}).get("all", {})
+    if "mean" not in everyone:
+        return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
+    speedup = get_speedups(files).get("evaluation")
+    return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speedup=speedup))
+
+
+SECTIONS = (Placed(20, overview), Placed(240, work))

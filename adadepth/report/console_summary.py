@@ -1,0 +1,174 @@
+"""The last screen of a run: its verdict in brief, its table, its report and what to do next, in 24 lines of 80 columns.
+
+All sentences of the verdict, with intervals and n, and all rows of the table stand in the report.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adadepth.measure.architectures import is_fixed
+from adadepth.report.architectures import build_evaluation_table, format_gate_lines
+from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Finding, Verdict
+from adadepth.report.depth_by_class import build_class_table
+from adadepth.report.layers import format_weight_lines
+from adadepth.report.run_files import RunFiles, halts
+from adadepth.report.table import Column, Table, make_number_format, plain, to_text
+
+_WIDTH, _HEIGHT = 80, 24
+VERDICT_LINES, MOST_ROWS = 8, 10
+_FEWEST_ROWS = 3
+_REMARK_LINES = 2
+_LONGEST_NAME = 30
+# Columns of the table of classes that give way, in this order, where it is wider than the screen.
+_OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
+
+
+@dataclass(frozen=True)
+class ReferenceDepth:
+    """Mean updates that others published, by class.
+
+    Attributes:
+        means: Mean updates by class name.
+        remark: Source, and how the run differs, in one sentence.
+    """
+
+    means: Mapping[str, float]
+    remark: str
+
+
+def format_screen(
+    files: RunFiles,
+    verdict: Verdict,
+    *,
+    report: Path,
+    commands: Sequence[Sequence[str]] = (),
+    reference: ReferenceDepth | None = None,
+) -> str:
+    """Return the last screen of a run.
+
+    Args:
+        files: Files of the run.
+        verdict: Verdict of the same files.
+        report: Path of the page.
+        commands: Commands to run next, as words.
+        reference: Published depths, for a column beside the run's own.
+    """
+    answers = format_verdict_lines(verdict)
+    remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
+    end = [f"report: {report}"]
+    if commands:
+        end += ["next:", *(line for words in commands for line in format_command_lines(words))]
+    room = _HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
+    table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
+    blocks = [answers, [*table, *remark] if table else [], end]
+    return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
+
+
+# ---- the verdict
+
+
+def format_verdict_lines(verdict: Verdict) -> list[str]:
+    """Return a question with its answer and decisive figures a line, or two; at most eight lines in all."""
+    max_lines = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
+    lines = [
+        line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding), max_lines)
+    ]
+    return lines[:VERDICT_LINES]
+
+
+def _format_brief_answer(name: str, finding: Finding) -> str:
+    parts = [] if finding.answer is None else [ANSWERS[finding.answer]]
+    answer = ": ".join(filter(None, [*parts, finding.brief]))
+    return f"{QUESTIONS[name]} {answer[:1].upper()}{answer[1:]}."
+
+
+def _wrap(text: str, max_lines: int) -> list[str]:
+    return textwrap.wrap(plain(text), _WIDTH, subsequent_indent="  ", max_lines=max_lines, placeholder=" ...")
+
+
+# ---- the table
+
+
+def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth | None = None) -> list[str]:
+    """Return the heading and the most important rows of the table that says how deep a run goes; empty without one."""
+    halting = files.halting
+    if "layers" in halting:
+        weights = halting["layers"]["weights"]
+        return _select(format_weight_lines(weights), [(weight,) for weight in weights], max_rows)
+    if "architecture" in halting:
+        return _format_architecture_lines(halting, max_rows)
+    if not halts(files) or "mean" not in halting.get("classes", {}).get("all", {}):
+        return []
+    return _format_class_lines(halting, max_rows, reference)
+
+
+def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> list[str]:
+    described = halting["architecture"]
+    if not is_fixed(described):
+        return _select(format_gate_lines(described), [(entropy,) for entropy in described["entropy"]], max_rows)
+    evaluations = halting.get("evaluations")
+    if not evaluations:
+        return []
+    lines = to_text(build_evaluation_table(evaluations)).splitlines()
+    return _select(lines, [(0.0,)] * len(evaluations), max_rows)
+
+
+def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_rows: int) -> list[str]:
+    """Return a heading and the rows of the highest priorities, in their order; no line is wider than the screen."""
+    head, _, *texts = lines
+    selected = sorted(range(len(texts)), key=lambda row: priorities[row], reverse=True)[:max_rows]
+    screen_lines = [head, *(texts[row] for row in sorted(selected))]
+    return [line[:_WIDTH].rstrip() for line in screen_lines]
+
+
+def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: ReferenceDepth | None) -> list[str]:
+    table = build_class_table(halting)
+    means = {} if reference is None else reference.means
+    priorities = [_rank_class(row, means) for row in table.rows]
+    count = "" if len(table.rows) <= max_rows else f" ({max_rows} of {len(table.rows)})"
+    name, *rest = table.columns
+    columns = [replace(name, title=f"{name.title}{count}"), *rest]
+    if reference is not None:
+        after = next(index for index, column in enumerate(columns) if column.key == "mean") + 1
+        columns.insert(after, Column("paper", "paper", make_number_format(1)))
+    rows = [{**row, "class": _shorten_name(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
+    return _select(to_text(_drop_optional_columns(Table(table.name, columns, rows))).splitlines(), priorities, max_rows)
+
+
+def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what ranks a class: all units, those with a published depth, difficulties, then the largest."""
+    name = row["class"]
+    return (name == "all", name in means, name.startswith("difficulty"), row["n"])
+
+
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def _drop_optional_columns(table: Table) -> Table:
+    """Return a table without as many optional columns as make it fit the width of the screen."""
+    for key in _OPTIONAL:
+        if max(map(len, to_text(table).splitlines())) <= _WIDTH:
+            break
+        table = replace(table, columns=[column for column in table.columns if column.key != key])
+    return table
+
+
+# ---- what to do next
+
+
+def format_command_lines(words: Sequence[str]) -> list[str]:
+    """Return a command that a shell reads, in lines that end with a backslash where it goes on."""
+    lines, line = [], " "
+    for word in map(shlex.quote, words):
+        if line.strip() and len(line) + 1 + len(word) + 2 > _WIDTH:
+            lines.append(f"{line} \\")
+            line = "   "
+        line = f"{line} {word}"
+    return [*lines, line]

@@ -1,0 +1,110 @@
+"""Writing a page with its downloads: figures as SVG, tables as CSV and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from adadepth.report import svg
+from adadepth.report.section import Section, fill
+from adadepth.report.style import get_depth_color, get_text_color
+from adadepth.report.table import to_csv, to_latex
+from adadepth.system.files import write_atomic
+
+FIGURES, TABLES = "figures", "tables"
+
+
+class Link(NamedTuple):
+    """A file to download: its kind, its address, and the name under which it is saved."""
+
+    kind: str
+    href: str
+    name: str
+
+
+def list_downloads(section: Section) -> Iterator[tuple[str, list[Link]]]:
+    """Yield the downloadable files of each figure and table.
+
+    What is text is in the page itself, so that it can be taken from a page that was sent on alone; PDF and PNG lie
+    beside the page, in `figures/`.
+    """
+    for figure in section.figures:
+        name = sanitise_file_name(figure.name)
+        drawing = f"data:image/svg+xml;base64,{b64encode(svg.document(figure).encode()).decode()}"
+        beside = [Link(kind.upper(), f"{FIGURES}/{name}.{kind}", f"{name}.{kind}") for kind in ("pdf", "png")]
+        yield figure.name, [Link("SVG", drawing, f"{name}.svg"), *beside]
+    for table in section.tables:
+        name = sanitise_file_name(table.name)
+        rows = Link("CSV", _encode_text("text/csv", to_csv(table)), f"{name}.csv")
+        latex = Link("LaTeX", _encode_text("application/x-tex", to_latex(table, section.of or "")), f"{name}.tex")
+        yield table.name, [rows, latex]
+
+
+def _encode_text(kind: str, content: str) -> str:
+    return f"data:{kind};charset=utf-8,{quote(content)}"
+
+
+def sanitise_file_name(name: str) -> str:
+    """Replace characters that a file name must not have."""
+    return re.sub(r"[^\w.-]+", "_", name)
+
+
+REPORT = "report.html"
+
+
+def write_page(
+    directory: Path,
+    sections: Sequence[Section],
+    *,
+    title: str,
+    subtitle: str,
+    sources: Sequence[str],
+    whose: str = "this run",
+    error: str | None = None,
+    max_updates: int = 0,
+) -> Path:
+    """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
+
+    Args:
+        directory: Folder of the page.
+        sections: Sections in order.
+        title: Heading.
+        subtitle: Subtitle of the page.
+        sources: The files that it is made of.
+        whose: Owner of the files, in words.
+        error: Error that ended the run.
+        max_updates: Depth of the darkest shade.
+
+    Returns:
+        The path of the page.
+    """
+    content = {"sections": sections, "sources": sources, "whose": whose, "error": error, "downloads": list_downloads}
+    page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_updates), **content)
+    write_atomic(directory / REPORT, page)
+    _write_tables(directory / TABLES, sections)
+    _write_vectors(directory / FIGURES, sections)
+    return directory / REPORT
+
+
+def _write_tables(folder: Path, sections: Iterable[Section]) -> None:
+    for table, sample in ((table, section.of or "") for section in sections for table in section.tables):
+        stem = folder / sanitise_file_name(table.name)
+        stem.parent.mkdir(exist_ok=True)
+        write_atomic(stem.with_name(f"{stem.name}.csv"), to_csv(table))
+        write_atomic(stem.with_name(f"{stem.name}.tex"), to_latex(table, sample))
+
+
+def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
+    for figure in (figure for section in sections for figure in section.figures):
+        folder.mkdir(exist_ok=True)
+        write_atomic(folder / f"{sanitise_file_name(figure.name)}.svg", svg.document(figure))
+
+
+def depth_styles(depth: int) -> list[tuple[int, str, str]]:
+    """Return (depth, background colour, text colour) for depths 0..L."""
+    colors = [(value, get_depth_color(value, depth)) for value in range(depth + 1)]
+    return [(value, color, get_text_color(color)) for value, color in colors]

@@ -1,0 +1,229 @@
+"""Predictions of a model on a user's texts (texts.json): console output and the section of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from adadepth.report.page_writer import depth_styles
+from adadepth.report.run_files import TEXTS_FILE, RunFiles
+from adadepth.report.section import Note, Placed, Section, Token, fill, steps
+from adadepth.report.style import get_depth_color, get_share_color, get_text_color
+from adadepth.system.console import visible
+
+
+class RenderedToken(NamedTuple):
+    """A token as rendered: text, whether a space precedes it, depth as a whole number, and its record in texts.json."""
+
+    text: str
+    starts: bool
+    depth: int
+    record: Mapping[str, Any]
+
+
+def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
+    """Return the tokens of a text as the user wrote them; special tokens as the vocabulary has them."""
+    rendered, end = [], None
+    for token in row.get("tokens") or []:
+        if token["span"] is None:
+            rendered.append(RenderedToken(token["piece"], True, round(token["updates"]), token))
+            end = None
+            continue
+        start, stop = token["span"]
+        text = row["text"][token["part"]][start:stop]
+        rendered.append(
+            RenderedToken(
+                text.strip() or token["piece"], start != end or text != text.lstrip(), round(token["updates"]), token
+            )
+        )
+        end = stop
+    return rendered
+
+
+def said(record: Mapping[str, Any]) -> str:
+    """Format the prediction of a text, token or step: a class with its probability, or a value."""
+    if record.get("value") is not None:
+        return f"{record['value']:.3f}"
+    if record.get("label") is None:
+        return ""
+    return record["label"] if record.get("score") is None else f"{record['label']} {record['score']:.2f}"
+
+
+def board(cells: str) -> list[str]:
+    """Return the cells of a puzzle as rows of a square, or in one row where they make none."""
+    size = math.isqrt(len(cells))
+    return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
+
+
+def changed(cells: str, before: str) -> int:
+    """Count the cells of an answer that differ from the answer before it, or from the puzzle."""
+    return sum(cell != other for cell, other in zip(cells, before, strict=True))
+
+
+def get_puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
+    """Return number, record and count of changed cells of each step of a puzzle up to its exit."""
+    steps = (row.get("steps") or [])[: round(row["updates"])]
+    answers = [row["text"][0], *(step["label"] for step in steps)]
+    return [
+        (number, step, changed(step["label"], before))
+        for number, (step, before) in enumerate(zip(steps, answers, strict=False), start=1)
+    ]
+
+
+def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) -> None:
+    """Print what texts.json holds.
+
+    Args:
+        predictions: See `adadepth.tasks.predict`.
+        color: Whether to use colours; None: on a terminal that has them.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(force_terminal=color, soft_wrap=True, highlight=False)
+    is_colored = console.is_terminal and not console.no_color
+    max_updates = predictions["max_depth"]
+
+    def shade(text: str, depth: int) -> Text:
+        if not is_colored:
+            return Text(f"{visible(text)}({depth})")
+        background = get_depth_color(depth, max_updates)
+        return Text(visible(text), style=f"{get_text_color(background)} on {background}")
+
+    if is_colored:
+        levels = Text(" ").join(shade(f" {depth} ", depth) for depth in range(1, max_updates + 1))
+        console.print(Text("updates: "), levels, sep="")
+    for row in predictions["texts"]:
+        console.print(Text(visible(_format_heading(row, predictions["predicts"]))))
+        if predictions["predicts"] == "cells":
+            for detail in format_puzzle(row):
+                console.print(Text(visible(f"  {detail}")))
+            continue
+        tokens = render_tokens(row)
+        line = Text("  ")
+        for number, token in enumerate(tokens):
+            is_next = predictions["predicts"] == "next"
+            label = "" if is_next or token.record.get("label") is None else f"[{token.record['label']}]"
+            line.append(" " if number and token.starts else "").append_text(shade(token.text + label, token.depth))
+        if not tokens:
+            line.append_text(shade(" | ".join(row["text"]), round(row["updates"])))
+        console.print(line)
+        for detail in _format_details(row):
+            console.print(Text(visible(f"  {detail}")))
+    share = f"{predictions['work']:.0%} of the work of full depth"
+    console.print(Text(f"mean updates {predictions['mean']:.2f} of at most {max_updates}; {share}"))
+
+
+def format_puzzle(row: Mapping[str, Any]) -> list[str]:
+    """Format a puzzle and its answer side by side, and what every step changed."""
+    boards = zip(board(row["text"][0]), board(row["label"]), strict=True)
+    steps = [
+        f"{number}: {cells} cells" + ("" if step.get("halting") is None else f" (right {step['halting']:.2f})")
+        for number, step, cells in get_puzzle_steps(row)
+    ]
+    return [*("   ".join(pair) for pair in boards), *([f"changed in step {'; '.join(steps)}"] if steps else [])]
+
+
+def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
+    if predicts == "cells":
+        right = "" if row.get("score") is None else f"right with probability {row['score']:.2f}, "
+        return f"{right}{row['updates']:.0f} updates"
+    prediction = said(row)
+    lead = f"next: {prediction}, " if predicts == "next" else f"{prediction}, " if prediction else ""
+    return f"{lead}{row['updates']:.2f} updates"
+
+
+def _format_details(row: Mapping[str, Any]) -> list[str]:
+    """Return lines on mask candidates, steps and layer weights of a text."""
+    lines = [
+        f"{token['piece']}: {', '.join(f'{word} {score:.2f}' for word, score in token['candidates'].items())}"
+        for token in row.get("tokens") or []
+        if token.get("candidates") and token.get("own_score") is None
+    ]
+    steps = [
+        f"{number}: {said(step)}" + ("" if step.get("halting") is None else f" (halts {step['halting']:.2f})")
+        for number, step in enumerate(row.get("steps") or [], start=1)
+    ]
+    layers = [f"{layer}: {weight:.2f}" for layer, weight in enumerate(row.get("layers") or [])]
+    lines += [f"after step {'; '.join(steps)}"] if steps else []
+    return lines + ([f"weights of layers {', '.join(layers)}"] if layers else [])
+
+
+def texts(files: RunFiles) -> Section | None:
+    """Build the section on every text with its prediction and the depth of its tokens."""
+    if not files.of(TEXTS_FILE):
+        return None
+    predictions = files.of(TEXTS_FILE)
+    rows = [build_text_row(row, predictions["predicts"]) for row in predictions["texts"]]
+    tokens = [token for row in rows for token in row["tokens"]]
+    styles = depth_styles(predictions["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
+    has_notes = any(token.notes for token in tokens)
+    html = fill("texts", found=predictions, rows=rows, styles=styles, has_notes=has_notes)
+    counted = sum(len(row.get("tokens") or []) for row in predictions["texts"])
+    sample = f"n = {len(rows)} text{'s' * (len(rows) != 1)}" + (f", {counted:,} tokens" if counted else "")
+    return Section("Texts", "texts", html, of=sample)
+
+
+def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
+    """Return what a page shows of one text of texts.json; `predicts` is that file's field."""
+    depth = round(row["updates"])
+    if predicts == "cells":
+        return _build_puzzle(row, depth)
+    whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # a text that halts as a whole
+    return {
+        "said": said(row),
+        "updates": row["updates"],
+        "depth": depth,
+        "scores": row.get("scores") or {},
+        "boards": {},
+        "tokens": [_build_token(token, predicts) for token in render_tokens(row)] or whole,
+        "steps": [
+            {"number": number, "halting": step.get("halting"), "said": said(step)}
+            for number, step in enumerate(row.get("steps") or [], start=1)
+        ],
+        "layers": [
+            {
+                "layer": layer,
+                "weight": weight,
+                "color": get_share_color(weight),
+                "ink": get_text_color(get_share_color(weight)),
+            }
+            for layer, weight in enumerate(row.get("layers") or [])
+        ],
+    }
+
+
+def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    right = row.get("score")
+    return {
+        "said": "" if right is None else f"right with probability {right:.2f}",
+        "updates": row["updates"],
+        "depth": depth,
+        "scores": {},
+        "tokens": [],
+        "layers": [],
+        "boards": {"puzzle": board(row["text"][0]), "answer": board(row["label"])},
+        "steps": [
+            {"number": number, "halting": step.get("halting"), "said": f"{cells} cells changed"}
+            for number, step, cells in get_puzzle_steps(row)
+        ],
+    }
+
+
+def _build_token(token: RenderedToken, predicts: str) -> Token:
+    label = None if predicts == "next" else token.record.get("label")
+    return Token(token.text, token.depth, token.starts, label, notes=_build_notes(token.record, predicts))
+
+
+def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
+    """Return annotations of a token: its prediction, probability, iterations and candidates."""
+    notes = [Note(said(record))] if predicts != "next" and said(record) else []
+    if record.get("own_score") is not None:
+        notes.append(Note("its probability", share=record["own_score"]))
+    done = record.get("steps") or []
+    notes += steps([step.get("halting") for step in done], [said(step) for step in done])
+    return notes + [Note(word, share=score) for word, score in (record.get("candidates") or {}).items()]
+
+
+SECTIONS = (Placed(10, texts, alone=TEXTS_FILE, subtitle="Predictions"),)

@@ -1,0 +1,446 @@
+"""Groups of runs that differ in seed only, the comparison of groups, and the trials of a search."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from string import ascii_uppercase
+from typing import Any, NamedTuple
+
+from adadepth.measure.exit_pareto import pareto
+from adadepth.measure.metric_names import SPEEDUPS, WORK, is_loss
+from adadepth.report.figure import Points
+from adadepth.report.run_files import (
+    CONFIG,
+    METRICS,
+    RUN,
+    SEEDS,
+    RunFiles,
+    get_early_stop_reason,
+    get_run_unit,
+    halts,
+    is_summary_of_seeds,
+    read_run,
+    series,
+)
+from adadepth.report.run_metadata import title
+from adadepth.report.seeds import select_headline_metrics, summarise_seeds
+from adadepth.report.table import number
+from adadepth.settings.fingerprint import select_result_settings
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A dimension of a search space.
+
+    Attributes:
+        key: Configuration key.
+        low: The lowest value, or the first choice.
+        high: The highest value, or the last choice.
+        is_log: Whether it was sampled uniformly in the logarithm.
+        choices: All values of a categorical parameter.
+    """
+
+    key: str
+    low: Any
+    high: Any
+    is_log: bool = False
+    choices: Sequence[Any] = ()
+
+    def place(self, value: Any) -> float:
+        """Return the position of a value between lowest (0) and highest (1)."""
+        if self.choices:
+            return self.choices.index(value) / max(len(self.choices) - 1, 1)
+        low, high, scaled = (
+            math.log(number) if self.is_log else float(number) for number in (self.low, self.high, value)
+        )
+        return (scaled - low) / (high - low) if high > low else 0.5
+
+    @property
+    def name(self) -> str:
+        """Last part of the key."""
+        return self.key.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Search:
+    """Finished trials of a study.
+
+    Attributes:
+        metric: Optimised metric.
+        less_is_better: Whether it was minimised.
+        parameters: Dimensions of the search space.
+        trials: The values of the parameters, and the metric, of every trial that has one.
+        importances: Share of the metric's variance that each parameter explains, by key (fANOVA, Hutter et al. 2014);
+            empty where the trials do not tell.
+    """
+
+    metric: str
+    less_is_better: bool
+    parameters: Sequence[Parameter]
+    trials: Sequence[tuple[Mapping[str, Any], float]]
+    importances: Mapping[str, float]
+
+    @property
+    def best_first(self) -> list[tuple[Mapping[str, Any], float]]:
+        """Trials from best to worst."""
+        return sorted(self.trials, key=lambda trial: trial[1] if self.less_is_better else -trial[1])
+
+
+_RUN_FILE_NAMES = frozenset({RUN, CONFIG, METRICS})
+
+
+def find_runs(folder: Path) -> list[RunFiles]:
+    """Return the runs in a folder, or the folder itself if it is a run.
+
+    What lies in a run, such as its evaluations, is not looked for. A summary of seeds stands for its runs. Where there
+    are trainings, evaluations beside them are left out.
+    """
+    runs = [run for path in _iterate_run_folders(folder) for run in _expand_seeds(read_run(path))]
+    trainings = [run for run in runs if run.run.get("mode", "train") == "train"]
+    return deduplicate_runs(trainings or runs)
+
+
+def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
+    """Return the runs below some folders that jobs of one sweep made, with evaluations, without summaries of seeds.
+
+    Args:
+        folders: Folders to search.
+        sweep: Value of `sweep` in run.json.
+    """
+    records = (path for folder in folders for path in sorted(folder.rglob(RUN)) if sweep in path.read_text("utf-8"))
+    runs = (read_run(path.parent) for path in records)
+    return deduplicate_runs(run for run in runs if run.run.get("sweep") == sweep and not is_summary_of_seeds(run))
+
+
+def deduplicate_runs(runs: Iterable[RunFiles]) -> list[RunFiles]:
+    """Remove duplicates of runs, keeping the order."""
+    return list({run.directory.resolve(): run for run in runs}.values())
+
+
+def _iterate_run_folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders of runs, oldest first, as their names begin with the time."""
+    for path, below, files in os.walk(folder):
+        below.sort()
+        if _RUN_FILE_NAMES.intersection(files):
+            below.clear()
+            yield Path(path)
+
+
+def _expand_seeds(run: RunFiles) -> list[RunFiles]:
+    """Return a run, or the runs behind a summary of seeds; empty for an older summary that does not name them."""
+    return read_seed_runs(run) if is_summary_of_seeds(run) else [run]
+
+
+def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
+    """Return the runs behind a summary of seeds, as far as it names their folders."""
+    return [read_run(summary.directory / folder) for folder in (summary.of(SEEDS).get("runs") or {}).values()]
+
+
+Settings = Mapping[str, Any]
+_MAX_KEYS, _MAX_LABEL = 3, 40  # of a label
+_DATA = ("dataset.name", "dataset.path")
+_TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        label: Display name.
+        settings: Settings that may change a result, by key, without the seed.
+        runs: One or more.
+        summary: Mean and deviation of their final metrics, from `summarise_seeds`.
+    """
+
+    label: str
+    settings: Settings
+    runs: Sequence[RunFiles]
+    summary: Mapping[str, Any]
+
+    def figure(self, name: str) -> Mapping[str, Any] | None:
+        """Return `n`, `mean` and, of several values, `std` of a final metric; None where no run has it."""
+        spread: Mapping[str, Any] | None = self.summary["metrics"].get(name)
+        return spread
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side.
+
+    Attributes:
+        groups: Groups in the order of their first runs.
+        left_out: Sentences about what could not be compared.
+        search: The search whose trials the runs are, where they are trials.
+    """
+
+    groups: Sequence[Group]
+    left_out: Sequence[str]
+    search: Search | None = None
+
+    @property
+    def runs(self) -> list[RunFiles]:
+        """Runs of all groups in order."""
+        return [run for group in self.groups for run in group.runs]
+
+    @property
+    def entries(self) -> Sequence[Group]:
+        """What gets a colour: the groups or, of a single group, its runs."""
+        if len(self.groups) > 1:
+            return self.groups
+        return [
+            Group(f"seed {seed(run)}", group.settings, [run], _summarise_group([run]))
+            for group in self.groups
+            for run in group.runs
+        ]
+
+    @property
+    def other_data(self) -> list[str]:
+        """Settings in which the data of the runs differ; their losses and scores do not compare."""
+        is_tokenized = any("tokenizer" in (run.run.get("data") or {}) for run in self.runs)
+        data_keys = (*_DATA, *_TOKENIZER) if is_tokenized else _DATA
+        return [key for key in get_differing_keys([group.settings for group in self.groups]) if key in data_keys]
+
+    @property
+    def unit(self) -> str | None:
+        """Unit that has a depth in all runs that measured one; None where they differ or nothing halts."""
+        units = {get_run_unit(run) if halts(run) else "" for run in self.runs if run.halting}
+        return (units.pop() or None) if len(units) == 1 else None
+
+
+def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison:
+    """Group runs by settings; unreadable runs and repeated seeds are left out and named.
+
+    Args:
+        runs: The runs to compare.
+        remarks: Sentences on other missing runs.
+    """
+    left_out, selected = list(remarks), dict[tuple[str, Any], RunFiles]()
+    for run in runs:
+        if damage := [run.missing[name] for name in (RUN, CONFIG) if name in run.missing]:
+            left_out.append(f"{run.directory}: left out, {' and '.join(damage)}.")
+            continue
+        key = json.dumps(get_run_settings(run), sort_keys=True, default=str), seed(run)
+        earlier = selected.get(key)
+        selected[key] = earlier if earlier and final(earlier) and not final(run) else run
+        if earlier:
+            other = run if selected[key] is earlier else earlier
+            left_out.append(f"{other.directory}: left out, {selected[key].directory} has the same settings and seed.")
+    left_out += [remark for run in selected.values() for remark in _describe_gaps(run)]
+    grouped: dict[str, list[RunFiles]] = {}
+    for (settings, _), run in selected.items():
+        grouped.setdefault(settings, []).append(run)
+    groups = list(grouped.values())
+    return Comparison(
+        [
+            Group(label, get_run_settings(members[0]), members, _summarise_group(members))
+            for label, members in zip(labels(groups), groups, strict=True)
+        ],
+        left_out,
+    )
+
+
+def _describe_gaps(run: RunFiles) -> list[str]:
+    """Return sentences about a readable run that is incomplete."""
+    remarks = [f"{run.directory}: {run.missing[METRICS]}, so it has no curves."] if METRICS in run.missing else []
+    if reason := get_early_stop_reason(run):
+        remarks.append(f"{run.directory}: cut short, {reason}; its figures are of a training that had not ended.")
+    if not final(run):
+        status, error = run.run.get("status", "not finished"), run.run.get("error")
+        remarks.append(f"{run.directory}: {status}, so it has no final figures" + (f"; {error}." if error else "."))
+    return remarks
+
+
+def final(run: RunFiles) -> Mapping[str, Any]:
+    """Return the final metrics of a run; empty where it has none."""
+    metrics = run.run.get("final_metrics")
+    return metrics if isinstance(metrics, dict) else {}
+
+
+def seed(run: RunFiles) -> Any:
+    """Return the seed of a run."""
+    return run.run.get("seed", run.config.get("seed"))
+
+
+def format_run_name(entry: Group, run: RunFiles) -> str:
+    """Return the display name of a run of a group."""
+    return f"{entry.label}, seed {seed(run)}" if len(entry.runs) > 1 else entry.label
+
+
+def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
+    return summarise_seeds([(seed(run), final(run)) for run in runs])
+
+
+# ---- settings
+
+
+def get_run_settings(run: RunFiles) -> Settings:
+    """Return what may have changed a result, by dotted key without the seed; of an evaluation also its checkpoint."""
+    settings = select_result_settings({key: value for key, value in run.config.items() if key not in ("seed", "seeds")})
+    if run.config.get("checkpoint") is not None:
+        settings["checkpoint"] = run.config["checkpoint"]
+    return _flatten(settings)
+
+
+def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict) or not node:
+        return {prefix[:-1]: node}
+    return {key: value for name, child in node.items() for key, value in _flatten(child, f"{prefix}{name}.").items()}
+
+
+def get_differing_keys(settings: Sequence[Settings]) -> list[str]:
+    """Return the keys that all settings have, with different values."""
+    return [key for key in _get_shared_keys(settings) if any(other[key] != settings[0][key] for other in settings)]
+
+
+def unshared(settings: Sequence[Settings]) -> list[str]:
+    """Return the keys that some settings have and others lack."""
+    every = dict.fromkeys(key for group_settings in settings for key in group_settings)
+    return [key for key in every if any(key not in group_settings for group_settings in settings)]
+
+
+def _get_shared_keys(settings: Sequence[Settings]) -> list[str]:
+    return [key for key in settings[0] if all(key in group_settings for group_settings in settings)] if settings else []
+
+
+def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
+    """Return a name for every group: its configuration's, with the settings that differ within that name.
+
+    A letter replaces settings that are too long, and tells equal names apart.
+    """
+    names = [title(runs[0]) for runs in groups]
+    settings = [get_run_settings(runs[0]) for runs in groups]
+    texts = []
+    for name, group_settings in zip(names, settings, strict=True):
+        keys = get_differing_keys(
+            [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
+        )
+        parts = [name] if len(set(names)) > 1 or not keys else []
+        parts += [_shorten_key(key, keys) + "=" + format_setting(group_settings[key]) for key in keys]
+        texts.append(" ".join(parts))
+        if len(keys) > _MAX_KEYS or len(texts[-1]) > _MAX_LABEL:
+            texts[-1] = name
+    return [
+        text if texts.count(text) == 1 else f"{text} {_get_letter(texts[:index].count(text))}"
+        for index, text in enumerate(texts)
+    ]
+
+
+def _shorten_key(key: str, keys: Sequence[str]) -> str:
+    """Return the last part of a key if no other key ends in it, else the whole key."""
+    last = key.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+
+
+def _get_letter(index: int) -> str:
+    return ascii_uppercase[index % 26] + (str(index // 26) if index >= 26 else "")
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting as the command line takes it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def listed(names: Sequence[str], limit: int = 8) -> str:
+    """Join names in a line; of many the first ones and how many more."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {number(rest)} more" if rest > 0 else "")
+
+
+DEPTH = "halting/all/mean"
+_QUALITIES = ("eval/score", "eval/mlm_loss", "eval/lm_loss", "eval/task_loss")
+_TOTAL_LOSS = "eval/loss"  # it holds penalties too, other ones in other families
+# Final figures that are no metrics of the evaluated set itself.
+_COST_METRICS = (WORK, *SPEEDUPS.values())
+
+
+class Quality(NamedTuple):
+    """A metric that stands for quality, and whether less of it is better."""
+
+    name: str
+    less_is_better: bool
+
+    def best_first(self, entries: Sequence[Group]) -> list[Group]:
+        """Return the entries that have the metric, best first."""
+        sign = 1 if self.less_is_better else -1
+        return sorted((entry for entry in entries if entry.figure(self.name)), key=lambda entry: sign * self.of(entry))
+
+    def of(self, entry: Group) -> float:
+        """Return the mean of the metric in a group that has it."""
+        spread = entry.figure(self.name)
+        assert spread is not None
+        return float(spread["mean"])
+
+
+def get_compared_quality(comparison: Comparison) -> Quality | None:
+    """Return the quality metric that all runs share: what they optimise, else select by, else a score."""
+    optimised = _get_common(comparison, lambda run: run.config.get("optimise"))
+    trainers = [run.config.get("trainer") or {} for run in comparison.runs]
+    selecting = _get_common(comparison, lambda run: (run.config.get("trainer") or {}).get("metric_for_best_model"))
+    if selecting is not None:
+        selecting = "eval/" + selecting.removeprefix("eval_")
+    names = [name for name in (optimised, selecting, *_QUALITIES) if name not in (None, _TOTAL_LOSS)]
+    name = next((name for name in (*names, _TOTAL_LOSS) if name in get_shared_metrics(comparison.groups)), None)
+    if name is None:
+        return None
+    if name == selecting and trainers[0].get("greater_is_better") is not None:
+        return Quality(name, not trainers[0]["greater_is_better"])
+    return Quality(name, is_loss(name))
+
+
+def _get_common(comparison: Comparison, read: Callable[[RunFiles], Any]) -> Any:
+    """Return the value that is the same in all runs; None otherwise."""
+    values = {read(run) for run in comparison.runs}
+    return values.pop() if len(values) == 1 else None
+
+
+def get_shared_metrics(groups: Sequence[Group]) -> list[str]:
+    """Return the final metrics that all groups with any final metrics have."""
+    able = [group for group in groups if group.summary["metrics"]]
+    return [name for name in _get_metric_names(able) if all(group.figure(name) for group in able)]
+
+
+def get_unshared_metrics(groups: Sequence[Group]) -> list[str]:
+    """Return the headline metrics that some of these groups have and others lack."""
+    shared = set(get_shared_metrics(groups))
+    return [name for name in get_headline_metrics(groups) if name not in shared]
+
+
+def get_headline_metrics(groups: Sequence[Group]) -> list[str]:
+    """Return the final metrics of any group that belong in a table."""
+    names = [name for group in groups for name in select_headline_metrics(group.summary)]
+    return list(dict.fromkeys([*names, *(name for name in _COST_METRICS if name in _get_metric_names(groups))]))
+
+
+def _get_metric_names(groups: Sequence[Group]) -> dict[str, None]:
+    return dict.fromkeys(name for group in groups for name in group.summary["metrics"])
+
+
+def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) -> list[bool]:
+    """Return for each group whether no other one has both lower mean cost and better mean quality."""
+    sign = -1 if quality.less_is_better else 1
+    points = [
+        (spread["mean"], sign * quality.of(entry))
+        if (spread := entry.figure(cost)) and entry.figure(quality.name)
+        else None
+        for entry in entries
+    ]
+    return pareto(points)
+
+
+def curves(entry: Group, name: str) -> tuple[Points, list[Points]]:
+    """Return the mean curve of a metric over a group's runs, at steps that all have, and the curves of the runs."""
+    run_curves: list[Points] = [points for run in entry.runs if (points := series(run.metrics, name))]
+    if len(run_curves) < 2:
+        return (run_curves or [[]])[0], []
+    values = [dict(points) for points in run_curves]
+    steps = sorted(set(values[0]).intersection(*values[1:]))
+    return [(step, fmean(curve[step] for curve in values)) for step in steps], run_curves

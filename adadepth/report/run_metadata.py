@@ -1,0 +1,158 @@
+"""What ran, on what data and hardware, and its final metrics: the sections on a run's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS
+from adadepth.measure.metric_names import get_unit_wording
+from adadepth.report.baseline_comparison import SURE, UNDECIDED, format_whole_percent
+from adadepth.report.run_files import (
+    CONFIG,
+    EXIT_RULES,
+    EXITS,
+    SEEDS,
+    TEXTS_FILE,
+    RunFiles,
+    get_early_stop_reason,
+    get_evaluation_step,
+    get_run_unit,
+    is_summary_of_seeds,
+)
+from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.table import Column, Table, format_duration, is_number, make_number_format, number, text
+
+
+def build_facts_section(files: RunFiles) -> Section:
+    """Build the section with facts, final metrics, and the configuration as written."""
+    missing = [
+        absent(what, files, name)
+        for what, name in (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
+        if name in files.missing and not is_summary_of_seeds(files)
+    ]
+    metrics = final_metrics(files)
+    table = Table(
+        "final_metrics",
+        [Column("metric", "metric", text, "text"), Column("value", "value", make_number_format(4))],
+        [{"metric": name, "value": value} for name, value in metrics],
+    )
+    html = fill(
+        "run:facts",
+        missing=Markup("").join(missing),
+        facts=facts(files),
+        table=table if metrics else None,
+        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS_FILE),
+        config=read_config_text(files),
+    )
+    sample = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
+    return Section("Run", "run", html, tables=[table] if metrics else [], of=sample)
+
+
+def title(files: RunFiles) -> str:
+    """Return the name of the run's configuration, or of its folder."""
+    return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
+
+
+def facts(files: RunFiles) -> list[tuple[str, str]]:
+    """Return (name, value) of every fact about the run that the files hold."""
+    run, config = files.run, files.config
+    data = config.get("dataset") or {}
+    values = {
+        **_get_settings(files),
+        "Data": _join_settings({key: data.get(key) for key in ("name", "source", "sequence_length")}),
+        "Tokenizer": tokenizer(files) if get_run_unit(files) == "architecture" else "",
+        "Evaluated": _format_value(run.get("evaluated")),
+        "Step": "" if (step := get_evaluation_step(files)) is None else number(step),
+        "Seed": _format_seeds(files),
+        "Hardware": _format_value(run.get("hardware")),
+        "Status": ", cut short: ".join(filter(None, (_format_value(run.get("status")), get_early_stop_reason(files)))),
+        "Started": _format_value(run.get("started")),
+        "Wall time": format_duration(run["wall_time_s"]) if is_number(run.get("wall_time_s")) else "",
+        "Command": _format_value(run.get("command")),
+        "Git commit": _format_value(run.get("git_commit")),
+        "Versions": _format_value(run.get("versions")),
+        "Best checkpoint": _format_value(run.get("best_checkpoint")),
+        "Error": _format_value(run.get("error")),
+    }
+    return [(name, value) for name, value in values.items() if value]
+
+
+# Parts of a configuration -> what they are called; `settings` of run.json has of each what tells a run from others.
+_SETTING_TITLES = {
+    "model": "Model",
+    "features": "Stored states",
+    "budget": "Budget",
+    "halting": "Second stage",
+    "search": "Search",
+    "context": "Evaluation",
+}
+
+
+def _get_settings(files: RunFiles) -> dict[str, str]:
+    """Return the settings of a run by title; of an older record all settings of its model."""
+    settings = files.run.get("settings") or {"model": files.config.get("model")}
+    return {title: _join_settings(settings.get(group) or {}) for group, title in _SETTING_TITLES.items()}
+
+
+def tokenizer(files: RunFiles) -> str:
+    """Return the tokenizer in words; perplexities per token of different tokenizers do not compare."""
+    settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
+    trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
+    name = settings.get("path") or settings.get("kind")
+    size = trained.get("vocab_size") or settings.get("vocab_size")
+    parts = [str(name)] if name else []
+    parts += [f"{number(size)} entries"] if size else []
+    return ", ".join([*parts, *(["lower-cased"] if settings.get("lowercase") and not settings.get("path") else [])])
+
+
+def _format_seeds(files: RunFiles) -> str:
+    seeds = files.of(SEEDS).get("seeds") or [files.run.get("seed", files.config.get("seed"))]
+    if seeds == [None]:
+        return ""
+    return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
+
+
+def _join_settings(section: Mapping[str, Any]) -> str:
+    entries = ((key, value) for key, value in section.items() if value is not None)
+    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in entries)
+
+
+def _format_value(value: Any) -> str:
+    """Format a value of run.json on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items() if item not in (None, []))
+    return "" if value is None else str(value)
+
+
+def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
+    """Return the metrics of the last evaluation and training log, without single steps."""
+    metrics = files.run.get("final_metrics") or {}
+    return [
+        (name, value)
+        for name, value in metrics.items()
+        if name.split("/")[0] in ("eval", "train") and "/step_" not in name
+    ]
+
+
+def read_config_text(files: RunFiles) -> str:
+    """Return the run's config.yaml as written, cut to 12,000 characters."""
+    return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
+
+
+def definitions(files: RunFiles) -> Section:
+    """Build the section that defines terms and explains what is absent."""
+    unit, has_exits = get_run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
+    shares = {
+        "decided": format_whole_percent(DECIDED),
+        "undecided": format_whole_percent(UNDECIDED),
+        "sure": format_whole_percent(SURE),
+    }
+    content = {**shares, "fewest": FEWEST_DEPTHS, "not_computed": files.halting.get("missing")}
+    html = fill("run:definitions", terms=get_unit_wording(unit).terms, unit=unit, has_exits=has_exits, **content)
+    return Section("Definitions", "definitions", html, of=None)
+
+
+SECTIONS = (Placed(280, definitions), Placed(290, build_facts_section, always=True))

@@ -1,0 +1,123 @@
+"""Commands of this program that a user can copy: the present one, and those that continue or evaluate a run."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from adadepth.settings import ExperimentConfig, Mode
+from adadepth.settings.overrides import format_override
+
+# Overrides of a training that its evaluation repeats. The data, the tokenizer and the model's settings are in the run;
+# the option of the model names the family.
+_TRAINER_KEYS = ("trainer.precision", "trainer.use_cpu", "trainer.per_device_eval_batch_size")
+_FILE_KEYS = ("optimise", "predictions", "output_dir")
+_REPEATED = ("model", "task", "trainer", *_TRAINER_KEYS, "runtime", *_FILE_KEYS, "debug", "small")
+
+_CHOICES: list[str] = []
+
+
+def note_choices(lines: Iterable[str]) -> None:
+    """Store the lines of automatic settings of this process, in place of earlier ones."""
+    _CHOICES[:] = lines
+
+
+def get_choices() -> list[str]:
+    """Return the lines that `note_choices` stored."""
+    return list(_CHOICES)
+
+
+def program() -> list[str]:
+    """Return the words that started this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
+    path = Path(sys.argv[0])
+    if path.name == "run.py":
+        return ["python", str(path)]
+    if path.name != "adadepth":  # started as a module, or by a launcher of jobs
+        return ["python", "-m", "adadepth"]
+    script = shutil.which(path.name)
+    return [path.name if script is not None and Path(script).resolve() == path.resolve() else str(path)]
+
+
+def format_command() -> str:
+    """Return the command that repeats this run; for a job of a sweep, that job alone."""
+    if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
+        return shlex.join([*program(), *sys.argv[1:]])
+    overrides = (override for override in _read_overrides() if _get_key(override) != "sweep")
+    return shlex.join([*_start_command(HydraConfig.get().job.config_name or ""), *overrides])
+
+
+def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
+    """Return the words of a command that reads the best checkpoint of a training, from the same working directory.
+
+    Args:
+        config: Configuration of the training.
+        run: Run directory, or `latest`.
+        mode: Mode of the command.
+        overrides: Additional overrides.
+    """
+    is_command = HydraConfig.initialized()
+    current = _read_overrides() if is_command else []
+    repeated = [override for override in current if _is_repeated(_get_key(override))]
+    if config.seeds > 1 or any(_get_key(override) in ("seed", "seeds") for override in current):
+        repeated.append(f"seed={config.seed}")
+    name = (HydraConfig.get().job.config_name if is_command else None) or config.name
+    return [*_start_command(name), f"mode={mode}", format_override("checkpoint", run), *repeated, *overrides]
+
+
+def build_training_command(*overrides: str) -> list[str] | None:
+    """Return the words of a command that trains like the present one with other overrides; None without a command.
+
+    Args:
+        overrides: Overrides that replace those of the same keys. The command starts a new run.
+    """
+    if not HydraConfig.initialized():
+        return None
+    replaced = {"resume", "sweep", "rival_of", *map(_get_key, overrides)}
+    repeated = [override for override in _read_overrides() if _get_key(override) not in replaced]
+    return [*_start_command(HydraConfig.get().job.config_name or ""), *repeated, *overrides]
+
+
+def is_given(key: str) -> bool:
+    """Return whether the command line sets a key or an option of a group."""
+    return key in list_overridden_keys()
+
+
+def list_overridden_keys() -> list[str]:
+    """Return the groups and keys that the command line sets, in its order."""
+    return [_get_key(override.lstrip("~")) for override in _read_overrides()] if HydraConfig.initialized() else []
+
+
+def format_resume_command(run: Path) -> str:
+    """Return the command that resumes a training, from the same working directory; its settings are in its directory.
+
+    Args:
+        run: Run directory.
+    """
+    return shlex.join([*program(), format_override("resume", run)])
+
+
+def _read_overrides() -> list[str]:
+    """Return the overrides of this job with their references to the environment, which Hydra would resolve."""
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return list(map(str, overrides))
+
+
+def _is_repeated(key: str) -> bool:
+    return key in _REPEATED or key.startswith("runtime.")
+
+
+def _get_key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
+
+
+def _start_command(name: str) -> list[str]:
+    """Return the program with a configuration, and with the user's folder of YAML files if there is one."""
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    folders = [source.path for source in sources if source.provider == "command-line"]
+    return [*program(), *(word for folder in folders for word in ("--config-dir", folder)), "--config-name", name]

@@ -1,0 +1,54 @@
+"""Upload of a run's model to the Hugging Face hub."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from pathlib import Path
+from typing import Any
+
+from adadepth.errors import ConfigError, DataError
+from adadepth.settings import ExperimentConfig
+from adadepth.system.hub_access import check_hub, get_first_line
+
+logger = logging.getLogger(__name__)
+
+
+def open_repository(config: ExperimentConfig) -> str | None:
+    """Create or find the repository for the model before hours of training; returns its id, None without an upload.
+
+    Raises:
+        ConfigError: The hub cannot be reached, or refuses because of a missing login or somebody else's name.
+    """
+    trainer = config.trainer
+    if not trainer.push_to_hub:
+        return None
+    name = trainer.hub_model_id or config.name
+    key = f"trainer.hub_model_id={name}"
+    try:
+        check_hub(key, "leave out trainer.push_to_hub")
+        repository = _get_api().create_repo(name, private=trainer.hub_private_repo, exist_ok=True)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    except (OSError, ValueError) as error:  # all errors of the hub are one of these
+        raise ConfigError(
+            f"{key}: the hub does not take it ({get_first_line(error)}); log in with `hf auth login`, or set HF_TOKEN"
+        ) from error
+    return str(repository.repo_id)
+
+
+def push(folder: Path, repository: str, message: str) -> str | None:
+    """Upload a model folder; returns its address, or None after a warning: no finished training fails by an upload."""
+    try:
+        upload = _get_api().upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+    except (OSError, ValueError) as error:
+        again = shlex.join(["hf", "upload", repository, str(folder)])
+        logger.warning("%s was not uploaded (%s); try again with: %s", folder, get_first_line(error), again)
+        return None
+    return str(upload.repo_url)
+
+
+def _get_api() -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi()

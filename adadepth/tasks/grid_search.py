@@ -1,0 +1,217 @@
+"""Grid search over settings and seeds: missing and finished runs, their scores, and the best cell.
+
+A run belongs to a cell and a seed if its settings have the same hash. A repeated command therefore finds its finished
+runs, and ignores runs with other settings in the same folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.report.sweep import CellScores, summarise_grid
+from adadepth.report.table import is_number
+from adadepth.runs.directory import RECORD, read_record
+from adadepth.settings import ExperimentConfig, Mode
+from adadepth.settings.experiment import EvalStrategy, SaveStrategy
+from adadepth.settings.fingerprint import hash_result_settings
+from adadepth.system.console import say
+
+RUNS, SUBMISSION = "runs", "submission"
+_EPOCH = "train/epoch"
+
+
+class Job(NamedTuple):
+    """Overrides of a job, and the seeds of its runs."""
+
+    overrides: list[str]
+    seeds: range
+
+    def only(self, seed: int) -> list[str]:
+        """Return the overrides of the run with a seed."""
+        return [*self.overrides, f"seed={seed}", "seeds=1"]
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """Cell of the grid: one combination of the swept values.
+
+    Attributes:
+        settings: Values of the swept keys, without the seed.
+        jobs: Jobs that train the cell.
+        hashes: Hash of the run with each seed.
+    """
+
+    settings: Mapping[str, str]
+    jobs: list[Job] = field(default_factory=list)
+    hashes: dict[int, str] = field(default_factory=dict)
+
+    def of_seed(self, seed: int) -> list[str]:
+        """Return the overrides of the run with a seed."""
+        return next(job for job in self.jobs if seed in job.seeds).only(seed)
+
+
+def group_into_cells(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: Iterable[str]) -> list[GridCell]:
+    """Group jobs into the cells of a grid.
+
+    Args:
+        jobs: Overrides and configuration of every job.
+        swept: Keys with several values.
+    """
+    keys, cells = [key for key in swept if key != "seed"], dict[tuple[str, ...], GridCell]()
+    for overrides, config in jobs:
+        values = dict(override.split("=", 1) for override in overrides)
+        settings = {key: values[key] for key in keys}
+        cell = cells.setdefault(tuple(settings.values()), GridCell(settings))
+        cell.jobs.append(Job(overrides, range(config.seed, config.seed + config.seeds)))
+        for seed in cell.jobs[-1].seeds:
+            cell.hashes[seed] = hash_result_settings(dataclasses.replace(config, seed=seed, seeds=1))
+    return list(cells.values())
+
+
+def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
+    """Refuse a training that does not evaluate and save every epoch.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    trainer = config.trainer
+    if config.mode is not Mode.train:
+        raise ConfigError(f"mode={config.mode}: a grid is trained, mode=train")
+    if trainer.eval_strategy is not EvalStrategy.epoch or trainer.save_strategy is not SaveStrategy.epoch:
+        raise ConfigError("trainer.eval_strategy, trainer.save_strategy: must be epoch to choose an epoch")
+    if trainer.save_total_limit is not None:
+        raise ConfigError(f"trainer.save_total_limit={trainer.save_total_limit}: must be null to choose an epoch")
+    if trainer.max_steps == -1 and trainer.num_train_epochs < from_epoch:
+        raise ConfigError(
+            f"hydra.sweeper.from_epoch={from_epoch}: must be at most "
+            f"trainer.num_train_epochs={trainer.num_train_epochs:g}"
+        )
+
+
+def list_missing_jobs(cells: Sequence[GridCell], runs: Mapping[str, Path]) -> list[tuple[int, list[str]]]:
+    """Return the cell number and the overrides of every missing job.
+
+    A job without any run is returned whole; otherwise every missing seed is a job.
+    """
+    todo = []
+    for number, cell in enumerate(cells):
+        for job in cell.jobs:
+            missing = [seed for seed in job.seeds if cell.hashes[seed] not in runs]
+            is_untouched = len(missing) == len(job.seeds)
+            todo += [(number, run) for run in ([job.overrides] if is_untouched else map(job.only, missing))]
+    return todo
+
+
+def find_finished_runs(folder: Path) -> dict[str, Path]:
+    """Return the newest finished run in the folder of a sweep for every hash.
+
+    A damaged run counts as missing, with a warning.
+    """
+    runs = {}
+    for path in sorted(folder.glob(f"{RUNS}/*/*/{RECORD}")):
+        if (record := read_sound_record(path.parent)).get("status") == "finished" and "hash_result_settings" in record:
+            runs[record["hash_result_settings"]] = path.parent
+    return runs
+
+
+def read_sound_record(run: Path) -> dict[str, Any]:
+    """Read the record of a run; if it is damaged, warn once and return an empty one."""
+    try:
+        return read_record(run)
+    except CheckpointError as error:
+        warn_once(f"{error}; that run is made anew")
+        return {}
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning the first time."""
+    say(f"warning: {text}")
+
+
+def read_epochs(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
+    """Return score and checkpoint path of every whole epoch of a run; the checkpoint may be deleted."""
+    from adadepth.report.run_files import read_run  # imports torch, which `--help` does not need
+
+    lines = [line for line in read_run(run).metrics if is_number(line.get(_EPOCH)) and is_number(line.get(metric))]
+    return {
+        int(line[_EPOCH]): (float(line[metric]), run / "checkpoints" / f"checkpoint-{line['step']}")
+        for line in lines
+        if line[_EPOCH] > 0 and float(line[_EPOCH]).is_integer()
+    }
+
+
+def choose(
+    cells: Sequence[GridCell], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
+) -> dict[str, Any]:
+    """Summarise a grid with `summarise_grid`, which gets the `options`.
+
+    The field `chosen` also has `run` and `checkpoint`.
+    """
+    reached = [
+        {seed: read_epochs(runs[name], metric) for seed, name in cell.hashes.items() if name in runs} for cell in cells
+    ]
+    scores = [
+        {seed: {epoch: score for epoch, (score, _) in epochs.items()} for seed, epochs in seeds.items()}
+        for seeds in reached
+    ]
+    summary = summarise_grid(
+        [
+            CellScores(cell.settings, sorted(cell.hashes), scores[number], failures.get(number))
+            for number, cell in enumerate(cells)
+        ],
+        **options,
+    )
+    if best := summary["chosen"]:
+        checkpoint = reached[best["cell"]][best["seed"]][best["epoch"]][1]
+        best |= {"run": checkpoint.parents[1], "checkpoint": checkpoint}
+    return summary
+
+
+def find_newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
+    """Return the newest finished evaluation of a checkpoint below a folder."""
+    records = {path.parent: read_sound_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
+    done = [
+        run
+        for run, record in records.items()
+        if (record.get("status"), record.get("evaluated")) == ("finished", str(checkpoint))
+    ]
+    return done[-1] if done else None
+
+
+def write_grid_report(folder: Path, summary: Mapping[str, Any], runs: Iterable[Path]) -> Path:
+    """Write the page of a grid with its summary and the comparison of its runs; return its path."""
+    from adadepth.report.comparison import build_comparison_sections
+    from adadepth.report.pages import draw
+    from adadepth.report.run_files import read_run
+    from adadepth.report.run_groups import compare  # imports torch
+    from adadepth.report.sweep import write_grid
+
+    sections = build_comparison_sections(compare(map(read_run, runs)), folder)
+    page = write_grid(folder, summary, sections)
+    draw(sections, folder)
+    return page
+
+
+def take_submissions(evaluation: Path, folder: Path) -> list[str]:
+    """Copy the submission files of an evaluation to the folder of the sweep; return their names."""
+    shutil.rmtree(folder / SUBMISSION, ignore_errors=True)
+    files = sorted((evaluation / SUBMISSION).glob("*.tsv"))
+    if files:
+        shutil.copytree(evaluation / SUBMISSION, folder / SUBMISSION)
+    return [file.name for file in files]
+
+
+def delete_checkpoints(runs: Iterable[Path], excluded: Path) -> None:
+    """Delete the checkpoints of finished runs, except one."""
+    for run in runs:
+        for checkpoint in (run / "checkpoints").glob("checkpoint-*"):
+            if checkpoint != excluded:
+                shutil.rmtree(checkpoint)

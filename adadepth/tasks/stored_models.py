@@ -1,0 +1,198 @@
+"""Stored models and runs: checkpoints to resume or evaluate, restarts by a launcher, and checks of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from adadepth.errors import CheckpointError
+from adadepth.families.folder import read_config
+from adadepth.families.registry import families
+from adadepth.runs.checkpoints import MANIFEST, checkpoints, find_checkpoint_error, read_trainer_state
+from adadepth.runs.commands import list_overridden_keys
+from adadepth.runs.directory import CHECKPOINTS, find_run_of_launch, model_path, read_record, run_of_checkpoint
+from adadepth.runs.lock import release_remote_lock
+from adadepth.runs.model_card import CARD
+from adadepth.settings import ExperimentConfig, TokenizerConfig
+from adadepth.system.console import say
+from adadepth.system.distributed import decide
+from adadepth.system.files import Record, damage
+from adadepth.training.loss_tracking import find_nonfinite_parameter
+from adadepth.training.resume_state import read_world_size
+from adadepth.training.sharded_checkpoints import is_sharded
+from adadepth.training.tracking import METRICS_FILE, read_metrics
+
+
+def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer with more pieces than a model has embeddings.
+
+    Args:
+        config: Experiment, which names the tokenizer.
+        model: Any `DepthModel`, also one without a head.
+        tokenizer: Tokenizer of the data; None: data of vectors.
+
+    Raises:
+        CheckpointError: With both numbers.
+    """
+    size = model.vocabulary_size
+    if tokenizer is None or size is None or len(tokenizer) <= size:
+        return
+    path = config.tokenizer.path or config.checkpoint
+    raise CheckpointError(f"tokenizer.path={path}: it has {len(tokenizer)} pieces, the model {size}; give its own")
+
+
+def resume_after_restart(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
+    """Return the configuration with `resume` set if torchrun or Slurm has restarted an unfinished training.
+
+    A run without a checkpoint starts again from the beginning.
+    """
+    run = decide(args, lambda: _find_unfinished_run(config))
+    return config if run is None else dataclasses.replace(config, resume=str(run))
+
+
+def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
+    run = find_run_of_launch(config)
+    if run is None or is_finished(run):
+        return None
+    if not any(find_checkpoint_error(checkpoint) is None for checkpoint in reversed(checkpoints(run / CHECKPOINTS))):
+        say(f"started again; {run} has no checkpoint yet, so it begins anew")
+        return None
+    say(f"started again; goes on with {run}")
+    release_remote_lock(run)
+    return run
+
+
+def find_earlier_run(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
+    """Return the run that an earlier start of this launch has finished; None: there is none."""
+
+    def find_run() -> Path | None:
+        run = find_run_of_launch(config)
+        return run if run is not None and is_finished(run) else None
+
+    return decide(args, find_run)
+
+
+def is_finished(run: Path) -> bool:
+    """Return whether a run is finished."""
+    return read_record(run).get("status") == "finished"
+
+
+def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
+    """Return the newest complete checkpoint of a run; warn if another world size wrote it.
+
+    Raises:
+        CheckpointError: If there is none, or the log is damaged.
+    """
+    checkpoint = find_resumable_checkpoint(directory, args)
+    if checkpoint is None:
+        raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
+    processes = read_world_size(checkpoint)
+    if processes != args.world_size and args.process_index == 0:
+        say(
+            f"{checkpoint.name} was written by another number of processes, {processes} then, {args.world_size} now: "
+            "a step has the same examples, and losses are the same to rounding, but not what is drawn, as dropout is"
+        )
+    return checkpoint
+
+
+def find_resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | None:
+    """Return the newest complete checkpoint of a run, or None; name newer ones that are damaged.
+
+    Raises:
+        CheckpointError: If all checkpoints are damaged, or the log is.
+    """
+    return decide(args, lambda: _find_newest_complete(directory, needs_best=args.load_best_model_at_end))
+
+
+def _find_newest_complete(directory: Path, needs_best: bool) -> Path | None:
+    read_metrics(directory / METRICS_FILE)
+    damaged: list[str] = []
+    for checkpoint in reversed(checkpoints(directory / CHECKPOINTS)):
+        problem = find_checkpoint_error(checkpoint) or (_find_flaw_of_best(checkpoint) if needs_best else None)
+        if problem is None:
+            for line in damaged:
+                say(f"passed over {line}; going on from {checkpoint.name}")
+            return checkpoint
+        damaged.append(f"{checkpoint}: {problem}")
+    if damaged:
+        raise CheckpointError(f"resume={directory}: it has no complete checkpoint: {'; '.join(damaged)}")
+    return None
+
+
+def _find_flaw_of_best(checkpoint: Path) -> str | None:
+    """Return the damage of the best checkpoint so far, which is loaded at the end of training; None: it is whole."""
+    best = read_trainer_state(checkpoint)["best_model_checkpoint"]
+    if best is None or (path := checkpoint.with_name(Path(best).name)) == checkpoint:
+        return None
+    if not path.is_dir() and not (checkpoint / MANIFEST).is_file():
+        return None  # of an older version, which resumes without it
+    problem = find_checkpoint_error(path) if path.is_dir() else "it is missing"
+    return None if problem is None else f"of its best one, {path.name}, {problem}"
+
+
+def resolve_model_path(config: ExperimentConfig) -> str:
+    """Return the path that `checkpoint` names, after a check of the files in a run's model or checkpoint.
+
+    Other folders have no record of their files.
+
+    Raises:
+        CheckpointError: Naming the file that is missing or changed.
+    """
+    path = model_path(config)
+    folder = Path(path)
+    problem = None
+    if is_sharded(folder):
+        raise CheckpointError(
+            f"checkpoint={path}: its weights are in shards, which resume= reads; the run's model is whole"
+        )
+    if (folder / MANIFEST).is_file():
+        problem = find_checkpoint_error(folder)
+    elif (run := run_of_checkpoint(config)) is not None and folder.parent.samefile(run):
+        problem = damage(folder, _select_checked_files(folder, read_record(run).get("saved", {}).get(folder.name, {})))
+    if problem is not None:
+        raise CheckpointError(f"checkpoint={path}: {problem}")
+    return path
+
+
+def _select_checked_files(folder: Path, written: Record) -> Record:
+    """Return the files that must match their record.
+
+    People may edit the model card, and a resumed training of older versions rewrote it. A missing tokenizer may be
+    replaced by another; loading it reports the error otherwise.
+    """
+    return {
+        name: file
+        for name, file in written.items()
+        if name != CARD and ("tokenizer" not in name or (folder / name).is_file())
+    }
+
+
+def check_weights(model: Any, path: str) -> None:
+    """Refuse a model from `path` whose weights are not all finite.
+
+    Raises:
+        CheckpointError: Naming the weight.
+    """
+    if (name := find_nonfinite_parameter(model)) is not None:
+        raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")
+
+
+def choose_checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
+    """Return the tokenizer of the checkpoint at a path, unless the configuration names another."""
+    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
+    return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
+
+
+def list_overridden_model_settings() -> list[str]:
+    """Return the `model.*` settings given on the command line, which override those of a checkpoint."""
+    return [key.removeprefix("model.") for key in list_overridden_keys() if key.startswith("model.")]
+
+
+def describe_changed_depth(model: Any, path: str) -> dict[str, int]:
+    """Return `trained_steps`, the depth stored at `path`, if the model is evaluated with another; else nothing."""
+    family = families().get(model.config.model_type)
+    trained = getattr(read_config("checkpoint", path), family.depth, None) if family and family.depth else None
+    return {} if trained is None or trained == model.max_updates else {"trained_steps": int(trained)}

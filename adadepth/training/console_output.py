@@ -1,0 +1,142 @@
+"""Console output of a training: a line per log with the remaining time, and the results of evaluations."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.report.architectures import format_architecture
+from adadepth.report.depth_by_class import format_halting
+from adadepth.report.exits import format_exits
+from adadepth.report.layers import format_layers
+from adadepth.system.console import minutes, say
+from adadepth.training.callbacks import UNLOGGED, Logs
+from adadepth.training.trainer import DepthTrainer
+
+# Values that the line of the console leaves out.
+_OF_SPEED = ("tokens_per_second", "eval_tokens_per_second", "eval_runtime", "peak_memory_gib")
+_UNPRINTED = (*UNLOGGED, *_OF_SPEED, "epoch", "learning_rate", "grad_norm", "step")
+
+
+class ProgressBarCallback(ProgressCallback):
+    """Progress bar of transformers without its log lines."""
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Print nothing, since `ConsoleCallback` prints the logs."""
+
+
+class ConsoleCallback(TrainerCallback):
+    """Console lines of losses, learning rate, speed and remaining time, and results of evaluations.
+
+    The remaining time follows from the duration of the steps so far, with their evaluations. The first step is left
+    out, since it allocates memory.
+
+    Args:
+        budget_minutes: Time budget of the training in minutes; None: unlimited.
+        is_averaged: Whether a moving average of the weights is evaluated in place of the weights in training.
+    """
+
+    def __init__(self, budget_minutes: float | None, *, is_averaged: bool) -> None:
+        self.trainer: DepthTrainer | None = None
+        self._budget = math.inf if budget_minutes is None else 60 * budget_minutes
+        self._begun = 0.0
+        self._first: tuple[int, float] | None = None  # number and end time of the first step of this process
+        self._remark = " (averaged weights)" if is_averaged else ""
+        self._best: int | None = None  # step of the loaded checkpoint after training
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the clock of the remaining time."""
+        self._begun, self._first = time.monotonic(), None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Note when the first step ended."""
+        if self._first is None:
+            self._first = state.global_step, time.monotonic()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Store the step of the best weights if they were loaded: later evaluations are of them."""
+        self._best = state.best_global_step if args.load_best_model_at_end else None
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
+    ) -> None:
+        """Print the line, above the progress bar where there is one."""
+        if not state.is_world_process_zero or not logs:
+            return
+        prefix = "eval_" if "eval_loss" in logs else ""
+        if f"{prefix}loss" not in logs:
+            return
+        extensions = () if self.trainer is None else self.trainer.extensions
+        unprinted = {*_UNPRINTED, *(name for extension in extensions for name in extension.tells)}
+        names = [name for name in logs if name.startswith(prefix) and name not in unprinted and "/" not in name]
+        values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_sort_key)]
+        if "learning_rate" in logs:
+            values.append(f"lr {logs['learning_rate']:.2e}")
+        values += (text for extension in extensions for text in extension.words(logs))
+        values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
+        if not prefix and (seconds := self.seconds_left(state)) is not None:
+            values.append(f"{minutes(seconds)} left")
+        label = f"eval{self._describe_weights(state)}{self._remark}" if prefix else f"train {_format_step(state)}"
+        say(f"{label}: " + ", ".join(values))
+
+    def seconds_left(self, state: TrainerState) -> float | None:
+        """Return the time until the last step, or until the time budget is spent; None: not known yet."""
+        first, begun = self._first or (state.global_step, 0.0)
+        if state.global_step <= first:
+            return None
+        now = time.monotonic()
+        needed = (state.max_steps - state.global_step) * (now - begun) / (state.global_step - first)
+        return min(needed, max(0.0, self._budget - (now - self._begun)))
+
+    def _describe_weights(self, state: TrainerState) -> str:
+        """Describe the evaluated weights; empty without a training."""
+        if self._best is not None:
+            return f" best checkpoint, step {self._best}"
+        return f" {_format_step(state)}" if state.max_steps else ""
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Print the results of an evaluation by set; a training prints its tables only at its end."""
+        if not state.is_world_process_zero:
+            return
+        format_report = _format_summary if state.max_steps > 0 else _format_tables
+        reports = {} if self.trainer is None else self.trainer.last_reports
+        step = state.global_step if self._best is None else self._best
+        for number, (name, report) in enumerate(reports.items()):
+            if number and report.statistics["unit"] == "task":
+                continue  # one distribution for all sets
+            if number:
+                say(f"evaluation set {name}:")
+            say("\n".join(format_report(report, step)))
+
+
+def _format_step(state: TrainerState) -> str:
+    return f"step {state.global_step}/{state.max_steps}"
+
+
+def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
+    formats = (("layers", format_layers), ("architecture", format_architecture))
+    format_statistics = next((text for key, text in formats if key in report.statistics), format_halting)
+    yield format_statistics(report.statistics, step)
+    if report.exits is not None:
+        yield format_exits(report.exits)
+
+
+def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
+    """Yield the text above the first table, and warnings."""
+    head, _, rest = next(_format_tables(report, step)).partition("\n\n")
+    yield head
+    yield from (line for line in rest.splitlines() if line.startswith("warning: "))
+
+
+def _sort_key(name: str) -> tuple[bool, bool]:
+    """Return a key that sorts losses first, the total before its parts."""
+    return not name.endswith("_loss") and name != "loss", name not in ("loss", "eval_loss")

@@ -1,0 +1,238 @@
+"""Depth budgets in training: units of measured depth, and the extension that holds the mean depth at a target.
+
+The measured depth is hard; its smooth counterpart carries the gradient. A reading is a sum and a count, so that it adds
+up over micro-batches and processes. The quotient is the mean depth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.budget.controller import BudgetController, BudgetSchedule, Response
+from adadepth.budget.target import CEILINGS, get_full_depth, is_held
+from adadepth.families.contract import DepthModel, HoldsBudget
+from adadepth.families.shared.losses import combine_terms
+from adadepth.halting.trace import DepthTrace
+from adadepth.settings import BudgetConfig
+from adadepth.system.distributed import all_reduce_sum
+from adadepth.system.files import write_atomic
+from adadepth.system.json_files import read_json
+from adadepth.training.extension import Batch, Extension
+
+
+class DepthReading(NamedTuple):
+    """Sum of the depths of a batch, and the number of units (or the full compute) that divides it; float64 scalars."""
+
+    total: Tensor
+    units: Tensor
+
+
+def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
+    """Read the updates of all units; of a task that mixes layers, the deepest state with weight."""
+    return DepthReading(trace.updates.double().sum(), trace.valid.double().sum())
+
+
+def read_macs(model: DepthModel, trace: DepthTrace) -> DepthReading:
+    """Read the multiply-accumulates of the traced depths, over those of full depth."""
+    work = model.price(trace)
+    return DepthReading(work.adaptive.double(), work.full.double())
+
+
+def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
+    """Read sum_n w_n n, the mean depth of the mixed states, once per sequence."""
+    assert trace.layer_weights is not None
+    states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
+    units = trace.valid.double().sum()
+    return DepthReading((trace.layer_weights.double() * states).sum() * units, units)
+
+
+def read_milliseconds(model: Any, trace: DepthTrace) -> DepthReading:
+    """Read the milliseconds of the most probable operations of all blocks, once per batch."""
+    latency: Tensor = model.latency()
+    return DepthReading(latency.double(), torch.ones_like(latency, dtype=torch.float64))
+
+
+_SAMPLED, _EXACT = Response(), Response(smoothing=0.0)
+# The most probable operations respond late: the multiplier changes its sign before gates cross again.
+_GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Unit of a depth budget.
+
+    Attributes:
+        read: Function from model and trace to the hard depth of a batch.
+        smooth: Function from model and outputs to the smooth depth, a `LossTerm`.
+        response: Response of the controller. The mean over the units of a batch is noisy; a depth that is read from
+            the model itself is exact.
+    """
+
+    read: Callable[[Any, DepthTrace], DepthReading]
+    smooth: Callable[[Any, Any], Any] = lambda model, outputs: model.soft_depth(outputs)
+    response: Response = _SAMPLED
+
+
+def _compute_expected_depth(model: Any, outputs: Any) -> Any:
+    return model.expected_depth(outputs)
+
+
+MEASURES: dict[str, Measure] = {
+    "updates": Measure(read_updates),
+    "macs": Measure(read_macs),
+    "deepest_layer": Measure(read_updates, response=_EXACT),
+    "expected_layer": Measure(read_expected_layer, smooth=_compute_expected_depth, response=_EXACT),
+    "milliseconds": Measure(read_milliseconds, smooth=_compute_expected_depth, response=_GATES),
+}
+
+
+def full_depth(unit: str, model: Any) -> float:
+    """Return the full depth of a model in the unit of a budget."""
+    depth = get_full_depth(unit, model.max_updates)
+    return float(model.config.full_latency if depth is None else depth)
+
+
+STATE = "budget.json"
+BUDGET_PREFIX = "budget/"  # of the names in the log
+
+
+class _ControllerState(TypedDict):
+    """Multiplier, smoothed and last measured depth, and whether a depth was measured."""
+
+    state: tuple[float, float, float]
+    begun: bool
+
+
+class TrainingBudget(Extension, TrainerCallback):
+    """Controller of the mean depth in training.
+
+    The multiplier is constant within an optimiser step and a function of earlier steps only, so that micro-batches and
+    processes cannot change it.
+
+    Args:
+        settings: Settings of the budget, with a `target`.
+        model: Model with the hard and the smooth depth of the unit.
+        device: Device of training.
+        teaches_depth: Predicate of a batch: whether training on it can change the depth.
+    """
+
+    def __init__(
+        self,
+        settings: BudgetConfig,
+        model: HoldsBudget,
+        device: torch.device,
+        teaches_depth: Callable[[Batch], bool],
+    ) -> None:
+        assert settings.target is not None
+        self._teaches_depth = teaches_depth
+        self.model = model
+        self.unit = settings.unit.value
+        self.measure = MEASURES[self.unit]
+        schedule = BudgetSchedule(
+            settings.target,
+            full_depth(self.unit, model),
+            model.max_updates,
+            settings.grow,
+            settings.hold,
+            settings.ramp,
+            settings.grow_from,
+        )
+        self.controller = BudgetController(schedule, settings.gain, device, self.measure.response)
+        self.progress = 0.0
+        self._depths = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Count the units of a micro-batch; 0 where training on it cannot change the depth."""
+        units = self.model.count_units(batch)
+        return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Advance the schedule; force the depth while it grows, and limit it once the target is reached."""
+        self.progress = state.global_step / max(state.max_steps, 1)
+        if self.controller.schedule.grow > 0:
+            self.model.force_depth(self.controller.schedule.compute_forced_depth(self.progress))
+        if self._has_ceiling:
+            self.model.limit_depth(int(self.controller.schedule.target))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop forcing a depth, also where training ends before the growth does."""
+        if self.controller.schedule.grow > 0:
+            self.model.force_depth(None)
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether the schedule still forces one depth on every unit."""
+        return self.controller.schedule.compute_forced_depth(self.progress) is not None
+
+    def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Compute multiplier times smooth depth, averaged over the units of the optimiser step."""
+        return {"budget": self._compute_penalty(outputs, counts["budget"])}
+
+    def _compute_penalty(self, outputs: Any, units: Tensor) -> Tensor:
+        measured = self.measure.read(self.model, outputs.trace)
+        is_counted = (units > 0).to(self._depths.device)
+        self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths) * is_counted
+        if self.is_growing:
+            return torch.zeros((), device=self._depths.device)
+        depth, _ = combine_terms({"budget": self.measure.smooth(self.model, outputs)}, {"budget": units})
+        weigh = self.controller.reward if self._has_ceiling else self.controller.price
+        return weigh(self.progress).to(depth.device) * depth
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Pass the measured depth of an optimiser step, over all micro-batches and processes, to the controller."""
+        all_reduce_sum([self._depths])
+        total, count = self._depths.unbind()
+        self.controller.advance(total, count, self.progress)
+        self._depths = torch.zeros_like(self._depths)
+
+    @property
+    def _has_arrived(self) -> bool:
+        """Whether the schedule has reached the target."""
+        return self.controller.schedule.compute_target(self.progress) == self.controller.schedule.target
+
+    @property
+    def _has_ceiling(self) -> bool:
+        """Whether the depth is limited to the target: only units that are too shallow are corrected then."""
+        return self.unit in CEILINGS and self._has_arrived
+
+    def allows_best(self) -> bool:
+        """Allow only models that hold the budget: an earlier, deeper one would win by its depth."""
+        return self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the schedule has reached the target, and the measured depth holds it."""
+        if not self._has_arrived:
+            return False
+        measured = self.controller.figures(self.progress)["measured"]
+        return is_held(measured, self.controller.schedule.target, self.unit)
+
+    def logs(self) -> dict[str, float]:
+        """Return target, measured depth and multiplier by their names in the log."""
+        return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
+
+    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+        """Yield the measured depth and its target."""
+        if f"{BUDGET_PREFIX}measured" in logs:
+            yield f"depth {logs[f'{BUDGET_PREFIX}measured']:.2f} of {logs[f'{BUDGET_PREFIX}target']:.2f}"
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the state of the controller, which is the same in all processes."""
+        if process == 0:
+            write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
+
+    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
+        """Read the state of the controller."""
+        self.controller.load_state_dict(read_json(checkpoint / STATE, _ControllerState))

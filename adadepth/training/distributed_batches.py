@@ -1,0 +1,93 @@
+"""Batches of distributed runs, in which every process takes part in every step.
+
+A process that has no examples left continues with examples that are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+
+from adadepth.data.batches import EpochSampler, ProcessBatches
+
+STAND_IN = "collate_or_stand_in"  # key of a batch whose examples are not counted
+
+
+def shared_loader(
+    train: Any, collate: Callable[[list[Any]], dict[str, Any]], sampler: EpochSampler, args: TrainingArguments
+) -> DataLoader:
+    """Return the loader of the micro-batches of this process in an epoch, see `collate_or_stand_in`."""
+    shares = ProcessBatches(
+        sampler, args.train_batch_size, args.process_index, args.world_size, drop_last=args.dataloader_drop_last
+    )
+    return DataLoader(
+        train,
+        batch_sampler=shares,
+        collate_fn=partial(collate_or_stand_in, collate, train[0]),
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory,
+        persistent_workers=args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor,
+    )
+
+
+def collate_or_stand_in(
+    collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]
+) -> dict[str, Any]:
+    """Collate examples, or, where there are none, a single example whose batch is marked as `STAND_IN`.
+
+    At the end of an epoch a process may have no examples left, but takes part in the optimiser step of the others.
+    """
+    return collate(examples) if examples else {**collate([example]), STAND_IN: True}
+
+
+def is_counted_batch(batch: Mapping[str, Any]) -> bool:
+    """Return whether the examples of a batch are counted."""
+    return STAND_IN not in batch
+
+
+def pad_batches_across_processes(
+    batches: Iterable[Any], count: int, spare: Callable[[], Any]
+) -> Iterator[tuple[Any, bool]]:
+    """Yield as many batches as every other process does, and whether each is counted.
+
+    Processes may differ by one batch, yet sharded models need all of them in every forward pass. A process that has run
+    out repeats its last batch, or uses the spare one if it had none; these are not counted.
+
+    Args:
+        batches: Batches of this process.
+        count: Number of batches of the process with the most.
+        spare: Function that makes a batch for a process without any.
+    """
+    remaining, batch = iter(batches), None
+    for _ in range(count):
+        following = next(remaining, None)
+        batch = batch if following is None else following
+        if batch is None:
+            batch = spare()
+        yield batch, following is not None
+
+
+def sum_over_update(
+    counts: list[dict[str, Tensor]], tokens: Tensor, device: torch.device, world_size: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the divisor of each loss part in an optimiser step, and the tokens that all processes read in it.
+
+    Args:
+        counts: Targets of each loss part, one mapping per micro-batch of this process.
+        tokens: Tokens that this process reads in the step.
+        device: Device of the results.
+        world_size: Number of processes; divides the summed counts, because gradients are averaged over processes.
+    """
+    sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
+    totals = torch.stack([*sums, tokens]).float().to(device)
+    if world_size > 1:
+        dist.all_reduce(totals)
+    return dict(zip(counts[0], (totals[:-1] / world_size).unbind(), strict=True)), totals[-1]

@@ -1,0 +1,102 @@
+"""Exponential moving average (EMA) of the weights, which is evaluated and saved in their place.
+
+average <- d average + (1 - d) weights        after every optimiser step, from the initial weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.errors import CheckpointError
+from adadepth.families.shared.layers import whole
+from adadepth.training.extension import Extension
+from adadepth.training.sharded_checkpoints import copy_same_shape
+
+_WEIGHTS = "weights_in_training.safetensors"
+
+
+class WeightAverageExtension(Extension, TrainerCallback):
+    """Average beside the weights in training.
+
+    In a checkpoint the file of the model holds the average, which was evaluated. The weights in training, from which
+    a resumed run continues, are in a file beside it.
+
+    Args:
+        model: Model in training.
+        decay: Decay d.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._model = model
+        self._update = get_ema_multi_avg_fn(decay)
+        self._average: list[Tensor] | None = None
+
+    @property
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: weight.detach() for name, weight in self._model.named_parameters()}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start from the weights, unless a checkpoint had an average."""
+        if self._average is None:
+            self._average = [weight.clone() for weight in self._weights.values()]
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Update the average."""
+        assert self._average is not None
+        self._update(self._average, list(self._weights.values()), None)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put the average into the model, unless the best checkpoint was loaded, which holds an average."""
+        if not (args.load_best_model_at_end and state.best_model_checkpoint):
+            self._exchange()
+        self._average = None
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Use the average within the context."""
+        if self._average is None:
+            yield
+            return
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        assert self._average is not None
+        for weight, average in zip(self._weights.values(), self._average, strict=True):
+            previous = weight.clone()
+            weight.copy_(average)
+            average.copy_(previous)
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the weights in training, gathered over processes; the main process writes."""
+        weights = {name: whole(weight).contiguous() for name, weight in self._weights.items()}
+        if process == 0:
+            save_file(weights, checkpoint / _WEIGHTS)
+
+    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
+        """Take the average from the model, and read the weights in training."""
+        weights = self._weights
+        self._average = [weight.clone() for weight in weights.values()]
+        stored = load_file(checkpoint / _WEIGHTS)
+        if odd := sorted(stored.keys() ^ weights.keys()):
+            raise CheckpointError(
+                f"{checkpoint / _WEIGHTS}: {odd[0]} is {'unknown' if odd[0] in stored else 'missing'}"
+            )
+        for name, weight in stored.items():
+            copy_same_shape(name, weight, weights[name])

@@ -1,0 +1,165 @@
+"""Profiling (`trainer.profiler`), throughput of evaluations, and timing of dense against ragged execution."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.profiler import profile, schedule
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.system.console import say
+from adadepth.system.distributed import all_reduce_sum
+from adadepth.system.timing import synchronize, time_interleaved
+
+TRACE = "trace.json.gz"  # in the folder of a run, for ui.perfetto.dev
+_UNTRACED, _TRACED = 2, 3  # the first steps allocate memory and choose kernels; a trace of a few steps is large
+
+
+@contextmanager
+def profile_training(trainer: Trainer, directory: Path) -> Iterator[None]:
+    """Trace the third to fifth optimiser step within the context, on the CPU and on the accelerator.
+
+    Args:
+        trainer: Trainer that runs within the context.
+        directory: Folder of the trace.
+    """
+    path = directory / TRACE
+    path.unlink(missing_ok=True)  # from an earlier part of the run
+    when = schedule(wait=_UNTRACED - 1, warmup=1, active=_TRACED, repeat=1)
+    with profile(schedule=when, on_trace_ready=lambda done: done.export_chrome_trace(str(path))) as tracing:
+        steps = _ProfilerStepCallback(tracing)
+        trainer.add_callback(steps)
+        try:
+            yield
+        finally:
+            trainer.remove_callback(steps)
+    result = f"{path} (ui.perfetto.dev opens it)" if path.is_file() else f"none, it begins after {_UNTRACED} updates"
+    say(f"trace: {result}")
+
+
+class _ProfilerStepCallback(TrainerCallback):
+    """Callback that advances the profiler."""
+
+    def __init__(self, tracing: profile) -> None:
+        self._tracing = tracing
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Advance the profiler by a step."""
+        self._tracing.step()
+
+
+_REPEATS, _MOST_BATCHES = 5, 16
+
+ForwardPass = tuple[dict[str, Tensor], Any]
+
+
+def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
+    """Count the real tokens of a batch, or the values of its vectors; int64, ()."""
+    if "targets" in batch:
+        return (batch["targets"] >= 0).sum()
+    return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
+
+
+class Stopwatch:
+    """Stopwatch of an evaluation: real tokens, and seconds of loading and of forward passes.
+
+    Args:
+        device: Device of the model; reading the watch synchronises an accelerator.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # tokens, seconds, processes
+        self._sums[2] = 1
+
+    def time(self, passes: Iterable[ForwardPass]) -> Iterator[ForwardPass]:
+        """Yield the passes unchanged, and time them without the work of the caller on each."""
+        begun = self._read_clock()
+        for batch, outputs in passes:
+            self._sums[1] += self._read_clock() - begun
+            self._sums[0] += count_tokens(batch)
+            yield batch, outputs
+            begun = self._read_clock()
+        self._sums[1] += self._read_clock() - begun
+
+    def _read_clock(self) -> float:
+        synchronize(self.device)
+        return time.perf_counter()
+
+    def tokens_per_second(self) -> float:
+        """Return the tokens of all processes over the mean of their seconds; every process calls it once."""
+        all_reduce_sum([self._sums])
+        tokens, seconds, processes = self._sums.tolist()
+        return tokens * processes / seconds
+
+
+class ExecutionSpeed(NamedTuple):
+    """Speed-up of ragged over dense execution.
+
+    Attributes:
+        speedup: Measured speed-up.
+        allowed: Speed-up if time were proportional to multiply-accumulates.
+        sequences: Number of sequences of the largest batch.
+    """
+
+    speedup: float
+    allowed: float
+    sequences: int
+
+
+def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> ExecutionSpeed | None:
+    """Time both executions of a model: medians over alternating rounds.
+
+    The number of batches follows from the seconds, and is at least one.
+
+    Args:
+        trainer: Trainer of the model, which stays as it is but for dropped gradients.
+        seconds: Limit of the whole timing in seconds.
+        training: Whether to time forward and backward passes on training data instead of evaluation passes.
+
+    Returns:
+        Comparison; None for a model with one execution only.
+    """
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    executions = model.executions
+    if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return None
+    loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()
+    batches = [trainer.model_inputs(trainer.prepare_batch(batch)) for batch in islice(loader, _MOST_BATCHES)]
+    execution_before, was_training = model.config.execution, model.training
+    traces: dict[str, list[Any]] = {}
+
+    def run(execution: str, count: int) -> None:
+        model.config.execution = execution
+        traces[execution] = []
+        for batch in batches[:count]:
+            with torch.set_grad_enabled(training), trainer.autocast_smart_context_manager():
+                outputs = model(**batch)
+            if training:
+                outputs.loss.backward()
+                model.zero_grad(set_to_none=True)
+            traces[execution].append(outputs.trace)
+
+    try:
+        model.train(training)
+        once = time_interleaved({"once": partial(run, executions[0], 1)}, 1, 1, trainer.args.device)["once"]["median"]
+        count = min(len(batches), max(1, int(seconds / (once * len(executions) * (_REPEATS + 1)))))
+        calls = {execution: partial(run, execution, count) for execution in executions}
+        timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
+    finally:
+        model.config.execution = execution_before
+        model.train(was_training)
+    prices = [model.price(trace) for trace in traces["ragged"]]
+    return ExecutionSpeed(
+        speedup=timed["dense"]["median"] / timed["ragged"]["median"],
+        allowed=float(sum(price.dense for price in prices) / sum(price.executed for price in prices)),
+        sequences=max(len(trace.updates) for trace in traces["ragged"]),
+    )

@@ -1,0 +1,127 @@
+"""State of a checkpoint beside weights and optimizer: progress counters, random numbers, the best checkpoint.
+
+Libraries raise errors of many kinds over damaged files; `reading` converts them to an error of one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, NotRequired, TypedDict
+
+from safetensors import safe_open
+from transformers import set_seed
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from adadepth.data.randomness import Purpose, random_generator
+from adadepth.errors import CheckpointError
+from adadepth.runs.checkpoints import read_trainer_state
+from adadepth.system.files import write_atomic
+from adadepth.system.json_files import Count, JsonNumber, read_json
+
+_PROGRESS = "progress_{}.json"  # of a checkpoint, by process
+
+
+class _Progress(TypedDict):
+    """Counts of a process since the last line of the log."""
+
+    updates: Count
+    tokens: float
+    seconds: float
+    parts: dict[str, tuple[JsonNumber, Literal["float64", "float32", "bfloat16", "float16"]]]
+    explosion: tuple[JsonNumber, JsonNumber] | None
+    loss: JsonNumber
+    logged: Count
+    stateless: NotRequired[list[Count]]
+
+
+def save_progress(checkpoint: Path, process: int, progress: Mapping[str, Any]) -> None:
+    """Write the counts of a process."""
+    write_atomic(checkpoint / _PROGRESS.format(process), json.dumps(progress))
+
+
+def read_world_size(checkpoint: Path) -> int:
+    """Return the number of processes that wrote a checkpoint."""
+    return max(1, *(len(list(checkpoint.glob(name))) for name in (_PROGRESS.format("*"), "rng_state_*.pth")))
+
+
+def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, Any] | None:
+    """Read the counts of a process; None: an older version wrote the checkpoint.
+
+    If the world size has changed, each process gets the mean over the written processes, since losses are logged as
+    means over processes.
+    """
+    written = read_world_size(checkpoint)
+    paths = [checkpoint / _PROGRESS.format(number) for number in range(written)]
+    if not all(path.is_file() for path in paths):
+        return None
+    states = [read_json(path, _Progress) for path in paths]
+    return states[process] if written == world_size else _average_progress(states)
+
+
+def read_stateless(checkpoint: Path) -> list[int] | None:
+    """Read the numbers of parameters without an optimizer state; None: an older version wrote the checkpoint."""
+    path = checkpoint / _PROGRESS.format(0)
+    numbers: list[int] | None = read_json(path, _Progress).get("stateless") if path.is_file() else None
+    return numbers
+
+
+def _average_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = states[0]
+    mean = dict(first)
+    mean["loss"] = fmean(state["loss"] for state in states)
+    mean["parts"] = {
+        name: [fmean(state["parts"][name][0] for state in states), dtype] for name, (_, dtype) in first["parts"].items()
+    }
+    if first["explosion"] is not None:
+        losses, counts = zip(*(state["explosion"] for state in states), strict=True)
+        mean["explosion"] = [fmean(losses), max(counts)]
+    return mean
+
+
+def reseed_for_world_size(seed: int, step: int, process: int) -> None:
+    """Reseed a run that is resumed with another world size, from its seed and step."""
+    set_seed(int(random_generator(seed, Purpose.RESUMING, step, process).integers(2**31)))
+
+
+def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
+    """Return the best checkpoint so far in this folder, where a moved run has it; None if it is not there."""
+    best = read_trainer_state(checkpoint)["best_model_checkpoint"]
+    if best is None or not (moved := folder / Path(best).name).is_dir():
+        return None
+    return moved
+
+
+def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
+    """Check that whole weights are complete; tied ones are saved once, and a frozen base may be stored elsewhere.
+
+    Args:
+        model: Model whose weights are loaded.
+        checkpoint: Folder of the checkpoint; one without `model.safetensors` is not checked.
+
+    Raises:
+        KeyError: Naming the first weight that is missing.
+    """
+    path = checkpoint / SAFE_WEIGHTS_NAME
+    if not path.is_file():
+        return
+    with safe_open(path, framework="pt") as stored:
+        present = {*stored.keys(), *model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
+    if missing := [name for name in model.state_dict() if name not in present]:
+        raise KeyError(f"{missing[0]} is missing")
+
+
+@contextmanager
+def convert_read_errors(checkpoint: Path, part: str) -> Iterator[None]:
+    """Convert errors over a part of a checkpoint to a `CheckpointError` of one line, within the context."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"{type(error).__name__}: {reason}" if isinstance(error, LookupError) else reason
+        raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
