@@ -124,8 +124,8 @@ def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
     if get_kind(dataset).own_symbols and model.name not in able:
         yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for {join_alternatives(able)}"
     elif "tagging" not in model.heads:
-        able = join_alternatives(list_families_with_head("tagging"))
-        yield f"model={model.name}: dataset={dataset.name} tags words, for {able}"
+        taggers = join_alternatives(list_families_with_head("tagging"))
+        yield f"model={model.name}: dataset={dataset.name} tags words, for {taggers}"
 
 
 def check_probing(config: ExperimentConfig) -> Iterator[str]:
