@@ -100,13 +100,13 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     if abs(before - target) <= TOLERANCE / 2 * target:
         return False
 
-    def depth_at(level: float) -> float:
+    def measure_level(level: float) -> float:
         with torch.no_grad():
             bias.copy_(learned - _SHIFT_SCALE * math.log(level / (1.0 - level)))
         return measure()
 
-    fit = fit_level(depth_at, target)
-    depth_at(fit.level)
+    fit = fit_level(measure_level, target)
+    measure_level(fit.level)
     if trainer.is_world_process_zero():
         change = f"halting bias {float((bias.detach() - learned).sum()):+.2f}, now {fit.depth:.3g}"
         say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}")

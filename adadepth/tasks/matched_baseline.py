@@ -202,17 +202,17 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
 def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, str]:
     """Return exits by the family's rule, fitted to half of the steps on average, and the label of the rule."""
 
-    def rule_at(level: float) -> ExitRule:
+    def build_rule(level: float) -> ExitRule:
         rule = parse_rule(model.level_rule).at_level(level)
         assert rule is not None, "it has a threshold"
         return rule
 
-    def exits_at(level: float) -> Tensor:
+    def apply_level(level: float) -> Tensor:
         signals = (records.step_logits, records.halting_logits, None, records.state_moves)
-        return apply_rule(rule_at(level), *signals)
+        return apply_rule(build_rule(level), *signals)
 
-    fit = fit_level(lambda level: float(exits_at(level).double().mean()), records.max_updates / 2)
-    return exits_at(fit.level), rule_at(fit.level).label
+    fit = fit_level(lambda level: float(apply_level(level).double().mean()), records.max_updates / 2)
+    return apply_level(fit.level), build_rule(fit.level).label
 
 
 # ---- models whose tokens halt by masses

@@ -79,8 +79,8 @@ def compare_rival(directory: Path, rival: Path) -> None:
     """Add a finished rival to the comparison of the run in `directory`, and print it."""
     adaptive, fixed = read_run(directory), read_run(rival)
     earlier = adaptive.of(RIVALS).get("rows", [])
-    others = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
-    rows = [describe_network(adaptive, "adaptive"), *others, describe_network(fixed, "fixed depth")]
+    other_rows = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
+    rows = [describe_network(adaptive, "adaptive"), *other_rows, describe_network(fixed, "fixed depth")]
     comparison = {"rows": rows}
     write_json(directory / RIVALS, comparison)
     write_jsonable(directory / RECORD, {**read_record(directory), "verdict": to_json(judge(directory))})
