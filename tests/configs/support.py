@@ -53,7 +53,7 @@ HOMES = {
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
     **{("dataset", name): "act_squad" for name in ("squad", "squad_v2", "question_table")},
-    **{("dataset", name): "act_swag" for name in ("swag", "build_choice_table")},
+    **{("dataset", name): "act_swag" for name in ("swag", "choice_table")},
     **{("trainer", f"albert_{name}"): "act_squad" for name in ("squad", "squad_v2", "race")},
     **{(group, f"{prefix}{name}"): f"act_{name}" for name in ("maze", "hops", "addition") for group, prefix in (
         ("model", "albert_act_"), ("dataset", ""), ("trainer", ""),
@@ -89,7 +89,7 @@ NEEDS = {
     ("dataset", "agreement"): ["dataset.path=agreement.tsv"],
     ("dataset", "tagging_table"): ["dataset.path=folder"],
     ("dataset", "question_table"): ["dataset.path=folder"],
-    ("dataset", "build_choice_table"): ["dataset.path=folder"],
+    ("dataset", "choice_table"): ["dataset.path=folder"],
     ("budget", "blocks"): ["model.distribution_cutoff=0.01"],
     ("budget", "depth"): ["model.act_penalty=0"],
     ("budget", "work"): ["model.act_penalty=0"],

@@ -327,8 +327,8 @@ def _build_unigram(
     tokenizer.normalizer = normalizer
     splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     if symbols:
-        order_longest_first = sorted(symbols, key=len, reverse=True)
-        splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, order_longest_first))), "isolated"))
+        by_length = sorted(symbols, key=len, reverse=True)
+        splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, by_length))), "isolated"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(list(special_tokens))

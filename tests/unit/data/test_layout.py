@@ -37,7 +37,7 @@ def bare(words: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 def test_sequences_are_those_of_the_tokenizer(kind: str, texts: list[str], length: int) -> None:
     words = TOKENIZERS[kind]
     expected = words(
-        *texts, truncation="order_longest_first", max_length=length, return_token_type_ids=True,
+        *texts, truncation="longest_first", max_length=length, return_token_type_ids=True,
         return_special_tokens_mask=True,
     )  # fmt: skip
     layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
@@ -54,12 +54,12 @@ def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str]
     """huggingface/transformers#12909: dialogues whose last words matter; `truncation_side` was not read."""
     words = tokenizer(kind)
     words.truncation_side = "left"
-    expected = words(*texts, truncation="order_longest_first", max_length=length)["input_ids"]
+    expected = words(*texts, truncation="longest_first", max_length=length)["input_ids"]
     layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
     assert layout.build(encode_sentences(words, texts))["input_ids"].tolist() == expected
     (encoded,) = encode_texts(words, layout, [tuple(texts)])
     assert encoded.example["input_ids"].tolist() == expected
-    spans = words(*texts, truncation="order_longest_first", max_length=length, return_offsets_mapping=True)[
+    spans = words(*texts, truncation="longest_first", max_length=length, return_offsets_mapping=True)[
         "offset_mapping"
     ]
     assert [place.span for place in encoded.places if place is not None] == [span for span in spans if span != (0, 0)]
@@ -112,7 +112,7 @@ def test_labelled_data_with_any_tokenizer(tmp_path: Path, kind: str) -> None:
     path = write_splits(tmp_path / "in", train=rows, validation=rows[:2])
     found = load(config(path, tmp_path / "cache"), TokenizerConfig(path=str(tmp_path / "tokenizer")), cls_tokens=0)
     for index, row in enumerate(rows):
-        expected = words(row["premise"], row["hypothesis"], truncation="order_longest_first", max_length=64)
+        expected = words(row["premise"], row["hypothesis"], truncation="longest_first", max_length=64)
         assert found.train[(0, index)]["input_ids"].tolist() == expected["input_ids"]
     batch = found.collate([found.train[(0, index)] for index in range(8)])
     assert (batch["input_ids"][batch["attention_mask"] == 0] == words.pad_token_id).all()

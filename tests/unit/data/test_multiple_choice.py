@@ -40,7 +40,7 @@ def test_choices_are_the_pairs_of_the_library(suffix: str, tmp_path: Path) -> No
     expected = words(
         [row["sent1"] for row in ROWS for _ in range(4)],
         [f"{row['sent2']} {row[f'ending{choice}']}" for row in ROWS for choice in range(4)],
-        truncation="order_longest_first", max_length=32, padding="longest", pad_to_multiple_of=8, return_tensors="pt",
+        truncation="longest_first", max_length=32, padding="longest", pad_to_multiple_of=8, return_tensors="pt",
         return_token_type_ids=True,
     )  # fmt: skip
     for name in ("input_ids", "attention_mask", "token_type_ids"):
