@@ -209,7 +209,7 @@ def _name_checks(*names: str) -> tuple[str, ...]:
 
 
 _DATA = "adadepth.data"
-_SENTENCES = f"{_DATA}.labelled.sentences:load_sentences"
+_SENTENCES = f"{_DATA}.labelled.sequence_classification:load_sentences"
 _TABLE = ("table", "class_weights")
 _LABELLED = (*_TABLE, "labelled")
 
@@ -267,7 +267,8 @@ KINDS: dict[str, Kind] = {
     ),
     "senteval_task": Kind(
         SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns",
-        f"{_DATA}.labelled.probing:open_senteval_tables", _name_checks(*_LABELLED, "local", "senteval"), is_probed=True,
+        f"{_DATA}.labelled.senteval:open_senteval_tables", _name_checks(*_LABELLED, "local", "senteval"),
+        is_probed=True,
     ),
     "causal": Kind(
         CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
@@ -285,11 +286,12 @@ KINDS: dict[str, Kind] = {
         board=f"{_DATA}.puzzles.generated:SUDOKU_GRID",
     ),
     "tagging": Kind(
-        TaggingConfig, "tagging", f"{_DATA}.labelled.tagging:load_tagging", "token_column",
+        TaggingConfig, "tagging", f"{_DATA}.labelled.token_classification:load_tagging", "token_column",
         checks=_name_checks(*_TABLE, "tagging"),
     ),
     "trace_task": Kind(
-        TraceConfig, "tagging", f"{_DATA}.generated.trace:load_trace", checks=_name_checks("trace"), own_symbols=True
+        TraceConfig, "tagging", f"{_DATA}.generated.variable_assignment:load_trace", checks=_name_checks("trace"),
+        own_symbols=True,
     ),
 }  # fmt: skip
 
