@@ -38,46 +38,46 @@ DEVICES = {
 }
 
 
-def device_of(given: object) -> Device:
+def resolve_device(name: object) -> Device:
     """A device by its name in whatever case, or of so many TFLOPS, whose memory is not known.
 
     Raises:
         ConfigError: If it is neither.
     """
-    if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < float("inf"):
-        return Device(float(given), float(given), None)
+    if isinstance(name, int | float) and not isinstance(name, bool) and 0 < name < float("inf"):
+        return Device(float(name), float(name), None)
     names = {name.lower(): name for name in DEVICES}
-    if str(given).lower() in names:
-        return DEVICES[names[str(given).lower()]]
-    known = f"{', '.join(DEVICES)}{nearest(str(given), DEVICES)}"
-    raise ConfigError(f"estimate.device={given}: must be a number of TFLOPS or one of {known}")
+    if str(name).lower() in names:
+        return DEVICES[names[str(name).lower()]]
+    choices = f"{', '.join(DEVICES)}{nearest(str(name), DEVICES)}"
+    raise ConfigError(f"estimate.device={name}: must be a number of TFLOPS or one of {choices}")
 
 
-def device_called(name: str) -> Device | None:
+def find_driver_device(name: str) -> Device | None:
     """The device by what its driver calls it, such as "NVIDIA A100-SXM4-40GB"; None: it is not in the table."""
     parts = set(re.split(r"[\s_-]+", name.upper()))
-    found = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
-    return DEVICES[max(found, key=len)] if found else None
+    matches = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
+    return DEVICES[max(matches, key=len)] if matches else None
 
 
-def peak_of(device: Device, precision: str, tf32: bool) -> float:
+def get_peak_rate(device: Device, precision: str, tf32: bool) -> float:
     """Operations a second at its best; products in tf32 run at half the rate of bf16 on all of these."""
     if precision != "fp32":
         return device.bf16 * _TERA
     return (max(device.bf16 / 2, device.fp32) if tf32 else device.fp32) * _TERA
 
 
-def capacity(device: Device) -> float | None:
+def get_memory_bytes(device: Device) -> float | None:
     """Bytes; None: not known."""
     return None if device.memory is None else device.memory * _GIGA
 
 
-def days(tokens: float, tokens_per_second: float) -> float:
+def compute_days(tokens: float, tokens_per_second: float) -> float:
     """How long it takes to read so many tokens."""
     return tokens / tokens_per_second / _DAY
 
 
-class Held(NamedTuple):
+class MemoryUse(NamedTuple):
     """Bytes that a device holds of a model in training.
 
     Attributes:
@@ -100,7 +100,9 @@ class Held(NamedTuple):
         return sum(self)
 
 
-def per_device(held: Held, devices: int, sharded: bool, gradients: float, largest_block: float) -> Held:
+def split_over_devices(
+    memory: MemoryUse, devices: int, sharded: bool, gradients: float, largest_block: float
+) -> MemoryUse:
     """What one of several devices holds.
 
     Sharded, each has an equal part of weights, gradients and optimizer, and puts the block together that runs: its
@@ -115,14 +117,14 @@ def per_device(held: Held, devices: int, sharded: bool, gradients: float, larges
         largest_block: Bytes of the weights of the largest block.
     """
     if devices == 1:
-        return held
+        return memory
     if not sharded:
-        return held._replace(shared=gradients)
-    weights, gradients, optimizer = (each / devices for each in (held.weights, held.gradients, held.optimizer))
-    return Held(weights, gradients, optimizer, held.activations, 2 * largest_block)
+        return memory._replace(shared=gradients)
+    weights, gradients, optimizer = (size / devices for size in (memory.weights, memory.gradients, memory.optimizer))
+    return MemoryUse(weights, gradients, optimizer, memory.activations, 2 * largest_block)
 
 
-def most_rows(rows: int, few: int, of_rows: float, of_few: float, limit: float) -> int | None:
+def find_largest_batch(rows: int, few: int, bytes_of_rows: float, bytes_of_few: float, limit: float) -> int | None:
     """The largest power of two of rows that fits, of bytes that grow evenly with the rows; None: not even one.
 
     Args:
@@ -132,10 +134,10 @@ def most_rows(rows: int, few: int, of_rows: float, of_few: float, limit: float) 
         of_few: Bytes of the smaller one.
         limit: Bytes that there are.
     """
-    each = (of_rows - of_few) / (rows - few)
+    bytes_of_row = (bytes_of_rows - bytes_of_few) / (rows - few)
     fits = 1
-    if of_few + each * (fits - few) > limit:
+    if bytes_of_few + bytes_of_row * (fits - few) > limit:
         return None
-    while of_few + each * (2 * fits - few) <= limit and 2 * fits <= rows:
+    while bytes_of_few + bytes_of_row * (2 * fits - few) <= limit and 2 * fits <= rows:
         fits *= 2
     return fits

@@ -47,7 +47,7 @@ SERVE = ModeSpec(
 )
 
 
-def serve_settings(config: ExperimentConfig) -> ServeConfig:
+def get_serve_settings(config: ExperimentConfig) -> ServeConfig:
     """Return the settings of this mode."""
-    found: ServeConfig = get_mode_settings(config, "serve")
-    return found
+    settings: ServeConfig = get_mode_settings(config, "serve")
+    return settings

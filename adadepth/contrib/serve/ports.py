@@ -7,7 +7,7 @@ import socket
 from adadepth.errors import ConfigError
 
 
-def free_port(host: str, port: int) -> int:
+def find_free_port(host: str, port: int) -> int:
     """A port that can be listened at: the one that is wanted, or any where that is 0.
 
     Raises:

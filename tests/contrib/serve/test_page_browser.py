@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="the
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The address of a page for every family, and of one with two checkpoints."""
-    from adadepth.contrib.serve.page import build_page, launch
+    from adadepth.contrib.serve.page import build_page, launch_page
 
     words, pieces = tokenizer("bert"), tokenizer("roberta")
 
@@ -51,15 +51,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "hops": [hops],
         "maze": [served(at("maze"), "act_maze", *of_layers, spreads=True)],
         "sudoku": [served(at("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
-        "ponder": [of_text(small_ponder(), words, beginning="a cat, they said: stop!")],
-        "masks": [of_text(small_act(AlbertActForPreTraining), words, beginning="a [MASK] cat")],
-        "loops": [of_text(small(**OURO | {"vocab_size": len(pieces)}), pieces, beginning="a cat")],
-        "layers": [of_text(from_layers(at("base")), words, beginning="a cat")],
-        "supernet": [of_text(from_supernet(len(pieces)), pieces, beginning="a cat")],
+        "ponder": [of_text(small_ponder(), words, initial_text="a cat, they said: stop!")],
+        "masks": [of_text(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
+        "loops": [of_text(small(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
+        "layers": [of_text(from_layers(at("base")), words, initial_text="a cat")],
+        "supernet": [of_text(from_supernet(len(pieces)), pieces, initial_text="a cat")],
         "two": [hops, served(at("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],
     }
     opened = {name: build_page(each) for name, each in found.items()}
-    yield {name: launch(page, "127.0.0.1", 0) for name, page in opened.items()}
+    yield {name: launch_page(page, "127.0.0.1", 0) for name, page in opened.items()}
     for page in opened.values():
         page.close(verbose=False)
 
@@ -422,13 +422,13 @@ def test_the_page_works_by_keyboard(pages: dict[str, str], visit: Any) -> None:
 
 
 def test_an_outsiders_family_is_served(tmp_path: Path, visit: Any) -> None:
-    from adadepth.contrib.serve.page import build_page, launch
+    from adadepth.contrib.serve.page import build_page, launch_page
 
     with toy_family_installed(tmp_path):
         models._models.cache_clear()
         toy = served(tmp_path, "router_hops", *DATA, "budget=none", "model.num_hidden_layers=3")
         page = build_page([toy])
-        opened = visit(launch(page, "127.0.0.1", 0))
+        opened = visit(launch_page(page, "127.0.0.1", 0))
         slide(opened, 0.05)
         assert tile(opened, "depth") < 3
         page.close(verbose=False)

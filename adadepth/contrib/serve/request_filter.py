@@ -15,7 +15,7 @@ from adadepth.system.console import say
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
-_CLOSED = (
+_CLOSED_PATHS = (
     "/upload",
     "/file",
     "/proxy",
@@ -25,13 +25,13 @@ _CLOSED = (
     "/monitoring",
     "/deep_link",
 )
-MOST_BYTES = 64 * 1024  # of a question
+MAX_REQUEST_BYTES = 64 * 1024  # of a question
 _TOO_LONG = 413, "the question is too long"
 _PORTS = {"http": 80, "https": 443}
 _POLICY_VIOLATION = 1008  # of a websocket
 
 
-class Names:
+class AllowedHosts:
     """The names under which a page may be asked for.
 
     A site elsewhere can make its own name lead to this machine (DNS rebinding), and a browser then takes the page for a
@@ -43,47 +43,47 @@ class Names:
     """
 
     def __init__(self, host: str, names: Iterable[str] = ()) -> None:
-        self._public = {name.lower() for name in names}
+        self._extra_hosts = {name.lower() for name in names}
         self._is_local = is_loopback(host)
-        self._known = {"localhost", host.lower().rstrip("."), *self._public}
+        self._hosts = {"localhost", host.lower().rstrip("."), *self._extra_hosts}
         if not self._is_local:
             machine = socket.gethostname().lower()
-            self._known |= {machine, machine.partition(".")[0]}
+            self._hosts |= {machine, machine.partition(".")[0]}
 
     def has_host(self, host: str) -> bool:
         """Return whether a `Host` header, with or without a port, is one of them."""
-        name = _parse(f"//{host}")[0]
-        return name in self._known or is_loopback(name) or (not self._is_local and _address(name) is not None)
+        name = _parse_url(f"//{host}")[0]
+        return name in self._hosts or is_loopback(name) or (not self._is_local and _parse_address(name) is not None)
 
     def has_origin(self, origin: str, host: str) -> bool:
         """Return whether an `Origin` header is that of the page which the `Host` header belongs to, or a proxy's."""
         scheme = urlsplit(origin).scheme if "//" in origin else ""
-        name, port = _parse(origin)
-        if name in self._public:
+        name, port = _parse_url(origin)
+        if name in self._extra_hosts:
             return True
-        expected, expected_port = _parse(f"//{host}")
+        expected, expected_port = _parse_url(f"//{host}")
         return bool(name) and (name, port or _PORTS.get(scheme)) == (expected, expected_port or _PORTS.get(scheme))
 
 
 def is_loopback(host: str) -> bool:
     """Return whether an address or a name is one that this machine alone reaches."""
-    address = _address(host)
+    address = _parse_address(host)
     return address.is_loopback if address is not None else host.lower().rstrip(".") == "localhost"
 
 
-def space_names() -> list[str]:
+def list_space_hosts() -> list[str]:
     """Return the names under which a space of the hub is reached."""
     return [name for name in os.environ.get("SPACE_HOST", "").split(",") if name]
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return None
 
 
-def _parse(url: str) -> tuple[str, int | None]:
+def _parse_url(url: str) -> tuple[str, int | None]:
     """Return the name, in small letters, and the port of a URL; an empty name where it is none."""
     try:
         parts = urlsplit(url)
@@ -93,7 +93,7 @@ def _parse(url: str) -> tuple[str, int | None]:
         return "", None
 
 
-class Gate:
+class RequestFilter:
     """ASGI middleware around all others: refuses foreign names, routes for files, and questions that are too long.
 
     Args:
@@ -101,7 +101,7 @@ class Gate:
         names: Under which it may be asked for.
     """
 
-    def __init__(self, app: Any, names: Names) -> None:
+    def __init__(self, app: Any, names: AllowedHosts) -> None:
         self.app, self.names = app, names
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
@@ -113,19 +113,19 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if (refusal := self._refusal(scope)) is not None:
-            await _refuse(send, *refusal)
+        if (refusal := self._find_refusal(scope)) is not None:
+            await _send_refusal(send, *refusal)
             return
-        question = _Question(receive, send)
+        question = _LimitedRequest(receive, send)
         try:
             await self.app(scope, question.receive, question.send)
         except Exception as error:  # what is behind has answered 500, unless nobody reads the answer
             if not question.is_too_long:
                 say(f"refused {scope.get('path', ''):.80}: {format_error(error)}")
         if question.is_too_long and not question.is_answered:
-            await _refuse(send, *_TOO_LONG)
+            await _send_refusal(send, *_TOO_LONG)
 
-    def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
+    def _find_refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         """Return the status and the line with which a request is refused; None: it is not."""
         headers: dict[str, list[str]] = {}
         for name, value in scope.get("headers", ()):
@@ -137,15 +137,15 @@ class Gate:
         if not all(self.names.has_origin(origin, hosts[0]) for origin in headers.get("origin", [])):
             return 403, "the page answers no other page; serve.names=[NAME] adds the name of a proxy"
         path = str(scope.get("path", "")).removeprefix("/gradio_api")
-        if path.startswith(_CLOSED):
+        if path.startswith(_CLOSED_PATHS):
             return 404, "no files are taken or given here"
         lengths = headers.get("content-length", [])
-        if any(not length.isdigit() or int(length) > MOST_BYTES for length in lengths):
+        if any(not length.isdigit() or int(length) > MAX_REQUEST_BYTES for length in lengths):
             return _TOO_LONG
         return None
 
 
-class _Question:
+class _LimitedRequest:
     """A request of which no more is read than any may have, whether it says its length or not."""
 
     def __init__(self, receive: _Receive, send: _Send) -> None:
@@ -154,7 +154,7 @@ class _Question:
 
     @property
     def is_too_long(self) -> bool:
-        return self._bytes > MOST_BYTES
+        return self._bytes > MAX_REQUEST_BYTES
 
     async def receive(self) -> _Message:
         """Return the next part; of one that is too long only that nobody asks any more."""
@@ -170,7 +170,7 @@ class _Question:
         await self._send(message)
 
 
-async def _refuse(send: _Send, status: int, text: str) -> None:
+async def _send_refusal(send: _Send, status: int, text: str) -> None:
     line = text.encode()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adadepth.contrib.serve.knobs import Knob, Setting
-from adadepth.contrib.serve.turns import Turns
+from adadepth.contrib.serve.scheduling import ModelLock
 from adadepth.data.editable_grid import EditableGrid
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
 
-LONGEST_TEXT = 5_000  # characters that a visitor may ask about
-MOST_NEW_TOKENS = 200
+MAX_CHARACTERS = 5_000  # characters that a visitor may ask about
+MAX_NEW_TOKENS = 200
 
 
-class Standing(NamedTuple):
+class DepthQuality(NamedTuple):
     """How good a model is at a depth, on some examples of its evaluation set."""
 
     quality: float
@@ -27,7 +27,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SyntheticData:
     """Examples that are drawn, so that there is always another one.
 
     Attributes:
@@ -44,7 +44,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Measured:
+class QualityEvaluator:
     """How good the model is where a slider stands.
 
     Attributes:
@@ -54,12 +54,12 @@ class Measured:
     """
 
     name: str
-    of: str
-    here: Callable[[], Standing]
+    description: str
+    evaluate: Callable[[], DepthQuality]
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedCheckpoint:
     """A checkpoint that is asked.
 
     Attributes:
@@ -80,13 +80,13 @@ class Served:
     pipeline: Pipeline
     knobs: list[Knob]
     command: Sequence[str]
-    pairs: bool = False
-    drawn: Drawn | None = None
-    measured: Measured | None = None
+    reads_pairs: bool = False
+    synthetic: SyntheticData | None = None
+    evaluator: QualityEvaluator | None = None
     curve: tuple[str, Sequence[tuple[float, float]]] | None = None
-    beginning: str = ""
-    turns: Turns = field(default_factory=Turns)
-    standings: dict[Setting, Standing] = field(default_factory=dict)
+    initial_text: str = ""
+    lock: ModelLock = field(default_factory=ModelLock)
+    measurements: dict[Setting, DepthQuality] = field(default_factory=dict)
 
     @property
     def model(self) -> Any:
@@ -99,12 +99,12 @@ class Served:
         return self.pipeline.segment_length
 
     @property
-    def writes(self) -> bool:
+    def generates_text(self) -> bool:
         """Whether it continues texts."""
         return self.pipeline.predicts == "next" and bool(self.model.can_generate())
 
 
-class GivenExample(NamedTuple):
+class InputExample(NamedTuple):
     """An example of drawn data, where it is from, and its cells as text."""
 
     example: dict[str, Any]
@@ -112,64 +112,64 @@ class GivenExample(NamedTuple):
     source: str | None  # `inside 17`; None: it was edited
 
 
-def drawn_example(served: Served, name: str, number: int) -> GivenExample:
+def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) -> InputExample:
     """An example of an evaluation set: the one that mode=evaluate reads under that number.
 
     Raises:
         DataError: There is no such set.
     """
-    drawn = served.drawn
-    assert drawn is not None
-    if name not in drawn.sets:
-        raise DataError(f"{name!r:.40}: no set of examples; there are {', '.join(drawn.sets)}")
-    examples = drawn.sets[name]
+    synthetic = checkpoint.synthetic
+    assert synthetic is not None
+    if name not in synthetic.sets:
+        raise DataError(f"{name!r:.40}: no set of examples; there are {', '.join(synthetic.sets)}")
+    examples = synthetic.sets[name]
     number %= len(examples)
     example = dict(examples[number])
-    return GivenExample(example, board_text(served, example), f"{name} {number}")
+    return InputExample(example, format_board(checkpoint, example), f"{name} {number}")
 
 
-def edited_example(served: Served, before: GivenExample, text: str) -> GivenExample:
+def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, text: str) -> InputExample:
     """What a visitor made of an example.
 
     Raises:
         DataError: It is none; one line.
     """
-    drawn = served.drawn
-    assert drawn is not None
-    if text.rstrip("\n") == before.board:
-        return before
-    if drawn.board is None:
+    synthetic = checkpoint.synthetic
+    assert synthetic is not None
+    if text.rstrip("\n") == original.board:
+        return original
+    if synthetic.board is None:
         raise DataError("examples of these data cannot be edited; draw another one")
-    if len(text) > LONGEST_TEXT:
-        raise DataError(f"the board has {len(text):,} characters; at most {LONGEST_TEXT:,} are read")
-    cells = symbols_of_cells(served, before.example)
-    found = drawn.board.edited(drawn.dataset, text, before.example, len(cells))
-    return GivenExample({"index": 0, **found}, text.rstrip("\n"), None)
+    if len(text) > MAX_CHARACTERS:
+        raise DataError(f"the board has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+    cells = get_cell_symbols(checkpoint, original.example)
+    fields = synthetic.board.edited(synthetic.dataset, text, original.example, len(cells))
+    return InputExample({"index": 0, **fields}, text.rstrip("\n"), None)
 
 
-def cell_positions(example: Mapping[str, Any]) -> np.ndarray:
+def find_cell_positions(example: Mapping[str, Any]) -> np.ndarray:
     """Where in the sequence of an example its cells are: at all tokens but special ones."""
     marks = example.get("special_tokens_mask")
     return np.arange(len(example["input_ids"])) if marks is None else np.flatnonzero(np.asarray(marks) == 0)
 
 
-def symbols_of_cells(served: Served, example: Mapping[str, Any]) -> list[str]:
+def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> list[str]:
     """The symbols of the cells of an example."""
-    ids = np.asarray(example["input_ids"])[cell_positions(example)].tolist()
-    return list(map(str, served.pipeline.tokenizer.convert_ids_to_tokens(ids)))
+    ids = np.asarray(example["input_ids"])[find_cell_positions(example)].tolist()
+    return list(map(str, checkpoint.pipeline.tokenizer.convert_ids_to_tokens(ids)))
 
 
-def rows_of(served: Served, cells: Sequence[Any]) -> list[list[Any]]:
+def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
     """Cells, or what is known of each, in the rows of the board."""
-    drawn = served.drawn
-    assert drawn is not None
-    if drawn.board is None:
+    synthetic = checkpoint.synthetic
+    assert synthetic is not None
+    if synthetic.board is None:
         return [list(cells)]
-    return drawn.board.rows(drawn.dataset, cells)
+    return synthetic.board.rows(synthetic.dataset, cells)
 
 
-def board_text(served: Served, example: Mapping[str, Any]) -> str:
+def format_board(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> str:
     """The cells of an example as text."""
-    cells, drawn = symbols_of_cells(served, example), served.drawn
-    assert drawn is not None
-    return " ".join(cells) if drawn.board is None else drawn.board.written(drawn.dataset, cells)
+    cells, synthetic = get_cell_symbols(checkpoint, example), checkpoint.synthetic
+    assert synthetic is not None
+    return " ".join(cells) if synthetic.board is None else synthetic.board.written(synthetic.dataset, cells)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from adadepth.errors import DataError
 
-MOST_SECONDS = 120.0  # that a model computes for a question, or for a token of a text that it writes
+MAX_SECONDS = 120.0  # that a model computes for a question, or for a token of a text that it writes
 GRACE = 5.0  # seconds for a turn to end after its time is over
 Result = TypeVar("Result")
 
 
-class Turn:
+class Deadline:
     """The time that a question has at a model."""
 
     def __init__(self, seconds: float) -> None:
@@ -38,42 +38,42 @@ class Turn:
             raise DataError(f"the question takes more than {self._seconds:g} seconds; ask a shorter one")
 
 
-class Turns:
+class ModelLock:
     """Whose turn it is; what a checkpoint has one of.
 
     Args:
         seconds: Time of a question.
     """
 
-    def __init__(self, seconds: float = MOST_SECONDS) -> None:
+    def __init__(self, seconds: float = MAX_SECONDS) -> None:
         self.seconds = seconds
         self._lock = threading.Lock()
-        self._turn: Turn | None = None
+        self._deadline: Deadline | None = None
 
     @contextmanager
-    def take(self, model: Any) -> Iterator[Turn]:
+    def hold(self, model: Any) -> Iterator[Deadline]:
         """Wait for a turn at a model; within, its modules stop a question whose time is over.
 
         Raises:
             DataError: The question before is overdue, because compiled code that nobody can stop still runs for it.
         """
-        turn = self._turn
-        left = self.seconds if turn is None else turn.end - perf_counter()
-        if not self._lock.acquire(timeout=max(left, 0.0) + GRACE):
+        deadline = self._deadline
+        remaining = self.seconds if deadline is None else deadline.end - perf_counter()
+        if not self._lock.acquire(timeout=max(remaining, 0.0) + GRACE):
             raise DataError("the model is still busy with a question before, which takes too long; ask again later")
         handles: list[Any] = []
         try:
-            self._turn = turn = Turn(self.seconds)
-            handles += [module.register_forward_pre_hook(turn.check) for module in model.modules()]
-            yield turn
+            self._deadline = deadline = Deadline(self.seconds)
+            handles += [module.register_forward_pre_hook(deadline.check) for module in model.modules()]
+            yield deadline
         finally:
             for handle in handles:
                 handle.remove()
-            self._turn = None
+            self._deadline = None
             self._lock.release()
 
 
-def call_within(seconds: float, function: Callable[[], Result]) -> Result:
+def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
     """Return what a function returns, or raise what it raises, but do not wait for one that takes too long.
 
     It is called in a thread, which goes on where compiled code that knows no end has it.

@@ -24,13 +24,13 @@ from adadepth.errors import ConfigError
 
 _aten = torch.ops.aten
 # Whole numbers, and others, of a tensor whose numbers are computed, too.
-_MOST_NUMBERS, _MOST_VALUES = 2**22, 2**12
+_MAX_INTEGERS, _MAX_FLOATS = 2**22, 2**12
 _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 _INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index}
 
 
-class Ledger(TorchDispatchMode):
+class MemoryTracker(TorchDispatchMode):
     """Bytes of all tensors made while it is entered, real or fake, as long as they live, and operations.
 
     What a kernel allocates for itself while it runs is not seen.
@@ -46,14 +46,14 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = self.operations = self.gradients = self.gradients_at_peak = 0
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, tensor: Tensor) -> None:
         """Count a tensor's storage, which may have been there before; no storage counts twice."""
         storage = tensor.untyped_storage()
-        if storage in self._known:
+        if storage in self._counted:
             return
-        self._known.add(storage)
+        self._counted.add(storage)
         size = storage.nbytes()
         self.now += size
         if self.now > self.peak:
@@ -63,14 +63,14 @@ class Ledger(TorchDispatchMode):
     def _remove(self, size: int) -> None:
         self.now -= size
 
-    def watch(self, parameter: nn.Parameter) -> None:
+    def watch_gradient(self, parameter: nn.Parameter) -> None:
         """Tell the gradient of a parameter apart from when it is whole."""
-        parameter.register_post_accumulate_grad_hook(self._has_gradient)
+        parameter.register_post_accumulate_grad_hook(self._count_gradient)
 
-    def _has_gradient(self, parameter: Tensor) -> None:
+    def _count_gradient(self, parameter: Tensor) -> None:
         self.gradients += parameter.nbytes
 
-    def begin(self) -> None:
+    def reset_peak(self) -> None:
         """Forget the peak and the operations of what came before."""
         self.peak, self.gradients_at_peak, self.operations = self.now, self.gradients, 0
 
@@ -78,15 +78,15 @@ class Ledger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count it and what it made."""
-        given = kwargs or {}
-        result = func(*args, **given)
-        for tensor in _tensors(result):
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        for tensor in _list_tensors(result):
             self.add(tensor)
-        self.operations += _operations(func, args, given, result)
+        self.operations += _count_operations(func, args, keywords, result)
         return result
 
 
-def _operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
     """As torch counts them; of attention on a CPU, which it leaves out, as of attention elsewhere."""
     packet = func._overloadpacket
     if packet is _ATTENTION:
@@ -97,60 +97,60 @@ def _operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], res
     return 0 if count is None else int(count(*args, **kwargs, out_val=result))
 
 
-class KnownNumbers(TorchDispatchMode):
+class KnownValues(TorchDispatchMode):
     """Answers what is read of fake tensors; see the module."""
 
     def __init__(self) -> None:
         super().__init__()
         self._real = WeakIdKeyDictionary()
 
-    def fake(self, real: Tensor) -> Tensor:
+    def add_fake(self, real: Tensor) -> Tensor:
         """A fake tensor whose numbers are known; `FakeTensorMode` must be entered."""
-        made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype)
-        self._real[made] = real
-        return made
+        fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype)
+        self._real[fake] = real
+        return fake
 
-    def real(self, tensor: Tensor) -> Tensor | None:
+    def get_real(self, tensor: Tensor) -> Tensor | None:
         """The numbers of a fake tensor; None: they follow from weights."""
-        found: Tensor | None = self._real.get(tensor)
-        return found
+        values: Tensor | None = self._real.get(tensor)
+        return values
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operation on fake tensors and, where all its numbers are known, on these, too."""
-        given = kwargs or {}
+        keywords = kwargs or {}
         if func is _aten._local_scalar_dense.default:
-            return self._number(args[0])
+            return self._read_scalar(args[0])
         if func is _aten.nonzero.default:
-            return self._places(args[0])
+            return self._find_positions(args[0])
         if func._overloadpacket in _INDEXED:
-            args = (args[0], self._whole(args[1]), *args[2:])
-        known = all(self._is_known(each) for each in args if isinstance(each, Tensor))
-        known = known and all(self._is_known(each) for each in _tensors((args, given)))
-        result = func(*args, **given)
-        made = _tensors(result)
-        if known and made and all(_is_small(tensor) for tensor in made):
+            args = (args[0], self._convert_masks(args[1]), *args[2:])
+        is_known = all(self._is_known(tensor) for tensor in args if isinstance(tensor, Tensor))
+        is_known = is_known and all(self._is_known(tensor) for tensor in _list_tensors((args, keywords)))
+        result = func(*args, **keywords)
+        results = _list_tensors(result)
+        if is_known and results and all(_is_small(tensor) for tensor in results):
             with _disable_current_modes():
-                computed = func(*self._numbers(args), **self._numbers(given))
-            for tensor, numbers in zip(made, _tensors(computed), strict=True):
-                self._real[tensor] = numbers
+                computed = func(*self._replace_fakes(args), **self._replace_fakes(keywords))
+            for tensor, values in zip(results, _list_tensors(computed), strict=True):
+                self._real[tensor] = values
         else:
-            for tensor in made:  # written in place
+            for tensor in results:  # written in place
                 self._real.pop(tensor, None)
         return result
 
     def _is_known(self, tensor: Tensor) -> bool:
         return tensor in self._real or (not isinstance(tensor, FakeTensor) and _is_small(tensor))
 
-    def _numbers(self, given: Any) -> Any:
+    def _replace_fakes(self, tree: Any) -> Any:
         """Arguments with numbers in place of fake tensors; a constant that code wrote is no fake tensor yet."""
-        return tree_map_only(Tensor, lambda tensor: self._real.get(tensor, tensor), given)
+        return tree_map_only(Tensor, lambda tensor: self._real.get(tensor, tensor), tree)
 
-    def _number(self, tensor: Tensor) -> Any:
+    def _read_scalar(self, tensor: Tensor) -> Any:
         if self._is_known(tensor):
             with _disable_current_modes():
-                return self._numbers(tensor).item()
+                return self._replace_fakes(tensor).item()
         if tensor.dtype is torch.bool:
             return True
         if tensor.is_floating_point():
@@ -159,28 +159,28 @@ class KnownNumbers(TorchDispatchMode):
             "mode=estimate: the model reads a number that follows from its weights, in the middle of a step"
         )
 
-    def _whole(self, indices: Any) -> list[Tensor | None]:
+    def _convert_masks(self, indices: Any) -> list[Tensor | None]:
         """Indices with numbers of places instead of truths about them."""
-        found: list[Tensor | None] = []
+        integer_indices: list[Tensor | None] = []
         for index in indices:
-            is_truth = index is not None and index.dtype in (torch.bool, torch.uint8)
-            found += self._places(index).unbind(dim=1) if is_truth else [index]
-        return found
+            is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
+            integer_indices += self._find_positions(index).unbind(dim=1) if is_mask else [index]
+        return integer_indices
 
-    def _places(self, tensor: Tensor) -> Tensor:
-        numbers = self.real(tensor)
+    def _find_positions(self, tensor: Tensor) -> Tensor:
+        values = self.get_real(tensor)
         with _disable_current_modes():
-            everywhere = torch.ones(tensor.shape, dtype=torch.bool)
-            found = (everywhere if numbers is None else numbers).nonzero()
-        return self.fake(found)
+            all_true = torch.ones(tensor.shape, dtype=torch.bool)
+            positions = (all_true if values is None else values).nonzero()
+        return self.add_fake(positions)
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def _list_tensors(tree: Any) -> list[Tensor]:
     if isinstance(tree, Tensor):
         return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_small(tensor: Tensor) -> bool:
-    most = _MOST_VALUES if tensor.is_floating_point() else _MOST_NUMBERS
-    return not tensor.is_complex() and tensor.numel() <= most
+    limit = _MAX_FLOATS if tensor.is_floating_point() else _MAX_INTEGERS
+    return not tensor.is_complex() and tensor.numel() <= limit
