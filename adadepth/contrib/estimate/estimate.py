@@ -1,8 +1,8 @@
-"""`mode=estimate`: what a training costs, before anything is prepared or allocated: memory, operations, days.
+"""`mode=estimate`: memory, operations and duration of a training run, before data are prepared or memory is allocated.
 
-The model is made without weights and its own step runs on fake tensors, see `adadepth.contrib.estimate.fake_step`:
-forward pass, loss, backward pass and optimiser on a micro-batch of the longest examples, nobody halting before the last
-update.
+The model has no weights, and its own training step runs on fake tensors, see `adadepth.contrib.estimate.fake_step`.
+The step covers forward pass, loss, backward pass and optimiser, on a micro-batch of the longest examples, of which none
+halts before the last update.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class StepCost(NamedTuple):
-    """What a micro-batch of so many rows takes.
+    """Memory and operations of a training step on a micro-batch.
 
     Attributes:
-        held: Bytes when the most live.
-        operations: Of forward and backward pass.
+        memory: Bytes at the peak.
+        operations: Operations of forward and backward pass.
         work: Multiply-accumulates of a forward pass at full depth, by the model's own cost model.
-        tokens: Of the micro-batch.
-        parameters: All of them, and those that train.
+        tokens: Number of tokens of the micro-batch.
+        parameters: Number of all parameters, and of trained ones.
         gradients: Bytes of all gradients.
         largest_block: Bytes of the weights of the largest block.
     """
@@ -67,15 +67,15 @@ class StepCost(NamedTuple):
 
 
 def print_estimate(config: ExperimentConfig) -> None:
-    """Say what the training that the configuration describes costs.
+    """Print the estimate for the configured training run.
 
     Raises:
-        ConfigError: If a device has not so much memory, with the micro-batch that would fit.
+        ConfigError: If it exceeds the device's memory; the message names the micro-batch that fits.
     """
     estimate = estimate_training(config)
     say(format_estimate(config, estimate))
     if estimate["fits"] is False:
-        needed, device = f"{estimate['held']['total'] / _GIGA:,.1f} GB", get_estimate_settings(config).device
+        needed, device = f"{estimate['memory']['total'] / _GIGA:,.1f} GB", get_estimate_settings(config).device
         available = f"{(get_memory_bytes(resolve_device(device)) or 0) / _GIGA:,.0f} GB of {device}"
         rows = config.trainer.per_device_train_batch_size
         raise ConfigError(
@@ -85,17 +85,17 @@ def print_estimate(config: ExperimentConfig) -> None:
 
 
 def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
-    """What a training costs.
+    """Return the estimate for the configured training run.
 
     Returns:
         `length`, tokens of a row; `parameters` and `trained`; `macs_per_token` at full depth, forward;
         `operations_per_token` of a training step;
-        `held`, bytes a device when it holds the most; `fits`, None where the device's memory is not known, and
-        `rows_that_fit`, fewer where the configuration's do not; `tokens_per_second` of all devices at `share` of their
-        peak; `tokens` of the whole training and `days`, None where data decide how many steps there are.
+        `memory`, bytes per device at the peak; `fits`, None if the device's memory is unknown; `rows_that_fit`, fewer than
+        the configuration's if those do not fit; `tokens_per_second` of all devices at `share` of their peak rate;
+        `tokens` of the whole training and `days`, None if the number of steps depends on the data.
 
     Raises:
-        ConfigError: If the step cannot be rehearsed, or what only data say is missing.
+        ConfigError: If the step cannot run on fake tensors, or a value that depends on the data is missing.
     """
     settings = get_estimate_settings(config)
     device = resolve_device(settings.device)
@@ -127,13 +127,13 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: float, limit: float) -> int | None:
-    """The largest power of two of rows whose micro-batch fits into so many bytes; None: not one row does.
+    """Return the largest power of two of rows whose micro-batch fits; None if one row does not fit.
 
     Args:
-        config: The experiment.
-        subject: Its model and batches.
-        of_rows: Bytes that a micro-batch of the configuration's rows takes.
-        limit: Bytes that there are.
+        config: Configuration of the experiment.
+        spec: Model and micro-batches of the training run.
+        needed: Bytes of a micro-batch with the configuration's rows.
+        limit: Available bytes.
     """
     rows = config.trainer.per_device_train_batch_size
     if rows == 1:
@@ -144,19 +144,19 @@ def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: floa
 
 
 def _format_advice(rows: int | None) -> str:
-    """What fits instead, `rows_that_fit`."""
+    """Return advice on the number of rows from `rows_that_fit`."""
     if rows is None:
         return "not even one row fits"
     return f"trainer.per_device_train_batch_size={rows} fits"
 
 
 def advise_batch(config: ExperimentConfig, limit: float, precision: str) -> str:
-    """Say which batch fits into so many bytes where that of the configuration does not; see `fitting_rows`."""
+    """Return the batch size that fits into so many bytes, as advice; see `find_rows_in_one_process`."""
     return _format_advice(find_rows_in_one_process(config, limit, precision))
 
 
 def find_rows_in_one_process(config: ExperimentConfig, limit: float, precision: str) -> int | None:
-    """`rows_that_fit` of a training in one process, and in this precision, whose rows do not fit."""
+    """Return the rows that fit in one process at this precision, for a configuration whose rows do not fit."""
     trainer = dataclasses.replace(config.trainer, precision=Precision(precision))
     config = dataclasses.replace(config, trainer=trainer)
     spec = build_training_spec(config)
@@ -170,7 +170,7 @@ def _compute_device_memory(config: ExperimentConfig, cost: StepCost) -> MemoryUs
 
 
 def _count_training_tokens(config: ExperimentConfig, spec: TrainingSpec, batch_tokens: int) -> float | None:
-    """Tokens of all steps; None where nobody knows how many there are."""
+    """Return the tokens of all steps; None if their number depends on the data."""
     trainer = config.trainer
     step_tokens = batch_tokens * trainer.gradient_accumulation_steps * get_estimate_settings(config).devices
     if trainer.max_steps > 0:
@@ -181,7 +181,7 @@ def _count_training_tokens(config: ExperimentConfig, spec: TrainingSpec, batch_t
 
 
 def resolve_precision(config: ExperimentConfig) -> str:
-    """That of the products; `auto` is bf16, which all devices of the table have."""
+    """Return the precision of matrix products; `auto` is bf16, which all devices of the table support."""
     precision = config.trainer.precision
     return "bf16" if precision is Precision.auto else str(precision)
 
@@ -190,10 +190,10 @@ def resolve_precision(config: ExperimentConfig) -> str:
 
 
 def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> StepCost:
-    """Run a step of the real code on fake tensors.
+    """Run a step of the real training code on fake tensors.
 
     Raises:
-        ConfigError: If the model reads of its weights how to go on.
+        ConfigError: If the model's control flow depends on its weights.
     """
     batch = spec.batch(rows)
     with FakeTensorMode():
@@ -207,7 +207,7 @@ def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> St
 
 
 def prepare_for_training(config: ExperimentConfig, model: Any) -> None:
-    """Set a model as it is trained at the end: in training mode, at full depth, every place computed."""
+    """Set a model to the costliest state of training: training mode, full depth, dense execution."""
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
     model.train()
@@ -262,7 +262,7 @@ def _measure_step(
 
 
 def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step gets from the one before, as in the middle of a training: memory, slots, states of a frozen base."""
+    """Return the inputs that a step takes from outside the batch: memory, slots, or states of a frozen base."""
     if isinstance(model, ReadsCachedStates) and config.features.cache:
         with torch.no_grad():
             encoded = {name: inputs[name] for name in _ENCODED if name in inputs}
@@ -282,7 +282,7 @@ def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping
 def _measure_optimizer(
     config: ExperimentConfig, model: Any, trained: list[nn.Parameter], tracker: MemoryTracker
 ) -> tuple[int, int]:
-    """Bytes of the optimizer's state, and the most that a step of it takes beside state, weights and gradients."""
+    """Return the bytes of the optimiser's state, and the peak of its step beside state, weights and gradients."""
     optimizer = build_optimizer(model, config.trainer)
     before = tracker.now
     tracker.reset_peak()
@@ -294,7 +294,7 @@ def _measure_optimizer(
 
 
 def _compute_full_macs(model: Any, trace: DepthTrace, known_values: KnownValues) -> float:
-    """Multiply-accumulates of a batch in which every unit is updated as often as can be."""
+    """Return the multiply-accumulates of a batch in which every unit receives the maximum number of updates."""
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -310,7 +310,7 @@ def _compute_full_macs(model: Any, trace: DepthTrace, known_values: KnownValues)
 
 
 def _count_batch_tokens(batch: Mapping[str, Tensor]) -> int:
-    """Places of a micro-batch; of vectors, their values."""
+    """Return the number of positions of a micro-batch; for vectors, the number of values."""
     tensor = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
     return tensor.numel()
 
@@ -320,7 +320,7 @@ def _count_distinct(parameters: list[nn.Parameter]) -> int:
 
 
 def _largest_block(model: nn.Module) -> int:
-    """Bytes of the weights of the largest member of a list of blocks, or of what is none."""
+    """Return the bytes of the weights of the largest block in a list of modules, or of the model without one."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     sizes = [sum(parameter.nbytes for parameter in block.parameters()) for blocks in lists for block in blocks]
     return max(sizes, default=sum(parameter.nbytes for parameter in model.parameters()))
@@ -330,7 +330,7 @@ def _largest_block(model: nn.Module) -> int:
 
 
 def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> str:
-    """The estimate as lines of a table."""
+    """Return the estimate as the lines of a table."""
     settings, memory = get_estimate_settings(config), estimate["memory"]
     trainer, has_several = config.trainer, settings.devices > 1
     batch = f"{trainer.per_device_train_batch_size} rows of {estimate['length']:,}"

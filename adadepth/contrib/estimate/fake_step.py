@@ -1,9 +1,9 @@
-"""A step that is rehearsed without memory: torch's fake tensors, numbers where code reads them, and bytes counted.
+"""A training step on torch's fake tensors, with their memory and operations counted, and values where code reads them.
 
-Fake tensors have a shape, a type and a storage of so many bytes, and no numbers, so that the real code of a step runs
-in seconds whatever the model's size. What it reads of numbers on the way is answered: small tensors that follow from
-the batch alone are computed beside it; of truths that follow from weights the answer is the one that costs most:
-everybody goes on, every place is chosen, and no share that is read one by one is 0.
+Fake tensors have a shape, a dtype and a storage size, but no values. The real code of a step therefore runs in seconds
+at any model size. Where the code reads a value, small tensors that depend on the batch alone are computed beside the
+fake ones. For conditions that depend on weights, the answer is the costliest one: every unit continues, every position
+is selected, and no share that is read on its own is 0.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_imp
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Bytes of all tensors made while it is entered, real or fake, as long as they live, and operations.
+    """A counter of the live bytes of all tensors created within the context, real or fake, and of operations.
 
-    What a kernel allocates for itself while it runs is not seen.
+    It does not count the temporary memory of a running kernel.
 
     Attributes:
-        now: Bytes that live now.
-        peak: The most at once.
-        gradients: Of these, those that `watch` was told to tell apart and that are whole.
-        gradients_at_peak: How many they were when the most lived.
+        now: Live bytes.
+        peak: Peak of the live bytes.
+        gradients: Bytes of the complete gradients of parameters that `watch_gradient` registered.
+        gradients_at_peak: Bytes of those gradients at the peak.
         operations: Multiplications and additions of matrix products, convolutions and attention.
     """
 
@@ -49,7 +49,7 @@ class MemoryTracker(TorchDispatchMode):
         self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, tensor: Tensor) -> None:
-        """Count a tensor's storage, which may have been there before; no storage counts twice."""
+        """Count the storage of an existing tensor; every storage counts once."""
         storage = tensor.untyped_storage()
         if storage in self._counted:
             return
@@ -64,20 +64,20 @@ class MemoryTracker(TorchDispatchMode):
         self.now -= size
 
     def watch_gradient(self, parameter: nn.Parameter) -> None:
-        """Tell the gradient of a parameter apart from when it is whole."""
+        """Count the gradient of a parameter separately, once it is complete."""
         parameter.register_post_accumulate_grad_hook(self._count_gradient)
 
     def _count_gradient(self, parameter: Tensor) -> None:
         self.gradients += parameter.nbytes
 
     def reset_peak(self) -> None:
-        """Forget the peak and the operations of what came before."""
+        """Reset the peak and the number of operations."""
         self.peak, self.gradients_at_peak, self.operations = self.now, self.gradients, 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count it and what it made."""
+        """Run an operation, and count it and its results."""
         keywords = kwargs or {}
         result = func(*args, **keywords)
         for tensor in _list_tensors(result):
@@ -87,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):
 
 
 def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """As torch counts them; of attention on a CPU, which it leaves out, as of attention elsewhere."""
+    """Return torch's count of operations; attention on a CPU, which torch omits, counts as on other devices."""
     packet = func._overloadpacket
     if packet is _ATTENTION:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
@@ -98,27 +98,27 @@ def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 class KnownValues(TorchDispatchMode):
-    """Answers what is read of fake tensors; see the module."""
+    """A table of values for fake tensors that depend on the batch alone; see the module."""
 
     def __init__(self) -> None:
         super().__init__()
         self._real = WeakIdKeyDictionary()
 
     def add_fake(self, real: Tensor) -> Tensor:
-        """A fake tensor whose numbers are known; `FakeTensorMode` must be entered."""
+        """Return a fake tensor with known values, within `FakeTensorMode`."""
         fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype)
         self._real[fake] = real
         return fake
 
     def get_real(self, tensor: Tensor) -> Tensor | None:
-        """The numbers of a fake tensor; None: they follow from weights."""
+        """Return the values of a fake tensor; None if they depend on weights."""
         values: Tensor | None = self._real.get(tensor)
         return values
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation on fake tensors and, where all its numbers are known, on these, too."""
+        """Run an operation on fake tensors, and on their values if all of them are known."""
         keywords = kwargs or {}
         if func is _aten._local_scalar_dense.default:
             return self._read_scalar(args[0])
@@ -144,7 +144,7 @@ class KnownValues(TorchDispatchMode):
         return tensor in self._real or (not isinstance(tensor, FakeTensor) and _is_small(tensor))
 
     def _replace_fakes(self, tree: Any) -> Any:
-        """Arguments with numbers in place of fake tensors; a constant that code wrote is no fake tensor yet."""
+        """Return arguments with values in place of fake tensors; a constant in the code is not fake yet."""
         return tree_map_only(Tensor, lambda tensor: self._real.get(tensor, tensor), tree)
 
     def _read_scalar(self, tensor: Tensor) -> Any:
@@ -160,7 +160,7 @@ class KnownValues(TorchDispatchMode):
         )
 
     def _convert_masks(self, indices: Any) -> list[Tensor | None]:
-        """Indices with numbers of places instead of truths about them."""
+        """Return indices with masks replaced by positions."""
         integer_indices: list[Tensor | None] = []
         for index in indices:
             is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)

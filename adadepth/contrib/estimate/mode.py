@@ -21,7 +21,7 @@ _MAX_WORDS, _MAX_TOKENS = 2**31 - 1, 2**28
 
 @dataclass
 class EstimateConfig:
-    """What mode=estimate supposes of the machines, and what only data would say."""
+    """Assumptions of mode=estimate about the devices, and values that otherwise depend on the data."""
 
     device: Any = setting(
         "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
@@ -48,7 +48,7 @@ ESTIMATE = ModeSpec(
 
 
 def check_estimate(config: ExperimentConfig) -> Iterator[str]:
-    """Yield a line for everything that cannot be estimated."""
+    """Yield a line for every setting that prevents an estimate."""
     settings = get_estimate_settings(config)
     try:
         resolve_device(settings.device)

@@ -1,7 +1,7 @@
-"""What is estimated: the model that a configuration trains, and what stands in for data that nobody has read.
+"""Model and micro-batches of a configured training run, without its data.
 
-`mode=estimate` makes the model that a configuration trains, and micro-batches of the longest examples, without
-preparing anything: of data that are drawn a few examples are drawn, of all others settings say lengths and labels.
+`mode=estimate` builds the model and micro-batches of the longest examples without preparing data. For synthetic data it
+generates a few examples; for all other data, lengths and labels follow from the settings.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SYNTHETIC_EXAMPLES = 64  # puzzles that are drawn to see what they are
 
 
 class TrainingSpec(NamedTuple):
-    """What is estimated: a model to be made, and its batches.
+    """Model and micro-batches of a training run.
 
     Attributes:
-        build: Makes the model.
-        batch: From a number of rows to a micro-batch of the longest examples, of which a model reads what it names.
-        examples: Of an epoch; None: not known before data are read.
+        build: Function that builds the model.
+        batch: Function from a number of rows to a micro-batch of the longest examples, with inputs for any model.
+        examples: Number of examples in an epoch; None: it depends on the data.
     """
 
     build: Callable[[], Any]
@@ -43,10 +43,10 @@ class TrainingSpec(NamedTuple):
 
 
 def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
-    """The model that a configuration trains, and micro-batches of its data, of which none are prepared.
+    """Return the model and micro-batches of the configured training run, without preparing its data.
 
     Raises:
-        ConfigError: If nobody says how large the vocabulary is.
+        ConfigError: If the vocabulary size is unknown.
     """
     if hasattr(config.dataset, "train_examples"):
         return _build_synthetic_spec(config)
@@ -73,10 +73,10 @@ def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
 
 
 def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
-    """How many pieces there are: those of a trained tokenizer at the most; None: those of the pretrained model.
+    """Return the vocabulary size, the maximum of a trained tokenizer; None for that of the pretrained model.
 
     Raises:
-        ConfigError: If the text decides, and nobody says it.
+        ConfigError: If the size depends on the text and the configuration does not state it.
     """
     tokenizer, model = config.tokenizer, config.model
     if get_problem(config.dataset) == "puzzle":
@@ -105,7 +105,7 @@ def _load_vocabulary_size(path: str) -> int:
 
 
 def _resolve_model_settings(config: ExperimentConfig) -> Any:
-    """The model's settings; clusters of words, which are cut where a text says, are cut evenly."""
+    """Return the model's settings, with equal clusters of words in place of those that depend on the text."""
     clusters = getattr(config.model, "cutoff_clusters", None)
     if clusters is None:
         return config.model
@@ -115,7 +115,7 @@ def _resolve_model_settings(config: ExperimentConfig) -> Any:
 
 
 def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
-    """Of data that are drawn, a few examples tell all."""
+    """Return the specification for synthetic data, from a few generated examples."""
     full: Any = config.dataset
     dataset = dataclasses.replace(
         full, train_examples=min(full.train_examples, _SYNTHETIC_EXAMPLES), max_evaluation_examples=8
@@ -132,7 +132,7 @@ def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
 
 
 def _get_head_fields(config: ExperimentConfig) -> dict[str, Any]:
-    """What data would decide of the model; two classes where nobody names them."""
+    """Return the head's settings that depend on the data, with two classes if the configuration names none."""
     dataset: Any = config.dataset
     problem = str(get_problem(dataset))
     if problem == "puzzle":
@@ -145,7 +145,7 @@ def _build_ids(config: ExperimentConfig, *shape: int) -> Tensor:
 
 
 def _build_masked_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Whole sequences, of which as many places are predicted as can be."""
+    """Return sequences of full length with the maximum number of masked positions."""
     dataset: Any = config.dataset
     ids = _build_ids(config, rows)
     masking, length = dataset.masking, dataset.sequence_length
@@ -156,7 +156,7 @@ def _build_masked_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor
 
 
 def _build_labelled_batch(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
-    """Whole sequences with a label of the first class for whatever has one."""
+    """Return sequences of full length with the first class as every label."""
     dataset: Any = config.dataset
     problem = get_problem(dataset)
     choices = [len(dataset.ending_columns)] if problem == "multiple_choice" else []
@@ -176,7 +176,7 @@ def _build_labelled_batch(config: ExperimentConfig, fields: Mapping[str, Any], r
 
 
 def _build_language_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Text without an end of a document: a segment of every stream, or packed blocks."""
+    """Return text without document ends: a segment of every stream, or packed blocks."""
     ids = _build_ids(config, rows)
     if get_kind(config.dataset).reading == "blocks":
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "documents": ids * 0}

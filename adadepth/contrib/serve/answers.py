@@ -1,6 +1,6 @@
-"""From a model, an input and a setting to what it says: the one function that the page asks, by the code of prediction.
+"""Answers of a served model to one input: predictions, depth, compute and time, computed by the code of prediction.
 
-What it says of a text is what `mode=predict` says, and of a drawn example what `mode=evaluate` counts.
+The figures of a text are those of `mode=predict`; those of a synthetic example are those of `mode=evaluate`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from adadepth.data.text.passages import Text
 from adadepth.errors import DataError
 from adadepth.prediction.pipeline import describe_predictions, describe_texts
 
-_QUICK_SECONDS = 1.0  # seconds: what takes less is timed again, and the median told
+_QUICK_SECONDS = 1.0  # a shorter pass is repeated, and its median reported
 _REPEATS = 3
 
 
 @dataclass(frozen=True)
 class BoardCell:
-    """A cell of a board: what is there, what is asked of it, and what the model did.
+    """A cell of a board: its symbol, its target and the model's answer.
 
     Attributes:
-        symbol: As it was given.
-        difficulty: How far away its answer is; None: nobody knows.
-        label: What is right; None: nothing is asked, or nobody knows.
-        predicted: What the model answered; None: it was not asked.
-        updates: How often it was updated; None: not by itself.
-        steps: What would have been answered after every step.
+        symbol: Symbol of the input.
+        difficulty: Distance to the cell's answer; None: unknown.
+        label: Correct answer; None: the cell has no target, or it is unknown.
+        predicted: The model's answer; None: the cell has no target.
+        updates: Number of updates of the cell; None: the cell has no depth of its own.
+        steps: Answer after every step.
     """
 
     symbol: str
@@ -56,19 +56,19 @@ class BoardCell:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said of one input at one setting.
+    """The answer of a model to one input at one setting.
 
     Attributes:
-        found: As texts.json has it, of this input alone.
-        setting: How deep it was asked.
-        changed: The settings of its configuration that this changes.
-        seconds: Of a pass as it is set, and of one at full depth.
-        full: What it said at full depth, as `found`.
-        board: Of a drawn example: its cells, in rows.
-        label: Of a drawn example with one label: what is right.
-        difficulty: And how hard it is.
-        source: The evaluation set that it is from, with its number; None: it is the visitor's own.
-        steps: Of a text, by the position of a token: what would have been said of it after every step.
+        result: Description of this input, with the fields of texts.json.
+        setting: Depth at which the model answered.
+        overrides: Settings of the model's configuration that `setting` changes.
+        seconds: Seconds of a pass at `setting`, and of one at full depth.
+        full_result: Description at full depth, with the fields of `result`.
+        board: Cells of a synthetic example, in rows; None: the input is a text.
+        label: Correct label of a synthetic example with one label.
+        difficulty: Difficulty of that example.
+        source: Name of the evaluation set and number of the example; None: the visitor wrote or edited the input.
+        steps: Predictions after every step by token position, for a text.
     """
 
     result: Mapping[str, Any]
@@ -84,17 +84,17 @@ class Answer:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """What was said of the input."""
+        """The description of the input."""
         row: Mapping[str, Any] = self.result["texts"][0]
         return row
 
 
 def compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExample, setting: Setting) -> Answer:
-    """What a model says of a text, or of a drawn example, at a setting, and at full depth.
+    """Return a model's answer to a text or a synthetic example, at a setting and at full depth.
 
     Raises:
-        DataError: The text is too long, or nothing the model reads; or the answer takes too long.
-        ConfigError: There is no such setting.
+        DataError: If the text is too long or unreadable for the model, or if the answer takes too long.
+        ConfigError: If the setting does not exist.
     """
     if not isinstance(model_input, InputExample):
         validate_text(model_input)
@@ -108,17 +108,17 @@ def _compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExamp
                 _describe_input(checkpoint, model_input),
                 _measure_seconds(checkpoint, model_input),
             )
-        with apply_setting(checkpoint.model, checkpoint.knobs, setting) as changed:
+        with apply_setting(checkpoint.model, checkpoint.knobs, setting) as overrides:
             result, seconds = _describe_input(checkpoint, model_input), _measure_seconds(checkpoint, model_input)
             if isinstance(model_input, InputExample):
-                board, details = _board(checkpoint, model_input, result), _describe_truth(checkpoint, model_input)
+                board, details = _build_board(checkpoint, model_input, result), _describe_truth(checkpoint, model_input)
             else:
                 board, details = None, {"steps": checkpoint.pipeline.predict_text_steps(model_input)}
-    return Answer(result, setting, changed, (seconds, full_seconds), full_result, board, **details)
+    return Answer(result, setting, overrides, (seconds, full_seconds), full_result, board, **details)
 
 
 def measure_quality(checkpoint: ServedCheckpoint, setting: Setting) -> DepthQuality | None:
-    """How good the model is at a setting, measured once; None: its data are not at hand."""
+    """Return a model's quality at a setting, measured once a setting; None without evaluation data."""
     if checkpoint.evaluator is None:
         return None
     if setting not in checkpoint.measurements:
@@ -135,10 +135,10 @@ def _measure(checkpoint: ServedCheckpoint, setting: Setting) -> DepthQuality:
 
 
 def validate_text(text: Text) -> None:
-    """Refuse what a visitor may not ask about.
+    """Reject a text that is too long or empty.
 
     Raises:
-        DataError: It is too long, or empty; one line.
+        DataError: If the text is too long or empty.
     """
     parts = [text] if isinstance(text, str) else list(text)
     if (length := sum(map(len, parts))) > MAX_CHARACTERS:
@@ -165,7 +165,7 @@ def _collate_input(checkpoint: ServedCheckpoint, model_input: InputExample) -> M
 
 
 def _measure_seconds(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> float:
-    """Seconds of a pass without looking at every step, once for what is slow, else the median of some."""
+    """Return the seconds of a pass without per-step predictions: one run if it is slow, else the median of several."""
     time_pass = _build_timed_pass(checkpoint, model_input)
     seconds = [time_pass()]
     while sum(seconds) < _QUICK_SECONDS and len(seconds) < _REPEATS:
@@ -191,7 +191,7 @@ def _build_timed_pass(checkpoint: ServedCheckpoint, model_input: Text | InputExa
 
 
 def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> dict[str, Any]:
-    """What is right of an example with one label, how hard it is, and where it is from."""
+    """Return the source of an example, with its label and difficulty where it has them."""
     details: dict[str, Any] = {"source": model_input.source}
     if "label" in model_input.example:
         details["label"] = checkpoint.model.config.id2label[int(model_input.example["label"])]
@@ -200,8 +200,10 @@ def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> 
     return details
 
 
-def _board(checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapping[str, Any]) -> list[list[BoardCell]]:
-    """The cells of an example with all that is known of them."""
+def _build_board(
+    checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapping[str, Any]
+) -> list[list[BoardCell]]:
+    """Return the cells of an example, in rows, with their targets, answers and updates."""
     example, row = model_input.example, result["texts"][0]
     positions = find_cell_positions(example).tolist()
     cells = get_cell_symbols(checkpoint, example)
@@ -213,11 +215,11 @@ def _board(checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapp
     )
     labels, names = _get_labels(checkpoint, example, positions), checkpoint.model.config.id2label
     difficulties = np.asarray(example.get("difficulties", np.full(len(example["input_ids"]), -1)))
-    squares = []
+    board_cells = []
     for cell, position, label in zip(cells, positions, labels, strict=True):
         token = tokens[position] if tokens else {}
         difficulty = int(difficulties[position])
-        squares.append(
+        board_cells.append(
             BoardCell(
                 cell,
                 difficulty if difficulty >= 0 else None,
@@ -227,7 +229,7 @@ def _board(checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapp
                 tuple(step_predictions.get(position, ())),
             )
         )
-    return arrange_rows(checkpoint, squares)
+    return arrange_rows(checkpoint, board_cells)
 
 
 def _get_labels(checkpoint: ServedCheckpoint, example: Mapping[str, Any], positions: list[int]) -> list[int | None]:
@@ -240,7 +242,7 @@ def _get_labels(checkpoint: ServedCheckpoint, example: Mapping[str, Any], positi
 def _build_puzzle_cells(
     checkpoint: ServedCheckpoint, example: Mapping[str, Any], cells: list[str], row: Mapping[str, Any]
 ) -> list[BoardCell]:
-    """A puzzle halts as a whole: its cells have an answer after every step."""
+    """Return the cells of a puzzle, which halts as a whole and has an answer for every cell after every step."""
     names = checkpoint.pipeline.tokenizer.convert_ids_to_tokens(np.asarray(example["labels"]).tolist())
     targets = [name if label else None for name, label in zip(names, np.asarray(example["labels"]), strict=True)]
     steps = [step["label"] for step in row["steps"] or []][: round(row["updates"])]

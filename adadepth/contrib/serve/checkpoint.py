@@ -1,4 +1,4 @@
-"""A checkpoint that is asked: its model, what it reads, what can be turned, and how good it is at a depth."""
+"""A served checkpoint with its knobs and data, and conversion between examples, boards and their text."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from adadepth.data.editable_grid import EditableGrid
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
 
-MAX_CHARACTERS = 5_000  # characters that a visitor may ask about
+MAX_CHARACTERS = 5_000  # of an input
 MAX_NEW_TOKENS = 200
 
 
 class DepthQuality(NamedTuple):
-    """How good a model is at a depth, on some examples of its evaluation set."""
+    """Quality, compute and mean updates of a model at one depth, on examples of an evaluation set."""
 
     quality: float
-    work: float  # share of full depth's
+    work: float  # as a share of full depth
     updates: float
 
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Examples that are drawn, so that there is always another one.
+    """Synthetic data, of which a visitor can request new examples.
 
     Attributes:
-        dataset: The settings.
-        sets: Evaluation sets by name: the first is like those that were trained on, others are harder.
-        collate: Makes a batch of examples.
-        board: How one is edited; None: it is shown only.
+        dataset: Settings of the dataset.
+        sets: Evaluation sets by name: the first resembles the training data, the others are harder.
+        collate: Function that builds a batch of examples.
+        board: Parser and formatter of edited boards; None: the board is read-only.
     """
 
     dataset: Any
@@ -45,12 +45,12 @@ class SyntheticData:
 
 @dataclass(frozen=True)
 class QualityEvaluator:
-    """How good the model is where a slider stands.
+    """A measurement of the model's quality at its current depth.
 
     Attributes:
-        name: The metric.
-        of: The examples that it is measured on, in words.
-        here: Evaluates the model as it is set now.
+        name: Name of the metric.
+        description: Description of the evaluated examples.
+        evaluate: Function that evaluates the model at its current depth.
     """
 
     name: str
@@ -60,20 +60,20 @@ class QualityEvaluator:
 
 @dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint that is asked.
+    """A checkpoint that the page serves.
 
     Attributes:
-        name: Of the run, or where the model lies.
-        pipeline: Predicts with it.
-        knobs: What can be turned.
-        command: What asks it from a terminal, without mode and input.
-        pairs: Whether it reads two texts.
-        drawn: Its examples, where they are drawn; None: it reads texts of the visitor's own.
-        measured: Where its data are at hand.
-        curve: (work, quality) of settings that the run has measured, and the name of that quality.
-        beginning: A text to begin with.
-        turns: Taken while the model is set and asked.
-        standings: What was measured, by setting.
+        name: Name of the run, or path of the model.
+        pipeline: Prediction pipeline of the model.
+        knobs: Depth knobs of the model.
+        command: Command line for the same checkpoint, without mode and input.
+        reads_pairs: Whether the model reads two texts.
+        synthetic: Synthetic data of the run; None: the visitor writes texts.
+        evaluator: Measurement of the quality; None: the evaluation data are not available.
+        curve: Name of a quality metric, and (compute, quality) of the settings that the run compared.
+        initial_text: Text in the input box at first.
+        lock: Lock that a query holds while it sets and runs the model.
+        measurements: Measured quality by setting.
     """
 
     name: str
@@ -95,28 +95,28 @@ class ServedCheckpoint:
 
     @property
     def segment_length(self) -> int | None:
-        """Tokens that a model with memory reads at a time; None: it remembers nothing."""
+        """Tokens per segment of a model with memory; None without one."""
         return self.pipeline.segment_length
 
     @property
     def generates_text(self) -> bool:
-        """Whether it continues texts."""
+        """Whether the model continues texts."""
         return self.pipeline.predicts == "next" and bool(self.model.can_generate())
 
 
 class InputExample(NamedTuple):
-    """An example of drawn data, where it is from, and its cells as text."""
+    """An example of synthetic data, its cells as text, and its source."""
 
     example: dict[str, Any]
     board: str
-    source: str | None  # `inside 17`; None: it was edited
+    source: str | None  # as `inside 17`; None: edited by the visitor
 
 
 def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) -> InputExample:
-    """An example of an evaluation set: the one that mode=evaluate reads under that number.
+    """Return an example of an evaluation set, by the number that mode=evaluate reads it under.
 
     Raises:
-        DataError: There is no such set.
+        DataError: If the set does not exist.
     """
     synthetic = checkpoint.synthetic
     assert synthetic is not None
@@ -129,10 +129,10 @@ def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) 
 
 
 def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, text: str) -> InputExample:
-    """What a visitor made of an example.
+    """Return the example that a visitor's edited board describes.
 
     Raises:
-        DataError: It is none; one line.
+        DataError: If the board is invalid.
     """
     synthetic = checkpoint.synthetic
     assert synthetic is not None
@@ -148,19 +148,19 @@ def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, t
 
 
 def find_cell_positions(example: Mapping[str, Any]) -> np.ndarray:
-    """Where in the sequence of an example its cells are: at all tokens but special ones."""
+    """Return the positions of an example's cells in its sequence, without special tokens."""
     marks = example.get("special_tokens_mask")
     return np.arange(len(example["input_ids"])) if marks is None else np.flatnonzero(np.asarray(marks) == 0)
 
 
 def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> list[str]:
-    """The symbols of the cells of an example."""
+    """Return the symbols of an example's cells."""
     ids = np.asarray(example["input_ids"])[find_cell_positions(example)].tolist()
     return list(map(str, checkpoint.pipeline.tokenizer.convert_ids_to_tokens(ids)))
 
 
 def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
-    """Cells, or what is known of each, in the rows of the board."""
+    """Return cells, or values per cell, in the rows of the board."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if synthetic.board is None:
@@ -169,7 +169,7 @@ def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[lis
 
 
 def format_board(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> str:
-    """The cells of an example as text."""
+    """Return the cells of an example as text."""
     cells, synthetic = get_cell_symbols(checkpoint, example), checkpoint.synthetic
     assert synthetic is not None
     return " ".join(cells) if synthetic.board is None else synthetic.board.written(synthetic.dataset, cells)

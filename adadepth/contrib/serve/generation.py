@@ -1,4 +1,4 @@
-"""A language model that writes on: its text as it comes, at a setting and at full depth, from the same seed."""
+"""Streaming of a language model's continuation, at a setting or at full depth, from the same seed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Continuation:
-    """What was written so far.
+    """A continuation, complete or in progress.
 
     Attributes:
-        setting: How deep.
-        asked: How many tokens were asked for.
-        text: The new text alone.
-        tokens: How many there are.
-        seconds: Since it began.
-        found: As texts.json has the whole text; None: it is still being written.
-        changed: The settings of the model's configuration that the setting changes.
+        setting: Depth of the model.
+        requested_tokens: Number of requested tokens.
+        text: Generated text, without the prompt.
+        tokens: Number of generated tokens.
+        seconds: Seconds since the start.
+        result: Description of the whole text, with the fields of texts.json; None: in progress.
+        overrides: Settings of the model's configuration that `setting` changes.
     """
 
     setting: Setting
@@ -48,34 +48,34 @@ class Continuation:
 
 
 class _TokenStreamer(BaseStreamer, StoppingCriteria):
-    """Hears every token, and stops where nobody listens any more."""
+    """A streamer that queues every token, and stops generation once the reader has stopped."""
 
     def __init__(self, queue: Queue[Any], stopped: Event, deadline: Deadline) -> None:
         self.queue, self.stopped, self.deadline, self.is_prompt = queue, stopped, deadline, True
 
     def put(self, value: torch.Tensor) -> None:
-        """Tokens: the prompt first."""
+        """Queue generated tokens; the first call brings the prompt."""
         self.deadline.renew()
         if not self.is_prompt:
             self.queue.put(value.flatten().tolist())
         self.is_prompt = False
 
     def end(self) -> None:
-        """The text is whole; who waits is told when it was read."""
+        """Do nothing: the complete text is queued once it is described."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
-        """Whether to stop, of every row."""
+        """Return whether to stop, for every row."""
         return torch.full((input_ids.shape[0],), self.stopped.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
 def stream_continuation(
     checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting
 ) -> Iterator[Continuation]:
-    """Continue a text, and tell what there is after every token; to close the iterator stops the model.
+    """Continue a text, and yield it after every token; closing the iterator stops the model.
 
     Raises:
-        DataError: The text is too long, or there are more tokens than a visitor may ask for.
-        ConfigError: There is no such setting.
+        DataError: If the text is too long, or the number of tokens exceeds the limit.
+        ConfigError: If the setting does not exist.
     """
     validate_text(text)
     if not 1 <= count <= MAX_NEW_TOKENS:
@@ -104,10 +104,10 @@ def stream_continuation(
 
 
 def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
-    """Return what the writer says next, or raise what it failed with.
+    """Return the next part of the queue, or raise the error that ended generation.
 
     Raises:
-        DataError: It says nothing, because compiled code that knows no end has it.
+        DataError: If no part comes in time, as when compiled code does not return.
     """
     try:
         part = queue.get(timeout=seconds + GRACE)
@@ -121,19 +121,21 @@ def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
 def _generate(
     checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting, queue: Queue[Any], stopped: Event
 ) -> None:
-    """Write in a thread of its own; what becomes of it goes into the queue."""
+    """Generate a text in a thread of its own, and put its result or error into the queue."""
     try:
         with (
             checkpoint.lock.hold(checkpoint.model) as deadline,
-            apply_setting(checkpoint.model, checkpoint.knobs, setting) as changed,
+            apply_setting(checkpoint.model, checkpoint.knobs, setting) as overrides,
             torch.random.fork_rng(),
         ):
             torch.manual_seed(_SEED)
             queue.put(perf_counter())
             queue.put(
-                _generate_all(checkpoint, text, count, setting, _TokenStreamer(queue, stopped, deadline), dict(changed))
+                _generate_all(
+                    checkpoint, text, count, setting, _TokenStreamer(queue, stopped, deadline), dict(overrides)
+                )
             )
-    except BaseException as error:  # whatever it is, someone waits for it
+    except BaseException as error:  # the reader waits for any error
         queue.put(error)
 
 
@@ -142,20 +144,20 @@ def _generate_all(
     text: str,
     count: int,
     setting: Setting,
-    listener: _TokenStreamer,
-    changed: dict[str, Any],
+    streamer: _TokenStreamer,
+    overrides: dict[str, Any],
 ) -> Continuation:
-    """By the code of `mode=predict new_tokens=...`."""
+    """Generate the whole continuation by the code of `mode=predict new_tokens=...`."""
     pipeline = checkpoint.pipeline
     end_times: list[float] = []
-    listener.end = lambda: end_times.append(perf_counter())  # type: ignore[method-assign]
+    streamer.end = lambda: end_times.append(perf_counter())  # type: ignore[method-assign]
     generator = Pipeline(
         pipeline.model, pipeline.tokenizer, segment_length=checkpoint.segment_length, new_tokens=count,
-        generation={"streamer": listener, "stopping_criteria": [listener]},
+        generation={"streamer": streamer, "stopping_criteria": [streamer]},
     )  # fmt: skip
     start = perf_counter()
     result = describe_texts(generator, [text])
     row = result["texts"][0]
     seconds = (end_times[0] if end_times else perf_counter()) - start
     new_count = len(row["tokens"] or []) - len(pipeline.tokenizer(text, add_special_tokens=False)["input_ids"])
-    return Continuation(setting, count, row["continuation"] or "", max(new_count, 0), seconds, result, changed)
+    return Continuation(setting, count, row["continuation"] or "", max(new_count, 0), seconds, result, overrides)

@@ -1,4 +1,4 @@
-"""What a visitor can turn of a model's depth: asked of its capabilities, and told as settings of its configuration."""
+"""Depth controls of a model: which knobs it has, and how a value of one changes its configuration."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP = 0.01, 0.99, 0.01
 
 @dataclass(frozen=True)
 class Knob:
-    """Something that sets a depth.
+    """A control of a model's depth.
 
     Attributes:
-        name: What is turned, in words.
-        low: Its lowest value: the shallowest.
-        high: Its highest: the deepest.
-        step: Between values.
-        turn: Sets a model to a value.
+        name: Name for the visitor.
+        low: Smallest value, the shallowest depth.
+        high: Largest value, the deepest depth.
+        step: Difference between neighbouring values.
+        apply: Function that sets a model to a value.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Knob:
 
     @property
     def start(self) -> float:
-        """Where it stands at first: in the middle."""
+        """The initial value, in the middle of the range."""
         return round((self.low + self.high) / 2 / self.step) * self.step
 
     def validate(self, value: float) -> float:
-        """A value that it has.
+        """Return the value if it is in range.
 
         Raises:
-            ConfigError: It lies outside; one line.
+            ConfigError: If the value is out of range.
         """
         if not self.low <= value <= self.high:
             raise ConfigError(f"{self.name}={value:g}: must be from {self.low:g} to {self.high:g}")
@@ -54,14 +54,14 @@ class Knob:
 
 @dataclass(frozen=True)
 class Setting:
-    """How deep a model is asked: the name of a knob with its value, or `AS_TRAINED` or `FULL`."""
+    """The depth of a model: a knob's name with its value, or `AS_TRAINED` or `FULL`."""
 
     knob: str = AS_TRAINED
     value: float = 0.0
 
 
 def list_knobs(model: Any) -> list[Knob]:
-    """What can be turned of a model, its own knob first; empty: it has one depth."""
+    """Return the depth knobs of a model, its own first; an empty list if its depth is fixed."""
     knobs = []
     if isinstance(model, DepthKnob) and not hasattr(model.config, "exit_rule"):
         knobs.append(_build_block_knob(model) if _changes_block_count(model) else _build_level_knob(model))
@@ -76,7 +76,7 @@ def _changes_block_count(model: Any) -> bool:
 
 
 def _build_block_knob(model: Any) -> Knob:
-    """Of a model whose depth is a number of blocks."""
+    """Build the knob of a model whose depth is a number of blocks."""
     least = next((depth for depth in range(1, model.max_updates) if _supports_depth(model, depth)), model.max_updates)
     return Knob("number of blocks", least, model.max_updates, 1, lambda model, value: _fit_depth(model, int(value)))
 
@@ -101,16 +101,19 @@ def _build_level_knob(model: Any) -> Knob:
 
 
 def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
-    """A mean number of updates, to which the model's own knob is fitted as for `budget.targets`; None: it has none.
+    """Build a knob for the mean number of updates, which fits the model's own knob as `budget.targets` does.
 
     Args:
-        model: Which.
-        depth: Measures the mean of some examples as the model is set now.
+        model: Model with a depth knob.
+        depth: Function that measures the mean number of updates at the current setting.
+
+    Returns:
+        The knob, or None if the model has no knob to fit.
     """
     spec = families().get(model.config.model_type)
     if not isinstance(model, DepthKnob) or spec is None or _changes_block_count(model) or not spec.budget.fitted:
         return None
-    fitted: dict[float, dict[str, Any]] = {}  # what a target changes, found once
+    fitted: dict[float, dict[str, Any]] = {}  # configuration values by target
 
     def apply(model: Any, target: float) -> None:
         if target not in fitted:
@@ -124,7 +127,7 @@ def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
 
 
 def _build_rule_knobs(model: Any) -> list[Knob]:
-    """A knob for every exit rule with a threshold that the model can follow, its own first, and one for all alike."""
+    """Build a knob for every supported exit rule with a threshold, the current rule first, and one for a fixed step."""
     config = model.config
     supported = list_supported_rules(model.exit_signals, count_head_classes(config), one_class=takes_one_class(config))
     rules = [rule for name in supported if (rule := _parse_threshold_rule(name)) is not None]
@@ -147,7 +150,7 @@ def _build_rule_knob(rule: ExitRule) -> Knob:
 
 
 def _parse_threshold_rule(name: str) -> ExitRule | None:
-    """A rule by its name, whatever its threshold; None: it has none that sets a depth."""
+    """Return the exit rule of a name, at any threshold; None if no threshold of it sets a depth."""
     for text in (name, f"{name}:0.5"):
         try:
             return parse_rule(text).at_level(0.5)
@@ -161,7 +164,7 @@ def _set_fixed_exit(model: Any, step: int) -> None:
 
 
 def set_full_depth(model: Any) -> None:
-    """Give everybody as many updates as there can be, where the model can be told to."""
+    """Set a model to the maximum number of updates for every token, if it supports that."""
     if model.exit_signals and hasattr(model.config, "exit_rule"):
         _set_fixed_exit(model, model.max_updates)
     elif isinstance(model, HoldsBudget) and (spec := families().get(model.config.model_type)) and spec.budget.grows:
@@ -174,7 +177,7 @@ def set_full_depth(model: Any) -> None:
 
 @contextmanager
 def restore_depth(model: Any) -> Iterator[None]:
-    """Within, the model's depth may be set; afterwards it is as before."""
+    """Restore the model's depth when the context ends."""
     before = dict(vars(model.config))
     try:
         yield
@@ -187,10 +190,10 @@ def restore_depth(model: Any) -> Iterator[None]:
 
 @contextmanager
 def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[dict[str, Any]]:
-    """Within, the model is as deep as a setting says; yields the settings of its configuration that this changes.
+    """Apply a setting to the model within the context; yield the configuration values that it changes.
 
     Raises:
-        ConfigError: There is no such knob, or it has no such value.
+        ConfigError: If the knob does not exist, or the value is out of its range.
     """
     with restore_depth(model):
         before = dict(vars(model.config))

@@ -11,7 +11,7 @@ from adadepth.settings.modes import ModeSpec, get_mode_settings
 
 
 def _is_host(value: str) -> bool:
-    """Whether the system can look a name up at all: sockets raise a `UnicodeError` for others."""
+    """Return whether a name can be looked up; sockets raise a `UnicodeError` for invalid names."""
     try:
         return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
     except UnicodeError:
@@ -28,7 +28,7 @@ HOST_NAMES = Allowed(
 
 @dataclass
 class ServeConfig:
-    """Where mode=serve opens its page."""
+    """Address and host names of the page of mode=serve."""
 
     host: str = setting(
         "127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model", _HOST

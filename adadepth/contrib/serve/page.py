@@ -1,4 +1,7 @@
-"""The page itself. The only module that imports gradio, which must not call home, load fonts, or keep what is asked."""
+"""The page in gradio: its controls, their events and its server.
+
+No other module imports gradio. Analytics, external fonts and storage of inputs are off.
+"""
 
 from __future__ import annotations
 
@@ -37,31 +40,31 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before it is imported
 
 import gradio as gr
 
-_MAX_QUEUE_SIZE = 64  # visitors whose question waits for its turn
-_REFRESH_SECONDS = 0.15  # seconds between two looks at a text that is being written
-_EXAMPLE_NUMBERS = 10_000  # numbers that are drawn from; a set begins anew at its end
-_ANSWER, _TEXT = "answer", "text"  # what a visitor wants
-# Scripts of the page: which change of its controls is the last, which was asked, and whether that was stopped.
+_MAX_QUEUE_SIZE = 64  # waiting requests
+_REFRESH_SECONDS = 0.15  # between two updates of a text in progress
+_EXAMPLE_NUMBERS = 10_000  # random numbers of examples; a set repeats after its end
+_ANSWER, _TEXT = "answer", "text"  # kinds of request
+# Scripts of the page: number of the last change of the controls, number of the requested one, whether it was stopped.
 _CHANGE_SCRIPT = "() => `${window.adadepthWanted} ${window.adadepthChanges = (window.adadepthChanges ?? 0) + 1}`"
 _BEGIN_SCRIPT = (
     "(...values) => { window.adadepthAsked = window.adadepthChanges; window.adadepthStopped = false; return values }"
 )
 _STOP_SCRIPT = "() => { window.adadepthStopped = true; return [] }"
 _FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
-_FONT_OF_CODE = ("ui-monospace", "Menlo", "Consolas", "monospace")
+_CODE_FONT = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
 def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, names: Sequence[str] = ()) -> None:
-    """Open the page, say where it is and whom it is open to, and wait for Ctrl-C.
+    """Open the page, print its address and who can reach it, and wait for Ctrl-C.
 
     Args:
-        served: The checkpoints.
+        checkpoints: Checkpoints to serve.
         host: Address to listen at.
-        port: And port; 0: any that is free.
-        names: Names of the page beside those of the address, such as a proxy's.
+        port: Port to listen at; 0: any free port.
+        names: Additional host names of the page, such as that of a proxy.
 
     Raises:
-        ConfigError: The port is taken.
+        ConfigError: If the port is taken.
     """
     page = build_page(checkpoints)
     address = launch_page(page, host, port, names)
@@ -70,26 +73,26 @@ def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, nam
         say(f"open {address} in a browser ({exposed}); Ctrl-C closes it")
         Event().wait()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who presses it twice means it once
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the shutdown
         say("closed")
     finally:
         page.close(verbose=False)
 
 
 def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()) -> str:
-    """Start to serve, without waiting; returns the address."""
+    """Start the server in the background and return its address."""
     hosts = AllowedHosts(host, [*names, *list_space_hosts()])
 
     @asynccontextmanager
     async def add_filter(app: Any) -> AsyncIterator[None]:
-        """Put the gate around all that gradio has, before the first request."""
+        """Wrap the application in the request filter before the first request."""
         app.middleware_stack = RequestFilter(app.middleware_stack, hosts)
         yield
 
     _shorten_tracebacks()
     sources = (_read_template("tokens.js", "adadepth.report"), _read_template("page.js"))
     scripts = "\n".join(f"<script data-kept>{source}</script>" for source in sources)
-    style = f"<style>{_read_template('frame.css')}</style>"  # gradio would rewrite what it is given as css
+    style = f"<style>{_read_template('frame.css')}</style>"  # gradio would rewrite a css argument
     page.queue(default_concurrency_limit=1, max_size=_MAX_QUEUE_SIZE, api_open=False)
     port = find_free_port(host, port)
     try:
@@ -97,8 +100,8 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
             _, address, _ = page.launch(
                 server_name=f"[{host}]" if ":" in host else host, server_port=port, quiet=True, share=False,
                 prevent_thread_lock=True, inbrowser=False, show_error=False, footer_links=[], run_history=False,
-                ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, max_file_size=1, theme=_build_theme(),
-                head=style + scripts, app_kwargs={"lifespan": add_filter},
+                ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, max_file_size=1,
+                theme=_build_theme(), head=style + scripts, app_kwargs={"lifespan": add_filter},
             )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"serve.host={host} serve.port={port}: cannot be listened at (taken meanwhile)") from error
@@ -107,7 +110,7 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
 
 @contextmanager
 def _bypass_proxy() -> Iterator[None]:
-    """Within, nothing is asked of a proxy: gradio asks its own server whether it is there."""
+    """Bypass proxies within the context, because gradio sends a request to its own server."""
     names = ("no_proxy", "NO_PROXY")
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, "*"))
@@ -120,7 +123,7 @@ def _bypass_proxy() -> Iterator[None]:
 
 
 class _OneLineTraceback:
-    """In the place of the module `traceback`: whatever visitors send, the console has one line of it."""
+    """A replacement of the module `traceback` that prints errors in one line of the console."""
 
     @staticmethod
     def print_exc(*_: Any, **__: Any) -> None:
@@ -133,13 +136,13 @@ class _OneLineTraceback:
 
 
 def _shorten_tracebacks() -> None:
-    """Let gradio print a line where it prints tracebacks; it has no setting for that."""
+    """Replace gradio's tracebacks with one line each; gradio has no setting for that."""
     for module in (gr.queueing, gr.routes, gr.utils):
         vars(module)["traceback"] = _OneLineTraceback()
 
 
 def _build_theme() -> Any:
-    return gr.themes.Base(font=_FONT, font_mono=_FONT_OF_CODE, primary_hue="blue", neutral_hue="slate")
+    return gr.themes.Base(font=_FONT, font_mono=_CODE_FONT, primary_hue="blue", neutral_hue="slate")
 
 
 def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
@@ -147,7 +150,7 @@ def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
 
 
 def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
-    """The page for one checkpoint, or several that read the same."""
+    """Build the page for one checkpoint, or for several with the same kind of input."""
     first = checkpoints[0]
     with gr.Blocks(title="adadepth: move the depth", analytics_enabled=False) as page:
         gr.HTML(_render_heading(checkpoints), elem_id="ada-head", js_on_load=None, apply_default_css=False)
@@ -172,22 +175,22 @@ def _render_heading(checkpoints: Sequence[ServedCheckpoint]) -> str:
     return str(load_templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names))
 
 
-# ---- inputs
+# ---- controls
 
 
 class _InputControls(NamedTuple):
-    """The components that say what is asked.
+    """The controls of the input.
 
     Attributes:
-        values: Are read.
-        ask: The button.
-        draw: Of drawn examples: the button for another one.
-        board: And the cells.
-        write: Of a language model: the button to write on, the one to stop, and how many tokens.
+        values: Components whose values form the input.
+        ask_button: Button that requests an answer.
+        draw: Button that draws another synthetic example.
+        board: Cells of a synthetic example.
+        write: Buttons to generate and to stop, and the number of tokens, for a language model.
     """
 
     values: list[Any]
-    compute_answer: Any
+    ask_button: Any
     draw: Any = None
     board: Any = None
     write: tuple[Any, Any, Any] | None = None
@@ -231,7 +234,7 @@ def _build_example_controls(checkpoint: ServedCheckpoint) -> _InputControls:
 
 
 class _DepthControls(NamedTuple):
-    """The components that say how deep."""
+    """The controls of the depth."""
 
     knob: Any
     value: Any
@@ -255,7 +258,7 @@ def _format_slider_label(knob: str) -> str:
     return f"{knob}: shallow to deep" if knob else "shallow to deep"
 
 
-# ---- what happens
+# ---- events
 
 
 def _connect_controls(
@@ -267,17 +270,17 @@ def _connect_controls(
 ) -> None:
     """Connect the controls with the answers.
 
-    Every control notes what is wanted, in the browser, and changes a hidden text, whose change alone is answered. A
-    change that comes meanwhile is answered afterwards, by what the controls say then: however quickly they are changed,
-    their last state is what is shown. (gradio repeats the whole event that it was still busy with, so were the controls
-    themselves answered, it would also repeat what the first of them did to others.)
+    In the browser, every control records the request and changes a hidden text. Only that change triggers an answer. A
+    change during an answer triggers another one afterwards, from the controls' values at that time. The page therefore
+    shows their last state. The controls cannot trigger answers themselves: gradio would repeat a whole event, with the
+    effects of the first control on others.
     """
     request = gr.Textbox(_ANSWER, visible="hidden", container=False, elem_id="ada-wanted")
     changes = [load, controls.ask_button.click, depth.knob.input, depth.value.input]
     if controls.draw is None:
         changes += [box.submit for box in controls.values]
     else:
-        changes.append(controls.values[-1].change)  # of the text, by whatever: a visitor, a cell, or what was drawn
+        changes.append(controls.values[-1].change)  # the text changes by typing, by a cell, or by a new example
     gr.on(changes, None, None, None, js=_build_note_script(_ANSWER), show_progress="hidden")
     _connect_depth_controls(checkpoints[0], depth)
     inputs = [request, *controls.values, depth.knob, depth.value]
@@ -288,43 +291,43 @@ def _connect_controls(
         changes.append(write.click)
     gr.on(changes, None, None, request, js=_CHANGE_SCRIPT, show_progress="hidden")
     respond = partial(_respond, checkpoints, len(controls.values))
-    answering = request.change(
+    answer_event = request.change(
         respond, inputs, outputs, js=_BEGIN_SCRIPT, show_progress="minimal", concurrency_id="model",
         trigger_mode="always_last",
-        preprocess=False,  # by which gradio would hold the slider to the ends of the first knob
+        preprocess=False,  # gradio would clip the slider to the range of the first knob
     )  # fmt: skip
-    answering.failure(None, None, [request, *outputs], js=_build_failure_script(checkpoints), show_progress="hidden")
+    answer_event.failure(None, None, [request, *outputs], js=_build_failure_script(checkpoints), show_progress="hidden")
     if controls.write is not None:
         _, stop, _ = controls.write
         stop.click(None, None, None, js=_STOP_SCRIPT, show_progress="hidden")
-        stop.click(None, None, None, cancels=[answering], queue=False)
+        stop.click(None, None, None, cancels=[answer_event], queue=False)
     if controls.draw is not None:
         _connect_example_controls(checkpoints[0], controls)
 
 
-def _build_note_script(what: str) -> str:
-    """Return a script that notes what a visitor wants."""
-    return f"() => {{ window.adadepthWanted = {json.dumps(what)}; return [] }}"
+def _build_note_script(request: str) -> str:
+    """Return a script that records the visitor's request."""
+    return f"() => {{ window.adadepthWanted = {json.dumps(request)}; return [] }}"
 
 
 def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls) -> None:
-    """Give the slider the ends of the knob, and the knob to who moves the slider; in the browser, so at once."""
-    ends = {
+    """Set the slider's range from the knob, and choose a knob when the slider moves, in the browser without delay."""
+    ranges = {
         knob.name: {
             "__type__": "update", "minimum": knob.low, "maximum": knob.high, "step": knob.step, "value": knob.start,
             "label": _format_slider_label(knob.name),
         }
         for knob in checkpoint.knobs
     }  # fmt: skip
-    names = json.dumps(list(ends))
+    names = json.dumps(list(ranges))
     choose_knob = f"knob => {names}.includes(knob) ? knob : ({names}[0] ?? knob)"
-    set_ends = f"(knob, value) => ({json.dumps(ends)})[knob] ?? value"
+    set_range = f"(knob, value) => ({json.dumps(ranges)})[knob] ?? value"
     depth.value.input(None, depth.knob, depth.knob, js=choose_knob, show_progress="hidden")
-    depth.knob.input(None, [depth.knob, depth.value], depth.value, js=set_ends, show_progress="hidden")
+    depth.knob.input(None, [depth.knob, depth.value], depth.value, js=set_range, show_progress="hidden")
 
 
 def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputControls) -> None:
-    """Show the example of a set and a number as cells and as text, and the cells of a text that was changed."""
+    """Show the selected example as cells and as text, and an edited text as cells."""
     name, number, text = controls.values
     current = gr.State((name.value, number.value))
 
@@ -348,12 +351,12 @@ def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputCont
 
 
 def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) -> Iterator[Any]:
-    """Yield what the page shows for the state of its controls, of every checkpoint in turn.
+    """Yield the contents of the page for the state of its controls, one checkpoint after another.
 
     Args:
-        served: The checkpoints.
-        count: How many of the values say what is asked.
-        values: What is wanted, those, the knob, its value, and how many tokens where text can be written.
+        checkpoints: Checkpoints to query.
+        count: Number of values that form the input.
+        values: Request, input values, knob, its value, and the number of tokens where the model generates text.
     """
     (request, *inputs), (knob, value, *tokens) = values[: count + 1], values[count + 1 :]
     contents: list[Any] = [gr.skip()] * len(checkpoints)
@@ -368,7 +371,7 @@ def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) 
 def _render_parts(
     checkpoint: ServedCheckpoint, inputs: Sequence[Any], knob: str, value: Any, tokens: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield an answer, then with its place on the curve, or text as it is written; or the mistake in one line."""
+    """Yield an answer without and then with its curve, or generated text; an error as one line."""
     try:
         setting = Setting(knob, float(value or 0))
         if tokens and checkpoint.generates_text:
@@ -381,11 +384,11 @@ def _render_parts(
     except BaseException as error:
         if is_exit(error):
             raise
-        yield _find_refusal(checkpoint, error)
+        yield _render_failure(checkpoint, error)
 
 
 def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | InputExample:
-    """Return what the controls ask about."""
+    """Return the input that the controls describe."""
     if checkpoint.synthetic is not None:
         name, number, text = inputs
         return parse_edited_example(
@@ -396,7 +399,7 @@ def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | I
 
 
 def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting) -> Iterator[str]:
-    """Yield what is written at the setting, then at full depth, now and then."""
+    """Yield the text generated so far, at the setting and then at full depth, at intervals."""
     parts: list[Continuation] = []
     for depth in (setting, Setting(FULL)) if checkpoint.knobs else (setting,):
         seconds = 0.0
@@ -408,19 +411,19 @@ def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, s
 
 
 def _build_failure_script(checkpoints: Sequence[ServedCheckpoint]) -> str:
-    """Return a script for what was not answered, because it was stopped or the queue is full.
+    """Return a script for an unanswered request, which was stopped or did not fit into the queue.
 
-    It asks once more where the controls were changed meanwhile; else a line stands in the place of the answer.
+    It requests an answer again if the controls have changed meanwhile; otherwise it shows an error line.
     """
-    line = UserError("nobody has answered this: too many wait for their turn, or the page has failed; ask again")
+    line = UserError("no answer: too many requests are waiting, or the page has failed; ask again")
     lines = json.dumps([str(render_error(checkpoint, line)) for checkpoint in checkpoints])
     change = f"window.adadepthChanges > window.adadepthAsked ? [({_CHANGE_SCRIPT})()]"
     return f"() => {change} : window.adadepthStopped ? [] : [undefined, ...{lines}]"
 
 
-def _find_refusal(checkpoint: ServedCheckpoint, error: BaseException) -> str:
-    """Return a mistake in a line; of what nobody foresaw the console alone says more."""
+def _render_failure(checkpoint: ServedCheckpoint, error: BaseException) -> str:
+    """Return an error as one line; print unexpected errors to the console only."""
     if isinstance(error, UserError):
         return str(render_error(checkpoint, error))
     say(f"{checkpoint.name}: {format_error(error)}")
-    return str(render_error(checkpoint, UserError("the model could not be asked that; its console says why")))
+    return str(render_error(checkpoint, UserError("the model failed on this input; see the console of the server")))

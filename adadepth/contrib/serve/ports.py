@@ -1,4 +1,4 @@
-"""Where a page can be opened."""
+"""Choice of the network port for a page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from adadepth.errors import ConfigError
 
 
 def find_free_port(host: str, port: int) -> int:
-    """A port that can be listened at: the one that is wanted, or any where that is 0.
+    """Return the requested port if it is free, or any free port for 0.
 
     Raises:
-        ConfigError: It is taken, or the address is none of this machine.
+        ConfigError: If the port is taken, or the address does not belong to this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

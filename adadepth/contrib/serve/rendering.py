@@ -1,4 +1,4 @@
-"""An answer as HTML: what was said, how deep, at what work and time, beside full depth; and as files to keep."""
+"""HTML of answers: predictions, depth, compute and time beside full depth, with downloads and the command line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from adadepth.report.predictions import build_text_row, said
 from adadepth.report.section import load_templates
 from adadepth.report.table import number, percent
 
-_SIDE, _SMALL_SIDE, _MAX_LARGE_COLUMNS = 34, 26, 12  # pixels of a cell, and of one of many
-_CURVE_POINTS = 7  # of a curve
-_CURVE_SECONDS = 2.0  # seconds for points that nobody has measured; later answers add the others
-_MAX_LETTERS = 2  # letters of an answer in a small cell
+_SIDE, _SMALL_SIDE, _MAX_LARGE_COLUMNS = (
+    34,
+    26,
+    12,
+)  # pixels of a cell, of a cell of a wide board, and columns of a narrow one
+_CURVE_POINTS = 7  # points of a curve
+_CURVE_SECONDS = 2.0  # limit for new points; later answers add the others
+_MAX_LETTERS = 2  # letters of an answer in a cell
 
 
 class Tile(NamedTuple):
-    """A figure with its name, and what it is at full depth."""
+    """A figure with its name, and its value at full depth."""
 
     key: str
     name: str
@@ -41,12 +45,12 @@ class Tile(NamedTuple):
 
 
 def render_template(template: str, **content: Any) -> Markup:
-    """A template of this package, filled in; text is escaped."""
+    """Render a template of this package; text is escaped."""
     return Markup(load_templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
 
 
 def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
-    """What stands in place of an answer: the mistake, in one line."""
+    """Render an error, in one line, in the place of an answer."""
     message = " ".join(str(error).split())
     return render_template("error", name=checkpoint.name, message=message)
 
@@ -54,13 +58,13 @@ def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
 def render_answer(
     checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer, *, with_curve: bool = True
 ) -> Markup:
-    """An answer as a part of the page that can also stand alone.
+    """Render an answer as a section that can also stand alone.
 
     Args:
-        served: Who answered.
-        given: What was asked.
-        answer: What came.
-        with_curve: Whether to say how good the model is there, which may first have to be measured.
+        checkpoint: Checkpoint that answered.
+        model_input: Input of the model.
+        answer: Answer to render.
+        with_curve: Whether to add the quality at this depth, which may have to be measured first.
     """
     max_updates = answer.result["max_depth"]
     figure, curve_of = build_work_curve(checkpoint, answer) if with_curve else (None, "")
@@ -87,7 +91,7 @@ def render_answer(
 
 
 def render_continuations(checkpoint: ServedCheckpoint, prompt: str, parts: Sequence[Continuation]) -> Markup:
-    """What was written so far at a setting, and at full depth beside it."""
+    """Render the text generated so far at a setting, beside that at full depth."""
     sides = [_describe_side(checkpoint, prompt, part) for part in parts]
     side_count = 2 if checkpoint.knobs else 1  # a model of one depth writes once
     is_whole = len(parts) == side_count and all(part.result is not None for part in parts)
@@ -96,7 +100,8 @@ def render_continuations(checkpoint: ServedCheckpoint, prompt: str, parts: Seque
     remark = "" if side_count == 1 else f"Both begin with the same seed. {comparison if is_whole else ''}"
     max_updates = checkpoint.model.max_updates
     return render_template(
-        "continuation", name=checkpoint.name, file=sanitise_file_name(checkpoint.name), max_updates=max_updates, prompt=prompt,
+        "continuation", name=checkpoint.name, file=sanitise_file_name(checkpoint.name),
+        max_updates=max_updates, prompt=prompt,
         sides=sides,
         styles=depth_styles(max_updates), is_whole=is_whole, remark=remark,
     )  # fmt: skip
@@ -126,7 +131,7 @@ def _format_setting(setting: Setting) -> str:
 
 
 def _add_token_steps(answer: Answer) -> Mapping[str, Any]:
-    """What was said of a text, and of every token what would have been said after each of its iterations."""
+    """Return the description of a text, with the prediction after every step for every token."""
     if not answer.steps:
         return answer.row
     tokens = [dict(token) for token in answer.row["tokens"]]
@@ -172,7 +177,7 @@ def _describe_truth(answer: Answer) -> str:
 
 
 def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """How many of the cells that were asked for are right; None: nothing is known."""
+    """Return how many cells with a target are correct, and a remark; None without targets."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.label is not None]
     targets = [cell for cell in board_cells if result["predicts"] != "cells" or cell.label != cell.symbol]
     if not targets:
@@ -187,7 +192,7 @@ def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] |
 
 
 def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figure | None, str]:
-    """Quality against work, with the point where the slider stands, and in words what it is of."""
+    """Return a figure of quality against compute with the slider's point, and its description."""
     points, name, examples = _collect_curve_points(checkpoint, answer.setting)
     if not points:
         return None, ""
@@ -197,7 +202,8 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
         (checkpoint.evaluator.description if current and checkpoint.evaluator else "measured", dots)
     ]
     if current is not None:
-        description = f"here: {number(current.updates, 2)} updates, work {percent(current.work)}, {name} {number(current.quality, 3)}"
+        figures = f"work {percent(current.work)}, {name} {number(current.quality, 3)}"
+        description = f"here: {number(current.updates, 2)} updates, {figures}"
         groups.append(("where the slider stands", [Dot(current.work, current.quality, description, marked=True)]))
         examples = f"{description}, measured on {examples}"
     all_dots = [dot for _, group in groups for dot in group]
@@ -208,7 +214,10 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
 
 
 def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tuple[list[tuple[float, float]], str, str]:
-    """(work, quality) of some settings of the knob, measured now where that can be, else as the run has measured."""
+    """Return (compute, quality) points for settings of a knob, the metric's name, and a description.
+
+    The points are measured now if evaluation data are available; otherwise they are those that the run compared.
+    """
     if checkpoint.evaluator is None:
         if checkpoint.curve is None:
             return [], "", ""
@@ -240,9 +249,9 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
 
 
 def _build_boards(checkpoint: ServedCheckpoint, answer: Answer) -> list[dict[str, Any]]:
-    """The input with how hard every cell is, and what became of it."""
+    """Return the boards of an answer: the difficulty of every cell, and its depth with the answer."""
     if answer.board is None or (answer.result["unit"] != "token" and answer.result["predicts"] == "classes"):
-        return []  # it is told as a text: none of its cells has a depth, or an answer, of its own
+        return []  # rendered as a text: its cells have no depth or answer of their own
     board_cells = [cell for row in answer.board for cell in row]
     if answer.result["predicts"] == "cells":
         puzzle = [_build_cell(cell.symbol, "given" if cell.label == cell.symbol else "") for cell in board_cells]
@@ -281,7 +290,7 @@ def _build_cell(text: str, style: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
-    """A cell as it was given, under it how far away its answer is."""
+    """Return a cell of the input with its difficulty."""
     difficulty = "" if cell.difficulty is None else str(cell.difficulty)
     if cell.symbol in ".#":
         return _build_cell(difficulty or cell.symbol, "wall" if cell.symbol == "#" else "")
@@ -289,7 +298,7 @@ def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
-    """A cell on the colour of its depth, with its answer."""
+    """Return a cell in the colour of its depth, with its answer."""
     depth = 0 if cell.updates is None else round(cell.updates)
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = f"d{depth}" + (" wrong" if is_wrong else "")
@@ -305,7 +314,7 @@ def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
 
 
 def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
-    """A cell of a puzzle's answer."""
+    """Return a cell of a puzzle's answer."""
     is_given = cell.label == cell.symbol
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = " ".join(["given"] * is_given + ["wrong"] * is_wrong)
@@ -314,7 +323,7 @@ def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _choose_abbreviation(checkpoint: ServedCheckpoint, answer: Answer) -> Any:
-    """How answers are written in a cell: whole on one line, else by as few letters as tell them apart."""
+    """Return a function that shortens answers to the fewest distinct letters; in a single row they stay whole."""
     assert answer.board is not None
     names = list(checkpoint.model.config.id2label.values())
     if len(answer.board) == 1:
@@ -327,7 +336,7 @@ def _choose_abbreviation(checkpoint: ServedCheckpoint, answer: Answer) -> Any:
 
 
 def _count_steps(answer: Answer) -> int:
-    """How many steps there are to walk through."""
+    """Return the number of steps that the slider of an answer can show."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.steps]
     if not board_cells:
         return 0
@@ -338,7 +347,7 @@ def _count_steps(answer: Answer) -> int:
 
 def _choose_legend(answer: Answer) -> str:
     if answer.result["predicts"] == "cells":
-        return "Grey: given. Blue: new in the chosen step. In an orange frame: wrong."
+        return "Grey: given. Blue: new in the selected step. Orange frame: wrong."
     most = answer.result["max_depth"]
     return (
         f"The darker a cell, the more of the {most} updates it received; their number stands in it. In an orange "
@@ -347,7 +356,7 @@ def _choose_legend(answer: Answer) -> str:
 
 
 def render_board(checkpoint: ServedCheckpoint, example: InputExample) -> Markup:
-    """The input as cells that can be changed."""
+    """Render the input as cells that a visitor can change."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     is_edited = synthetic.board is not None
@@ -357,13 +366,14 @@ def render_board(checkpoint: ServedCheckpoint, example: InputExample) -> Markup:
     rows = [list(line) if separator == "" and is_edited else line.split(" ") for line in lines]
     columns = max(map(len, rows))
     return render_template(
-        "board", lines=len(rows), columns=columns, side=_SIDE if columns <= _MAX_LARGE_COLUMNS else _SMALL_SIDE, symbols=symbols,
+        "board", lines=len(rows), columns=columns, side=_SIDE if columns <= _MAX_LARGE_COLUMNS else _SMALL_SIDE,
+        symbols=symbols,
         between=separator, cells=[cell for row in rows for cell in row], tag="button" if is_edited else "span",
         editable=is_edited, label="The input: a click, or a key, changes a cell",
     )  # fmt: skip
 
 
-# ---- to keep
+# ---- downloads and commands
 
 
 def _build_links(answer: Answer, figure: Figure | None) -> list[dict[str, str]]:
@@ -379,7 +389,7 @@ def _build_svg_link(name: str, figure: Figure) -> Link:
 
 
 def _build_boards_figure(answer: Answer) -> Figure | None:
-    """The boards as the report draws them."""
+    """Return the boards as a figure in the style of the report."""
     if answer.board is None:
         return None
     rows, columns = len(answer.board), len(answer.board[0])
@@ -408,7 +418,7 @@ def _build_boards_figure(answer: Answer) -> Figure | None:
 
 
 def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer) -> tuple[str, str]:
-    """The command line that says the same, and what there is to say about it."""
+    """Return the command line with the same result, and a remark about it."""
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
     if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":
@@ -421,7 +431,7 @@ def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample
 
 
 def _format_text_override(text: Text) -> str:
-    """A text as `text=` takes it: as it stands, but for one that would be a file, a list or nothing, and pairs."""
+    """Return a text as a value of `text=`, quoted where Hydra would read a file, a list, a pair or null."""
     if isinstance(text, str) and not text.startswith(("[", "@")) and text != "null":
         return text
     parts = [_quote_text(part) for part in ([text] if isinstance(text, str) else text)]
@@ -439,6 +449,6 @@ def _format_command(checkpoint: ServedCheckpoint, mode: str, overrides: Sequence
 
 
 def _quote_text(text: str) -> str:
-    """A text in Hydra's quotes."""
+    """Return a text in Hydra's quotes."""
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + escaped.replace("${", "\\${") + "'"

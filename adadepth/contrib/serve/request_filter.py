@@ -1,4 +1,4 @@
-"""What visitors may ask the server for, and under which name: the page, its own parts, and answers; no files."""
+"""Filter of HTTP requests: allowed host names, no routes for files, and a limit on the request size."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _CLOSED_PATHS = (
     "/monitoring",
     "/deep_link",
 )
-MAX_REQUEST_BYTES = 64 * 1024  # of a question
+MAX_REQUEST_BYTES = 64 * 1024
 _TOO_LONG = 413, "the question is too long"
 _PORTS = {"http": 80, "https": 443}
-_POLICY_VIOLATION = 1008  # of a websocket
+_POLICY_VIOLATION = 1008  # close code of a websocket
 
 
 class AllowedHosts:
-    """The names under which a page may be asked for.
+    """The host names under which the page answers.
 
-    A site elsewhere can make its own name lead to this machine (DNS rebinding), and a browser then takes the page for a
-    part of that site. An address of numbers cannot be made to lead elsewhere.
+    Another site can point its own name at this machine (DNS rebinding). A browser then treats the page as a part of
+    that site. A numeric address cannot be redirected in this way.
 
     Args:
-        host: What the server listens at.
-        names: Further ones, such as that of a proxy.
+        host: Address that the server listens at.
+        names: Additional host names, such as that of a proxy.
     """
 
     def __init__(self, host: str, names: Iterable[str] = ()) -> None:
@@ -51,12 +51,12 @@ class AllowedHosts:
             self._hosts |= {machine, machine.partition(".")[0]}
 
     def has_host(self, host: str) -> bool:
-        """Return whether a `Host` header, with or without a port, is one of them."""
+        """Return whether a `Host` header, with or without a port, is allowed."""
         name = _parse_url(f"//{host}")[0]
         return name in self._hosts or is_loopback(name) or (not self._is_local and _parse_address(name) is not None)
 
     def has_origin(self, origin: str, host: str) -> bool:
-        """Return whether an `Origin` header is that of the page which the `Host` header belongs to, or a proxy's."""
+        """Return whether an `Origin` header is a proxy's, or has the host and port of the `Host` header."""
         scheme = urlsplit(origin).scheme if "//" in origin else ""
         name, port = _parse_url(origin)
         if name in self._extra_hosts:
@@ -66,13 +66,13 @@ class AllowedHosts:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or a name is one that this machine alone reaches."""
+    """Return whether an address or a name is reachable from this machine alone."""
     address = _parse_address(host)
     return address.is_loopback if address is not None else host.lower().rstrip(".") == "localhost"
 
 
 def list_space_hosts() -> list[str]:
-    """Return the names under which a space of the hub is reached."""
+    """Return the host names of a space of the hub."""
     return [name for name in os.environ.get("SPACE_HOST", "").split(",") if name]
 
 
@@ -84,7 +84,7 @@ def _parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
 
 
 def _parse_url(url: str) -> tuple[str, int | None]:
-    """Return the name, in small letters, and the port of a URL; an empty name where it is none."""
+    """Return the lower-case host name and the port of a URL; an empty name if the URL is invalid."""
     try:
         parts = urlsplit(url)
         name = "" if "@" in parts.netloc else (parts.hostname or "")
@@ -94,18 +94,18 @@ def _parse_url(url: str) -> tuple[str, int | None]:
 
 
 class RequestFilter:
-    """ASGI middleware around all others: refuses foreign names, routes for files, and questions that are too long.
+    """An ASGI middleware that rejects foreign host names, routes for files, and requests that are too long.
 
     Args:
-        app: What is behind it.
-        names: Under which it may be asked for.
+        app: ASGI application behind the filter.
+        names: Allowed host names.
     """
 
     def __init__(self, app: Any, names: AllowedHosts) -> None:
         self.app, self.names = app, names
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        """Hand a request on, or answer it in a line; what fails behind is one line of the console."""
+        """Pass a request on or reject it; report an error of the application in one line of the console."""
         if scope["type"] == "websocket":  # the page has none
             await receive()
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
@@ -116,17 +116,17 @@ class RequestFilter:
         if (refusal := self._find_refusal(scope)) is not None:
             await _send_refusal(send, *refusal)
             return
-        question = _LimitedRequest(receive, send)
+        request = _LimitedRequest(receive, send)
         try:
-            await self.app(scope, question.receive, question.send)
-        except Exception as error:  # what is behind has answered 500, unless nobody reads the answer
-            if not question.is_too_long:
+            await self.app(scope, request.receive, request.send)
+        except Exception as error:  # the application has answered 500, unless the client has gone
+            if not request.is_too_long:
                 say(f"refused {scope.get('path', ''):.80}: {format_error(error)}")
-        if question.is_too_long and not question.is_answered:
+        if request.is_too_long and not request.is_answered:
             await _send_refusal(send, *_TOO_LONG)
 
     def _find_refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
-        """Return the status and the line with which a request is refused; None: it is not."""
+        """Return the status and the message for a request to reject; None for an allowed one."""
         headers: dict[str, list[str]] = {}
         for name, value in scope.get("headers", ()):
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -146,7 +146,7 @@ class RequestFilter:
 
 
 class _LimitedRequest:
-    """A request of which no more is read than any may have, whether it says its length or not."""
+    """A request that is read up to the size limit, whether or not it states its length."""
 
     def __init__(self, receive: _Receive, send: _Send) -> None:
         self._receive, self._send, self._bytes = receive, send, 0
@@ -157,13 +157,13 @@ class _LimitedRequest:
         return self._bytes > MAX_REQUEST_BYTES
 
     async def receive(self) -> _Message:
-        """Return the next part; of one that is too long only that nobody asks any more."""
+        """Return the next message, or a disconnect once the request exceeds the limit."""
         message = await self._receive()
         self._bytes += len(message.get("body", b""))
         return {"type": "http.disconnect"} if self.is_too_long else message
 
     async def send(self, message: _Message) -> None:
-        """Pass on a part of the answer, but none to a question that was cut."""
+        """Send a part of the response, unless the request exceeded the limit before the response began."""
         if self.is_too_long and not self.is_answered:
             return
         self.is_answered = True

@@ -1,4 +1,4 @@
-"""Turns at a model: one question at a time, and none that keeps the others waiting without end."""
+"""Exclusive access to a model, one query at a time, with a time limit for each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from adadepth.errors import DataError
 
-MAX_SECONDS = 120.0  # that a model computes for a question, or for a token of a text that it writes
-GRACE = 5.0  # seconds for a turn to end after its time is over
+MAX_SECONDS = 120.0  # time limit of a query, or of one generated token
+GRACE = 5.0  # seconds for a query to end after its time limit
 Result = TypeVar("Result")
 
 
 class Deadline:
-    """The time that a question has at a model."""
+    """The time limit of a query."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -25,24 +25,24 @@ class Deadline:
         self.renew()
 
     def renew(self) -> None:
-        """Begin its time anew, as after every token of a text that is written."""
+        """Restart the time limit, as after every token of a generated text."""
         self.end = perf_counter() + self._seconds
 
     def check(self, *_: Any) -> None:
-        """Stop a question whose time is over; called before every module of the model.
+        """Stop a query after its time limit; runs before every module of the model.
 
         Raises:
-            DataError: It is over.
+            DataError: If the time limit has passed.
         """
         if perf_counter() > self.end:
             raise DataError(f"the question takes more than {self._seconds:g} seconds; ask a shorter one")
 
 
 class ModelLock:
-    """Whose turn it is; what a checkpoint has one of.
+    """A lock for the model of one checkpoint.
 
     Args:
-        seconds: Time of a question.
+        seconds: Time limit of a query.
     """
 
     def __init__(self, seconds: float = MAX_SECONDS) -> None:
@@ -52,10 +52,10 @@ class ModelLock:
 
     @contextmanager
     def hold(self, model: Any) -> Iterator[Deadline]:
-        """Wait for a turn at a model; within, its modules stop a question whose time is over.
+        """Wait for the lock and hold it within the context, in which the model's modules enforce the time limit.
 
         Raises:
-            DataError: The question before is overdue, because compiled code that nobody can stop still runs for it.
+            DataError: If the previous query is overdue because compiled code still runs for it.
         """
         deadline = self._deadline
         remaining = self.seconds if deadline is None else deadline.end - perf_counter()
@@ -74,19 +74,19 @@ class ModelLock:
 
 
 def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
-    """Return what a function returns, or raise what it raises, but do not wait for one that takes too long.
+    """Return the result of a function, or raise its error, within a time limit.
 
-    It is called in a thread, which goes on where compiled code that knows no end has it.
+    The function runs in a thread, which continues after the time limit if compiled code does not return.
 
     Raises:
-        DataError: The time is over.
+        DataError: If the time limit has passed.
     """
     results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def call() -> None:
         try:
             results.put((function(), None))
-        except BaseException as error:  # whatever it is, someone waits for it
+        except BaseException as error:  # the caller waits for any error
             results.put((None, error))
 
     threading.Thread(target=call, daemon=True).start()

@@ -1,4 +1,4 @@
-"""`mode=serve`: a page on which one asks checkpoints, and moves their depth."""
+"""`mode=serve`: loading of checkpoints with their data, and a page on which visitors query them at any depth."""
 
 from __future__ import annotations
 
@@ -40,25 +40,19 @@ from adadepth.tasks.session import Session
 from adadepth.tasks.stored_models import choose_checkpoint_tokenizer
 from adadepth.training.arguments import training_arguments
 
-_TRAINING_EXAMPLES = 64  # training examples, which nobody asks about
-_EVALUATION_EXAMPLES = 16, 128  # examples that tell how good a depth is: the fewest, and the most
-_EVALUATION_SECONDS = 0.5  # that a measurement may take
+_TRAINING_EXAMPLES = 64  # generated training examples, which the page does not show
+_EVALUATION_EXAMPLES = 16, 128  # minimum and maximum number of evaluated examples
+_EVALUATION_SECONDS = 0.5  # target duration of a measurement
 _BATCH_ROWS = 32
 _INITIAL_TEXT = "The first sentence of a text, long enough that some of its words need more thought than others."
-# Long: in short texts a model that was trained on whole sequences gives masks no more depth than other words.
+# A long text: in short ones, a model trained on full sequences gives masks no more depth than other words.
 _INITIAL_MASKED_TEXT = (
     "The expression list is evaluated once; it should yield an iterable object. An iterator is created for the result "
     "of the expression list. The suite is then executed once for each {mask} provided by the iterator, in the order of "
     "ascending indices."
 )
-_SHARED_KEYS = (
-    "checkpoint",
-    "mode",
-    "serve",
-    "runtime",
-    "output_dir",
-    "hydra",
-)  # what is read beside several checkpoints
+# Overrides that several checkpoints can share.
+_SHARED_KEYS = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")
 
 
 def serve(config: ExperimentConfig) -> None:
@@ -74,10 +68,10 @@ def serve(config: ExperimentConfig) -> None:
 
 
 def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
-    """Whether checkpoints can be asked the same.
+    """Check that all checkpoints read the same kind of input.
 
     Raises:
-        ConfigError: They read different inputs; names the first two.
+        ConfigError: If two checkpoints read different inputs; the message names them.
     """
     kinds = [None if checkpoint.synthetic is None else type(checkpoint.synthetic.dataset) for checkpoint in checkpoints]
     for checkpoint, kind in zip(checkpoints, kinds, strict=True):
@@ -87,7 +81,7 @@ def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
 
 
 def open_page_of_run(run: Path, host: str, port: int) -> None:
-    """Open the page of one run, whose folder may have been moved: what the file of a space does."""
+    """Open the page of one run from any run directory; entry point of a space's app.py."""
     from adadepth.contrib.serve.page import open_page
 
     settings = load_run_settings(run, "checkpoint")
@@ -96,7 +90,7 @@ def open_page_of_run(run: Path, host: str, port: int) -> None:
 
 
 def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
-    """The configuration of every checkpoint: several have their own each, as their runs were made."""
+    """Return one configuration per checkpoint; with several checkpoints, that of each one's run."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
     if ignored := [key for key in list_overridden_keys() if key.partition(".")[0] not in _SHARED_KEYS]:
@@ -105,7 +99,7 @@ def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
 
 
 def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
-    """As a run was made; a checkpoint that is from none is of the family of the configuration."""
+    """Return the configuration of a checkpoint's run, or the current one for a checkpoint outside a run."""
     single = dataclasses.replace(config, checkpoint=path, mode=Mode.predict)
     run = run_of_checkpoint(single)
     if run is None:
@@ -115,7 +109,7 @@ def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
 
 
 def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
-    """A checkpoint ready to be asked."""
+    """Load a checkpoint with its knobs, data and initial input."""
     pipeline, path = load_pipeline(config)
     copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
@@ -146,8 +140,8 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
         initial_text="" if synthetic is not None else _choose_initial_text(run, pipeline),
     )
     knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "nothing: it has one depth"
-    whose = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
-    say(f"{checkpoint.name}: {whose}; what can be turned: {knob_names}")
+    model_name = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
+    say(f"{checkpoint.name}: {model_name}; what can be turned: {knob_names}")
     return checkpoint
 
 
@@ -157,15 +151,16 @@ def _name_run(config: ExperimentConfig, run: Path) -> str:
 
 
 def copy_weights(model: torch.nn.Module) -> None:
-    """Copy weights out of the file that they were mapped from.
+    """Copy the weights from the memory-mapped file into memory.
 
-    Whoever cuts that file short, or writes over it, while the page is open would end the process (SIGBUS) or change
-    the model.
+    If another process truncates the mapped file, this process ends (SIGBUS); if one overwrites it, the model changes.
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):  # a view, whose base `data` would leave where it is
+        for name, buffer in module.named_buffers(
+            recurse=False
+        ):  # assigning `data` would leave the base of a view mapped
             setattr(module, name, buffer.clone())
 
 
@@ -178,12 +173,12 @@ def _get_config_name(config: ExperimentConfig) -> str:
 
 
 def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
-    """The labelled data of a run, where they are at hand without a network; None: they are not."""
+    """Return the labelled data of a run if they are available offline, else None."""
     dataset: Any = config.dataset
     is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
     if config.task is not Task.finetune or get_problem(dataset) is None or not is_at_hand:
         return None
-    if hasattr(dataset, "train_examples"):  # as many evaluation examples as ever: which they are follows from that
+    if hasattr(dataset, "train_examples"):  # the number of evaluation examples decides which they are
         most = dataset.max_evaluation_examples or dataset.train_examples
         few = min(_TRAINING_EXAMPLES, dataset.train_examples)
         dataset = dataclasses.replace(dataset, max_evaluation_examples=most, train_examples=few)
@@ -202,7 +197,7 @@ def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> Synth
 
 
 def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
-    """How the model does on examples of the first set, by the evaluation of mode=evaluate."""
+    """Return an evaluator on examples of the first set, with the evaluation of mode=evaluate."""
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
@@ -212,12 +207,12 @@ def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -
     _evaluate(session, name, examples, fewest, data)
     count = min(max(fewest, int(fewest * _EVALUATION_SECONDS / (perf_counter() - start))), most)
     description = f"{count} examples of {name}"
-    copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # of arrays that a file may hold
+    copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # the arrays may be mapped from a file
     return QualityEvaluator("score", description, partial(_evaluate, session, name, copies, count, data))
 
 
 def _evaluate(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> DepthQuality:
-    """Evaluate the model as it is set now."""
+    """Evaluate the model at its current depth."""
     model: Any = session.model
     evaluation = session.start_evaluation(name)
     model.eval()
@@ -239,11 +234,11 @@ def _select_forward_arguments(model: Any, batch: Mapping[str, Any]) -> dict[str,
     return {key: value for key, value in batch.items() if key in names}
 
 
-# ---- what a run has measured, and a text of it
+# ---- results and sentences of a run
 
 
 def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
-    """(work, quality) of the exit rules, or of the budgets, that a run or its newest evaluation compared."""
+    """Return (compute, quality) points of the exit rules or budgets that a run or its newest evaluation compared."""
     for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
         files = read_run(folder)
         for study in files.of(EXIT_RULES).get("sets", {}).values():
@@ -262,7 +257,7 @@ def _list_rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _choose_initial_text(run: Path | None, pipeline: Pipeline) -> str:
-    """A text to begin with: an example sentence of the run, else one of nobody's."""
+    """Return an example sentence of the run as the initial text, or a default one."""
     if pipeline.predicts == "masks":
         return _INITIAL_MASKED_TEXT.format(mask=pipeline.tokenizer.mask_token)
     sentences = read_run(run).sentences if run is not None else []

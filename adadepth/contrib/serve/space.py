@@ -1,4 +1,4 @@
-"""A folder that the hub runs as a space: the page for one run, with its model and settings.
+"""Export of a run as a space of the hub: its page with model and settings in one folder.
 
 python -m adadepth.contrib.serve.space RUN [FOLDER]
 """
@@ -16,14 +16,14 @@ from adadepth.report.section import load_templates
 from adadepth.runs.directory import CONFIG_FILE, MODEL, RECORD, read_record, read_settings
 from adadepth.system.files import write_atomic
 
-_RUN_FOLDER = "run"  # the folder of the run in that of the space
+_RUN_FOLDER = "run"  # folder of the run inside the space
 _RECORD_FIELDS = (
     "config_name",
     "dataset_schema",
     "mode",
     "status",
-)  # of run.json: nothing of the machine that it ran on
-_GRADIO = "6.31.0"  # where none is installed
+)  # fields of run.json without details of the machine
+_GRADIO = "6.31.0"  # version without an installed gradio
 _FILES = {"app.py": "space_app.py.j2", "requirements.txt": "space_requirements.txt.j2", "README.md": "space_card.md.j2"}
 
 
@@ -31,12 +31,12 @@ def write_space(run: Path, folder: Path) -> Path:
     """Write the folder of a space.
 
     Args:
-        run: Folder of a run that has trained.
-        folder: A new or empty one.
+        run: Directory of a finished run.
+        folder: New or empty folder.
 
     Raises:
-        CheckpointError: There is no such run, or it has no model.
-        ConfigError: The folder has something in it.
+        CheckpointError: If the run does not exist or has no model.
+        ConfigError: If the folder is not empty.
     """
     if not (run / RECORD).is_file() or not (run / MODEL).is_dir():
         raise CheckpointError(f"RUN={run}: must be the folder of a run with its {MODEL}")
@@ -70,7 +70,7 @@ def _get_version(package: str, default: str) -> str:
 
 
 def make_space(arguments: list[str]) -> int:
-    """Write the space that a command line asks for; returns the exit status."""
+    """Write the space for command-line arguments; return the exit status."""
     if len(arguments) not in (1, 2):
         print("error: make space RUN=outputs/NAME/RUN [FOLDER=space]", file=sys.stderr)
         return 2
