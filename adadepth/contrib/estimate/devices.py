@@ -1,4 +1,4 @@
-"""Peak rates and memory of devices, memory use per device of distributed training, and training time from a peak rate."""
+"""Peak rates and memory of devices, memory use per device of distributed training, and training time."""
 
 from __future__ import annotations
 
@@ -105,9 +105,10 @@ def split_over_devices(
 ) -> MemoryUse:
     """Return the memory use of one of several devices.
 
-    With sharding, every device has an equal part of weights, gradients and optimiser state. It gathers the weights of the
-    running block, and holds that block's gradients before they are reduced. Without sharding, every device has everything,
-    and buckets as large as the gradients (torch's DistributedDataParallel without `gradient_as_bucket_view`).
+    With sharding, every device has an equal part of weights, gradients and optimiser state. It gathers the weights of
+    the running block, and holds that block's gradients before they are reduced. Without sharding, every device has
+    everything, and buckets as large as the gradients (torch's DistributedDataParallel without
+    `gradient_as_bucket_view`).
 
     Args:
         memory: Memory use of a single device.

@@ -90,8 +90,9 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
     Returns:
         `length`, tokens of a row; `parameters` and `trained`; `macs_per_token` at full depth, forward;
         `operations_per_token` of a training step;
-        `memory`, bytes per device at the peak; `fits`, None if the device's memory is unknown; `rows_that_fit`, fewer than
-        the configuration's if those do not fit; `tokens_per_second` of all devices at `share` of their peak rate;
+        `memory`, bytes per device at the peak; `fits`, None if the device's memory is unknown;
+        `rows_that_fit`, fewer than the configuration's if those do not fit;
+        `tokens_per_second` of all devices at `share` of their peak rate;
         `tokens` of the whole training and `days`, None if the number of steps depends on the data.
 
     Raises:
@@ -186,7 +187,7 @@ def resolve_precision(config: ExperimentConfig) -> str:
     return "bf16" if precision is Precision.auto else str(precision)
 
 
-# ---- a step without memory
+# ---- a step on fake tensors
 
 
 def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> StepCost:
@@ -199,7 +200,7 @@ def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> St
     with FakeTensorMode():
         with without_weights():
             model = spec.build()
-        model.tie_weights()  # left out with the drawing of weights
+        model.tie_weights()  # `without_weights` skips it
         prepare_for_training(config, model)
         known_values = KnownValues()
         with known_values, MemoryTracker() as tracker:
@@ -326,7 +327,7 @@ def _largest_block(model: nn.Module) -> int:
     return max(sizes, default=sum(parameter.nbytes for parameter in model.parameters()))
 
 
-# ---- words
+# ---- printed lines
 
 
 def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> str:
@@ -336,16 +337,17 @@ def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> st
     batch = f"{trainer.per_device_train_batch_size} rows of {estimate['length']:,}"
     conditions = [resolve_precision(config), batch]
     conditions += ["gradient checkpointing"] if trainer.gradient_checkpointing else []
-    conditions += (
-        [f"{settings.devices} devices, {'sharded' if trainer.fsdp else 'each with a copy'}"] if has_several else []
-    )
+    conditions += [f"{settings.devices} devices, {'sharded' if trainer.fsdp else 'replicated'}"] if has_several else []
     lines = [
-        ("parameters", f"{estimate['parameters']:,} ({estimate['trained']:,} are trained)"),
-        ("multiply-accumulates a token", f"{estimate['macs_per_token']:,.0f} (forward, full depth)"),
-        ("operations a token", f"{estimate['operations_per_token']:,.0f} (a step of training)"),
+        ("parameters", f"{estimate['parameters']:,} ({estimate['trained']:,} trained)"),
+        ("multiply-accumulates per token", f"{estimate['macs_per_token']:,.0f} (forward, full depth)"),
+        ("operations per token", f"{estimate['operations_per_token']:,.0f} (a training step)"),
         *((f"memory: {name}", _format_bytes(memory[name])) for name in MemoryUse._fields if memory[name]),
-        ("memory a device", f"{_format_bytes(memory['total'])} at its peak"),
-        ("tokens a second", f"{estimate['tokens_per_second']:,.0f} at {settings.share:.0%} of {_format_peak(config)}"),
+        ("memory per device", f"{_format_bytes(memory['total'])} at its peak"),
+        (
+            "tokens per second",
+            f"{estimate['tokens_per_second']:,.0f} at {settings.share:.0%} of {_format_peak(config)}",
+        ),
         ("training", _format_length(estimate)),
     ]
     width = max(len(name) for name, _ in lines)
@@ -361,7 +363,7 @@ def _format_peak(config: ExperimentConfig) -> str:
 
 def _format_length(estimate: Mapping[str, Any]) -> str:
     if estimate["days"] is None:
-        return "data decide how many steps, see trainer.num_train_epochs"
+        return "the number of steps depends on the data, see trainer.num_train_epochs"
     length = format_duration(estimate["days"] * _DAY) if estimate["days"] < 1 else f"{number(estimate['days'], 1)} days"
     return f"{estimate['tokens']:,.0f} tokens, {length}"
 

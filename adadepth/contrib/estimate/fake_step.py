@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from adadepth.errors import ConfigError
 
 _aten = torch.ops.aten
-# Whole numbers, and others, of a tensor whose numbers are computed, too.
+# Maximum size of a tensor with computed values: of integers, and of floating-point numbers.
 _MAX_INTEGERS, _MAX_FLOATS = 2**22, 2**12
 _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -136,7 +136,7 @@ class KnownValues(TorchDispatchMode):
             for tensor, values in zip(results, _list_tensors(computed), strict=True):
                 self._real[tensor] = values
         else:
-            for tensor in results:  # written in place
+            for tensor in results:  # in-place results have lost their values
                 self._real.pop(tensor, None)
         return result
 

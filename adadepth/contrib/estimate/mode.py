@@ -23,21 +23,21 @@ _MAX_WORDS, _MAX_TOKENS = 2**31 - 1, 2**28
 class EstimateConfig:
     """Assumptions of mode=estimate about the devices, and values that otherwise depend on the data."""
 
-    device: Any = setting(
-        "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
-    )
+    device: Any = setting("H100", "device: a name, or a peak rate in TFLOPS (its memory is then unknown)")
     devices: int = setting(
-        1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
+        1, "number of devices, one process each; trainer.fsdp=true shards the model over them", at_least(1)
     )
-    share: float = setting(0.4, "of the device's peak that training reaches", _SHARE)
+    share: float = setting(0.4, "fraction of the device's peak rate that training reaches", _SHARE)
     words: int | None = setting(
-        None, "size of a vocabulary that takes all words of a text, which is not read", between(1, _MAX_WORDS)
+        None,
+        "vocabulary size of a tokenizer with all words of a text, which mode=estimate does not read",
+        between(1, _MAX_WORDS),
     )
 
 
 ESTIMATE = ModeSpec(
     "adadepth.contrib.estimate.estimate:print_estimate",
-    "memory, operations and days of a training, before anything is prepared",
+    "memory, operations and duration of a training run, before data are prepared",
     "estimating",
     settings=EstimateConfig,
     always=("words",),
@@ -55,7 +55,7 @@ def check_estimate(config: ExperimentConfig) -> Iterator[str]:
     except ConfigError as error:
         yield str(error)
     if config.trainer.fsdp and settings.devices == 1:
-        yield "trainer.fsdp=true: shards over several devices; say how many with estimate.devices"
+        yield "trainer.fsdp=true: shards over several devices; set their number with estimate.devices"
     if config.halting.alone:
         yield "halting.alone=true: mode=estimate estimates the first stage; leave it out"
     key, length = get_positions_setting(config.dataset)

@@ -24,8 +24,8 @@ from adadepth.settings.experiment import GateConfig, TokenizerKind
 from adadepth.settings.kinds import get_kind, get_problem, load_run_data
 from adadepth.tasks.model_fields import class_fields, cls_options, head_fields
 
-_WORD = 5  # a piece that every vocabulary has
-_SYNTHETIC_EXAMPLES = 64  # puzzles that are drawn to see what they are
+_WORD = 5  # a token that every vocabulary has
+_SYNTHETIC_EXAMPLES = 64  # generated training examples
 
 
 class TrainingSpec(NamedTuple):
@@ -51,7 +51,7 @@ def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
     if hasattr(config.dataset, "train_examples"):
         return _build_synthetic_spec(config)
     if config.task is Task.pretrain:
-        size = resolve_vocabulary_size(config) or 0  # which nobody asks for where a pretrained model says it
+        size = resolve_vocabulary_size(config) or 0  # unused where a pretrained model states it
         return TrainingSpec(
             partial(build_pretraining_model, config.model, size), partial(_build_masked_batch, config), None
         )

@@ -135,7 +135,7 @@ def _build_rule_knobs(model: Any) -> list[Knob]:
     rules.sort(key=lambda rule: rule.name not in (current, getattr(model, "level_rule", "").partition(":")[0]))
     knobs = [_build_rule_knob(rule) for rule in rules]
     steps = Knob(
-        "steps of everybody (fixed)", 1, model.max_updates, 1, lambda model, value: _set_fixed_exit(model, int(value))
+        "steps of every token (fixed)", 1, model.max_updates, 1, lambda model, value: _set_fixed_exit(model, int(value))
     )
     return [*knobs, steps] if "fixed" in supported else knobs
 
@@ -202,7 +202,7 @@ def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[d
         elif setting.knob != AS_TRAINED:
             knob = next((candidate for candidate in knobs if candidate.name == setting.knob), None)
             if knob is None:
-                raise ConfigError(f"{setting.knob!r:.60}: this model has no such knob")
+                raise ConfigError(f"{setting.knob!r:.60}: the model has no such knob")
             knob.apply(model, knob.validate(setting.value))
         now = vars(model.config)
         yield {name: value for name, value in now.items() if before.get(name) != value}

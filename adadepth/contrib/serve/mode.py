@@ -31,15 +31,15 @@ class ServeConfig:
     """Address and host names of the page of mode=serve."""
 
     host: str = setting(
-        "127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model", _HOST
+        "127.0.0.1", "address to listen at; 0.0.0.0: open to every machine that can reach this one", _HOST
     )
-    port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
-    names: list[str] = setting([], "names of the page beside those of the address, such as that of a proxy", HOST_NAMES)
+    port: int = setting(7860, "port to listen at; 0: any free port", between(0, 65535))
+    names: list[str] = setting([], "additional host names of the page, such as that of a proxy", HOST_NAMES)
 
 
 SERVE = ModeSpec(
     "adadepth.contrib.serve.serve:serve",
-    "ask checkpoints on a page, and move their depth",
+    "query checkpoints at any depth on an interactive page",
     "serving",
     settings=ServeConfig,
     checkpoints="several",

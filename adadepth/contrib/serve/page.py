@@ -68,9 +68,11 @@ def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, nam
     """
     page = build_page(checkpoints)
     address = launch_page(page, host, port, names)
-    exposed = "this machine alone can ask" if is_loopback(host) else "whoever reaches it can ask: there is no password"
+    access = (
+        "open to this machine only" if is_loopback(host) else "open to everyone who can reach it, without a password"
+    )
     try:
-        say(f"open {address} in a browser ({exposed}); Ctrl-C closes it")
+        say(f"open {address} in a browser ({access}); Ctrl-C stops the server")
         Event().wait()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the shutdown
@@ -104,7 +106,9 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
                 theme=_build_theme(), head=style + scripts, app_kwargs={"lifespan": add_filter},
             )  # fmt: skip
     except OSError as error:
-        raise ConfigError(f"serve.host={host} serve.port={port}: cannot be listened at (taken meanwhile)") from error
+        raise ConfigError(
+            f"serve.host={host} serve.port={port}: cannot be listened at (taken in the meantime)"
+        ) from error
     return str(address)
 
 
@@ -197,7 +201,7 @@ class _InputControls(NamedTuple):
 
 
 def _build_text_controls(checkpoint: ServedCheckpoint) -> _InputControls:
-    label = "Text, with [MASK] where a word is to be filled in" if checkpoint.pipeline.predicts == "masks" else "Text"
+    label = "Text, with [MASK] for every word to predict" if checkpoint.pipeline.predicts == "masks" else "Text"
     box = gr.Textbox(
         checkpoint.initial_text, lines=4, max_lines=10, label=label, elem_id="ada-text", max_length=MAX_CHARACTERS
     )
@@ -219,13 +223,13 @@ def _build_example_controls(checkpoint: ServedCheckpoint) -> _InputControls:
     names = list(checkpoint.synthetic.sets)
     example = get_synthetic_example(checkpoint, names[0], 0)
     with gr.Row():
-        name = gr.Dropdown(names, value=names[0], label="Drawn from", elem_id="ada-set", filterable=False)
+        name = gr.Dropdown(names, value=names[0], label="Evaluation set", elem_id="ada-set", filterable=False)
         number = gr.Number(0, precision=0, minimum=0, label="Example", elem_id="ada-number", min_width=90)
     board = gr.HTML(
         str(render_board(checkpoint, example)), js_on_load=None, apply_default_css=False, elem_id="ada-cells"
     )
     lines = max(1, example.board.count("\n") + 1)
-    text = gr.Textbox(example.board, lines=min(lines, 9), max_lines=24, label="The same as text: change it as you like",
+    text = gr.Textbox(example.board, lines=min(lines, 9), max_lines=24, label="The example as text, which you can edit",
                       elem_id="ada-board", max_length=MAX_CHARACTERS)  # fmt: skip
     with gr.Row():
         draw = gr.Button("Draw another", elem_id="ada-draw")
@@ -243,7 +247,7 @@ class _DepthControls(NamedTuple):
 def _build_depth_controls(checkpoint: ServedCheckpoint) -> _DepthControls:
     names = [knob.name for knob in checkpoint.knobs]
     choices = [AS_TRAINED, *names, FULL] if names else [AS_TRAINED]
-    knob = gr.Dropdown(choices, value=AS_TRAINED, label="What decides the depth", elem_id="ada-knob", filterable=False)
+    knob = gr.Dropdown(choices, value=AS_TRAINED, label="Depth setting", elem_id="ada-knob", filterable=False)
     first = checkpoint.knobs[0] if checkpoint.knobs else None
     value = gr.Slider(
         0 if first is None else first.low, 1 if first is None else first.high,

@@ -186,7 +186,7 @@ def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] |
     hardest = max((cell.difficulty for cell in targets if cell.difficulty is not None), default=None)
     if hardest is None and answer.difficulty is not None:
         hardest = answer.difficulty
-    return f"{right} of {len(targets)}", "cells asked for" + (
+    return f"{right} of {len(targets)}", "cells with a target" + (
         "" if hardest is None else f"; difficulty up to {hardest}"
     )
 
@@ -204,7 +204,7 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
     if current is not None:
         figures = f"work {percent(current.work)}, {name} {number(current.quality, 3)}"
         description = f"here: {number(current.updates, 2)} updates, {figures}"
-        groups.append(("where the slider stands", [Dot(current.work, current.quality, description, marked=True)]))
+        groups.append(("current setting", [Dot(current.work, current.quality, description, marked=True)]))
         examples = f"{description}, measured on {examples}"
     all_dots = [dot for _, group in groups for dot in group]
     x = Axis("work, share of full depth", (0.0, max(1.0, *(dot.x for dot in all_dots)) * 1.02), percent=True)
@@ -222,7 +222,7 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
         if checkpoint.curve is None:
             return [], "", ""
         name, points = checkpoint.curve
-        return list(points), name, f"{len(points)} settings that the run has compared"
+        return list(points), name, f"{len(points)} settings that the run compared"
     knob = next(
         (candidate for candidate in checkpoint.knobs if candidate.name == setting.knob),
         checkpoint.knobs[0] if checkpoint.knobs else None,
@@ -263,7 +263,7 @@ def _build_boards(checkpoint: ServedCheckpoint, answer: Answer) -> list[dict[str
     shorten = _choose_abbreviation(checkpoint, answer)
     difficulties = [_build_difficulty_cell(cell) for cell in board_cells]
     depths = [_build_depth_cell(cell, shorten) for cell in board_cells]
-    titles = ("how hard it is", "how deep it was thought about, and the answer")
+    titles = ("difficulty", "depth and answer")
     has_truth = any(cell.difficulty is not None for cell in board_cells)
     pairs = list(zip(titles, (difficulties, depths), strict=True))
     return [_lay_out_board(answer, title, cells) for title, cells in (pairs if has_truth else pairs[1:])]
@@ -348,10 +348,10 @@ def _count_steps(answer: Answer) -> int:
 def _choose_legend(answer: Answer) -> str:
     if answer.result["predicts"] == "cells":
         return "Grey: given. Blue: new in the selected step. Orange frame: wrong."
-    most = answer.result["max_depth"]
+    max_updates = answer.result["max_depth"]
     return (
-        f"The darker a cell, the more of the {most} updates it received; their number stands in it. In an orange "
-        "frame: answered wrongly. Pale, while one walks through the steps: still being thought about."
+        f"Darker cells received more of the {max_updates} updates; the number is in the cell. Orange frame: wrong answer. "
+        "Pale, while the step slider moves: not halted yet."
     )
 
 
@@ -422,9 +422,7 @@ def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
     if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":
-        source_remark = (
-            "" if answer.source else "mode=evaluate reads the examples of its sets; this one is of nobody's. "
-        )
+        source_remark = "" if answer.source else "mode=evaluate reads the examples of its sets; this one is edited. "
         return _format_command(checkpoint, "evaluate", ["predictions=true", *settings]), source_remark + remark
     text = answer.row["text"][0] if isinstance(model_input, InputExample) else model_input
     return _format_command(checkpoint, "predict", [f"text={_format_text_override(text)}", *settings]), remark
@@ -440,7 +438,7 @@ def _format_text_override(text: Text) -> str:
 
 def _choose_remark(checkpoint: ServedCheckpoint, answer: Answer) -> str:
     if answer.setting.knob == FULL and not answer.overrides:
-        return "Full depth for everybody is said to this model here, and is no setting of a terminal."
+        return "This model has no setting for full depth on the command line; the page sets it directly."
     return ""
 
 

@@ -26,7 +26,7 @@ _CLOSED_PATHS = (
     "/deep_link",
 )
 MAX_REQUEST_BYTES = 64 * 1024
-_TOO_LONG = 413, "the question is too long"
+_TOO_LONG = 413, "the request is too long"
 _PORTS = {"http": 80, "https": 443}
 _POLICY_VIOLATION = 1008  # close code of a websocket
 
@@ -138,7 +138,7 @@ class RequestFilter:
             return 403, "the page answers no other page; serve.names=[NAME] adds the name of a proxy"
         path = str(scope.get("path", "")).removeprefix("/gradio_api")
         if path.startswith(_CLOSED_PATHS):
-            return 404, "no files are taken or given here"
+            return 404, "files cannot be uploaded or downloaded here"
         lengths = headers.get("content-length", [])
         if any(not length.isdigit() or int(length) > MAX_REQUEST_BYTES for length in lengths):
             return _TOO_LONG

@@ -139,9 +139,9 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
         curve=None if run is None else _read_curve(run),
         initial_text="" if synthetic is not None else _choose_initial_text(run, pipeline),
     )
-    knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "nothing: it has one depth"
+    knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "none, its depth is fixed"
     model_name = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
-    say(f"{checkpoint.name}: {model_name}; what can be turned: {knob_names}")
+    say(f"{checkpoint.name}: {model_name}; depth knobs: {knob_names}")
     return checkpoint
 
 

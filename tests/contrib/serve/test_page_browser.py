@@ -170,7 +170,7 @@ def test_the_last_move_of_the_slider_wins(name: str, pages: dict[str, str], visi
 
 def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["sudoku"])
-    knobs = ["exit rule entropy", "exit rule margin", "steps of everybody (fixed)"]
+    knobs = ["exit rule entropy", "exit rule margin", "steps of every token (fixed)"]
     for pause in (0, 60, 250):
         for number, knob in enumerate(knobs):
             page.locator("#ada-knob input").click()
@@ -180,7 +180,7 @@ def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> Non
             page.fill("#ada-number input", str(10 * number + 3))
             page.wait_for_timeout(pause)
         move(page, 2)
-        settle(page, "steps of everybody (fixed) 2", "validation 7")  # of eight
+        settle(page, "steps of every token (fixed) 2", "validation 7")  # of eight
         ends = page.locator("#ada-depth input[type=range]")
         assert (ends.get_attribute("min"), ends.get_attribute("max")) == ("1", "4")
         cells = "[...document.querySelectorAll('#ada-cells .cell')].map(each => each.textContent).join('')"
@@ -233,7 +233,7 @@ def test_a_full_queue_is_told_in_the_place_of_the_answer(pages: dict[str, str], 
     page = visit(pages["ponder"])
     page.route("**/queue/join*", lambda route: route.fulfill(status=503, json={"detail": "Queue is full."}))
     move(page, 0.4)
-    page.wait_for_selector(".ada .error:has-text('nobody has answered this')")
+    page.wait_for_selector(".ada .error:has-text('no answer')")
     page.unroute("**/queue/join*")
     move(page, 0.6)
     settle(page, " 0.6")
@@ -447,7 +447,7 @@ def test_ctrl_c_closes_it(tmp_path: Path) -> None:
     said = []
     for line in running.stdout:
         said.append(line)
-        if "Ctrl-C closes it" in line:
+        if "Ctrl-C stops the server" in line:
             break
     running.send_signal(signal.SIGINT)
     rest, _ = running.communicate(timeout=60)
