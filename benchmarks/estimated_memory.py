@@ -47,16 +47,16 @@ def measure(case: str) -> dict[str, float]:
     import torch
     from family_cases import config_of, inputs_of, model_of
 
-    from adadepth.contrib.estimate.estimate import estimated
-    from adadepth.contrib.estimate.subject import subject_of
+    from adadepth.contrib.estimate.estimate import estimate_training
+    from adadepth.contrib.estimate.training_spec import build_training_spec
     from adadepth.training.optimization import build_optimizer
 
     torch.set_num_threads(1)
     config = config_of(case)
-    found = estimated(config)["held"]
+    found = estimate_training(config)["memory"]
     warm = torch.ones(64, 64, requires_grad=True)
     (warm @ warm).sum().backward()
-    subject = subject_of(config)
+    subject = build_training_spec(config)
     before = resident("VmRSS")
     batch = subject.batch(config.trainer.per_device_train_batch_size)
     model = model_of(config, subject)  # nobody halts, as the estimate supposes

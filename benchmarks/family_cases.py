@@ -12,8 +12,8 @@ from torch import Tensor
 
 from adadepth.cli.schemas import register_schema
 from adadepth.cli.validation import build_config
-from adadepth.contrib.estimate.estimate import carried_inputs, set_for_training
-from adadepth.contrib.estimate.subject import Subject, subject_of
+from adadepth.contrib.estimate.estimate import compute_carried_inputs, prepare_for_training
+from adadepth.contrib.estimate.training_spec import TrainingSpec, build_training_spec
 from adadepth.data.batches import IGNORE
 
 WORDS = ("input_ids", "labels", "targets")
@@ -28,10 +28,10 @@ def config_of(case: str) -> Any:
         return build_config(compose(root, overrides=["mode=estimate", "trainer.precision=fp32", *overrides]))
 
 
-def model_of(config: Any, subject: Subject) -> Any:
+def model_of(config: Any, subject: TrainingSpec) -> Any:
     """The model with weights, set as it is trained at the end: in training mode, and nobody halts."""
     model = subject.build()
-    set_for_training(config, model)
+    prepare_for_training(config, model)
     for name, weight in model.named_parameters():
         if (".act." in name or "halt" in name) and name.endswith("bias"):
             weight.data.fill_(NOBODY_HALTS)
@@ -51,13 +51,13 @@ def inputs_of(config: Any, model: Any, batch: Mapping[str, Tensor]) -> dict[str,
     """What the model reads of a micro-batch, with what a step gets from the one before."""
     read = inspect.signature(model.forward).parameters
     inputs = {name: value for name, value in batch.items() if name in read}
-    return inputs | carried_inputs(config, model, inputs)
+    return inputs | compute_carried_inputs(config, model, inputs)
 
 
 def case_of(case: str, seed: int = 0) -> tuple[Any, dict[str, Any]]:
     """A model on the CPU with drawn weights, and the inputs of a step."""
     config = config_of(case)
-    subject = subject_of(config)
+    subject = build_training_spec(config)
     torch.manual_seed(seed)
     model = model_of(config, subject)
     batch = subject.batch(config.trainer.per_device_train_batch_size)

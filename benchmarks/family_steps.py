@@ -29,8 +29,8 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, GPT2Conf
 from transformers import GPT2LMHeadModel as Gpt
 from transformers import LlamaForCausalLM as Llama
 
-from adadepth.contrib.estimate.devices import device_called, peak_of
-from adadepth.contrib.estimate.rehearsal import Ledger
+from adadepth.contrib.estimate.devices import find_driver_device, get_peak_rate
+from adadepth.contrib.estimate.fake_step import MemoryTracker
 from adadepth.system.hardware import describe_machine
 from adadepth.system.timing import time_interleaved
 
@@ -119,15 +119,15 @@ def _llama(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str
 
 def operations_of(step: Callable[[], Any]) -> int:
     """Multiplications and additions of products and attention in a step."""
-    with Ledger() as ledger:
+    with MemoryTracker() as ledger:
         step()
     return ledger.operations
 
 
 def sheet_peak(name: str) -> float | None:
     """Operations a second of the device's data sheet; None: it is not in the table."""
-    device = device_called(name)
-    return None if device is None else peak_of(device, "bf16", tf32=False)
+    device = find_driver_device(name)
+    return None if device is None else get_peak_rate(device, "bf16", tf32=False)
 
 
 def measure(case: str, repeats: int, rate: float, peak: float | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from adadepth.cli.command_line import arguments
-from adadepth.contrib.serve.serve import served_checkpoint
+from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.runs.directory import run_directory
 from adadepth.system.files import describe_files
 from tests.cli.support import Command, Refusal
@@ -41,7 +41,7 @@ def test_a_demo_says_its_configuration(name: str) -> None:
 
 
 def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
-    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).checked()
+    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).validate()
     assert "dataset, tokenizer, context as in demo:hops" in result.out
     (run,) = tmp_path.glob("outputs/act_hops/*")
     metrics = json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]
@@ -58,7 +58,7 @@ def test_an_evaluation_inherits_the_data_of_the_training() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hops", "maze", "loop", "words"])
 def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp_path: Path) -> None:
-    command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true").checked()
+    command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true").validate()
     (run,) = tmp_path.glob("outputs/*/*")
     now, then = (
         json.loads((place / "run.json").read_text(encoding="utf-8"))["final_metrics"] for place in (run, DEMOS / name)
@@ -69,7 +69,7 @@ def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp
 
 def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
     symbols = "red >0 >1 >2 blue >4 >5 >6 green >8 >9 yellow >11 >12 >3 >7"
-    command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true").checked()
+    command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true").validate()
     (run,) = tmp_path.glob("outputs/act_hops/*")
     (prediction,) = json.loads((run / "texts.json").read_text(encoding="utf-8"))["texts"]
     assert [token["label"] for token in prediction["tokens"]][:4] == ["red"] * 4
@@ -85,11 +85,11 @@ def test_a_demo_below_output_dir_is_not_written_to(tmp_path: Path, monkeypatch: 
 
 def test_the_page_calls_it_by_its_name() -> None:
     config = configured("act_hops", "mode=serve", "checkpoint=demo:hops", "trainer.use_cpu=true")
-    served = served_checkpoint(config)
+    served = load_served_checkpoint(config)
     assert served.name == "demo:hops"
     assert served.command[-1] == "checkpoint=demo:hops"
-    assert served.drawn is not None
-    assert list(served.drawn.sets) == ["inside", "beyond"]
+    assert served.synthetic is not None
+    assert list(served.synthetic.sets) == ["inside", "beyond"]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     capsys.readouterr()
     invoke(monkeypatch, *arguments, "debug=default")
     if "mode=estimate" in arguments:
-        assert "tokens a second" in capsys.readouterr().out
+        assert "tokens per second" in capsys.readouterr().out
         assert not list(tmp_path.iterdir())
         return
     *_, line = re.findall(r"^(?:report|comparison): (.*)$", capsys.readouterr().out, flags=re.MULTILINE)

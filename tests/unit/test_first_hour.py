@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.contrib.estimate.estimate import estimated
+from adadepth.contrib.estimate.estimate import estimate_training
 from tests.configs.support import configured
 from tests.scripts_support import ROOT, load_script
 
@@ -49,7 +49,7 @@ def test_the_published_runs_are_configurations(
 def test_models_of_full_size_can_be_estimated(benchmarks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for case in load_script("benchmarks/family_steps.py", monkeypatch).CASES.values():
         config = configured(*case.split(), "mode=estimate", "estimate.device=A100")
-        assert estimated(config)["fits"], case
+        assert estimate_training(config)["fits"], case
 
 
 @pytest.mark.slow  # it waits for a limit

@@ -1,1 +1,1 @@
-"""`mode=estimate`: memory, operations and days of a training before anything is prepared or allocated."""
+"""`mode=estimate`: memory, operations and duration of a training run, before data or memory are prepared."""

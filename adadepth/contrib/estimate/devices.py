@@ -1,4 +1,4 @@
-"""Devices by name, what each of several holds of a model, and how long training takes at a share of their peak."""
+"""Peak rates and memory of devices, memory use per device of distributed training, and training time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TERA, _GIGA, _DAY = 1e12, 1e9, 86400.0
 
 
 class Device(NamedTuple):
-    """What a data sheet says.
+    """A device, with the figures of its data sheet.
 
     Attributes:
-        bf16: Peak of dense matrix products in bf16 or fp16 with sums in float32, TFLOPS.
-        fp32: The same in float32.
-        memory: GB, of 1e9 bytes; what a card has beyond them goes to its driver.
+        bf16: Peak rate of dense matrix products in bf16 or fp16 with sums in float32, TFLOPS.
+        fp32: Peak rate of dense matrix products in float32, TFLOPS.
+        memory: Memory in GB (1e9 bytes), without the driver's share beyond them; None: unknown.
     """
 
     bf16: float
@@ -38,54 +38,54 @@ DEVICES = {
 }
 
 
-def device_of(given: object) -> Device:
-    """A device by its name in whatever case, or of so many TFLOPS, whose memory is not known.
+def resolve_device(name: object) -> Device:
+    """Return the device of a name in any case, or one of a peak rate in TFLOPS, whose memory is unknown.
 
     Raises:
         ConfigError: If it is neither.
     """
-    if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < float("inf"):
-        return Device(float(given), float(given), None)
+    if isinstance(name, int | float) and not isinstance(name, bool) and 0 < name < float("inf"):
+        return Device(float(name), float(name), None)
     names = {name.lower(): name for name in DEVICES}
-    if str(given).lower() in names:
-        return DEVICES[names[str(given).lower()]]
-    known = f"{', '.join(DEVICES)}{nearest(str(given), DEVICES)}"
-    raise ConfigError(f"estimate.device={given}: must be a number of TFLOPS or one of {known}")
+    if str(name).lower() in names:
+        return DEVICES[names[str(name).lower()]]
+    choices = f"{', '.join(DEVICES)}{nearest(str(name), DEVICES)}"
+    raise ConfigError(f"estimate.device={name}: must be a number of TFLOPS or one of {choices}")
 
 
-def device_called(name: str) -> Device | None:
-    """The device by what its driver calls it, such as "NVIDIA A100-SXM4-40GB"; None: it is not in the table."""
+def find_driver_device(name: str) -> Device | None:
+    """Return the device of a driver's name, such as "NVIDIA A100-SXM4-40GB"; None if the table lacks it."""
     parts = set(re.split(r"[\s_-]+", name.upper()))
-    found = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
-    return DEVICES[max(found, key=len)] if found else None
+    matches = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
+    return DEVICES[max(matches, key=len)] if matches else None
 
 
-def peak_of(device: Device, precision: str, tf32: bool) -> float:
-    """Operations a second at its best; products in tf32 run at half the rate of bf16 on all of these."""
+def get_peak_rate(device: Device, precision: str, tf32: bool) -> float:
+    """Return the peak rate, operations per second; on all these devices tf32 runs at half the rate of bf16."""
     if precision != "fp32":
         return device.bf16 * _TERA
     return (max(device.bf16 / 2, device.fp32) if tf32 else device.fp32) * _TERA
 
 
-def capacity(device: Device) -> float | None:
-    """Bytes; None: not known."""
+def get_memory_bytes(device: Device) -> float | None:
+    """Return the memory in bytes; None if it is unknown."""
     return None if device.memory is None else device.memory * _GIGA
 
 
-def days(tokens: float, tokens_per_second: float) -> float:
-    """How long it takes to read so many tokens."""
+def compute_days(tokens: float, tokens_per_second: float) -> float:
+    """Return the number of days that reading so many tokens takes."""
     return tokens / tokens_per_second / _DAY
 
 
-class Held(NamedTuple):
-    """Bytes that a device holds of a model in training.
+class MemoryUse(NamedTuple):
+    """Memory use of a training step on one device, bytes.
 
     Attributes:
-        weights: Of its parameters and buffers.
-        gradients: Of the parameters that train.
-        optimizer: Its state, and an average of the weights where there is one.
-        activations: The most that a micro-batch needs besides.
-        shared: What several devices need on top: buckets of gradients, or the largest block put together.
+        weights: Bytes of parameters and buffers.
+        gradients: Bytes of the gradients of trained parameters.
+        optimizer: Bytes of the optimiser's state, and of averaged weights where there are any.
+        activations: Peak bytes of a micro-batch beside the rest.
+        shared: Bytes that several devices add: buckets of gradients, or the largest block with all its weights.
     """
 
     weights: float
@@ -96,46 +96,49 @@ class Held(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum of all parts."""
         return sum(self)
 
 
-def per_device(held: Held, devices: int, sharded: bool, gradients: float, largest_block: float) -> Held:
-    """What one of several devices holds.
+def split_over_devices(
+    memory: MemoryUse, devices: int, sharded: bool, gradients: float, largest_block: float
+) -> MemoryUse:
+    """Return the memory use of one of several devices.
 
-    Sharded, each has an equal part of weights, gradients and optimizer, and puts the block together that runs: its
-    weights, and its gradients before they are reduced. Otherwise each has all, and the buckets in which gradients
-    travel are as large as the gradients (torch's DistributedDataParallel without `gradient_as_bucket_view`).
+    With sharding, every device has an equal part of weights, gradients and optimiser state. It gathers the weights of
+    the running block, and holds that block's gradients before they are reduced. Without sharding, every device has
+    everything, and buckets as large as the gradients (torch's DistributedDataParallel without
+    `gradient_as_bucket_view`).
 
     Args:
-        held: By one device alone.
-        devices: How many.
-        sharded: Whether they share.
-        gradients: Bytes of all gradients, also of those that are not there yet when the most is held.
+        memory: Memory use of a single device.
+        devices: Number of devices.
+        sharded: Whether the devices shard weights, gradients and optimiser state.
+        gradients: Bytes of all gradients, including those that do not exist yet at the peak.
         largest_block: Bytes of the weights of the largest block.
     """
     if devices == 1:
-        return held
+        return memory
     if not sharded:
-        return held._replace(shared=gradients)
-    weights, gradients, optimizer = (each / devices for each in (held.weights, held.gradients, held.optimizer))
-    return Held(weights, gradients, optimizer, held.activations, 2 * largest_block)
+        return memory._replace(shared=gradients)
+    weights, gradients, optimizer = (size / devices for size in (memory.weights, memory.gradients, memory.optimizer))
+    return MemoryUse(weights, gradients, optimizer, memory.activations, 2 * largest_block)
 
 
-def most_rows(rows: int, few: int, of_rows: float, of_few: float, limit: float) -> int | None:
-    """The largest power of two of rows that fits, of bytes that grow evenly with the rows; None: not even one.
+def find_largest_batch(rows: int, few: int, bytes_of_rows: float, bytes_of_few: float, limit: float) -> int | None:
+    """Return the largest power of two of rows that fits, for memory linear in the rows; None if one row does not fit.
 
     Args:
-        rows: Of a micro-batch.
-        few: A smaller number.
-        of_rows: Bytes of the larger one.
-        of_few: Bytes of the smaller one.
-        limit: Bytes that there are.
+        rows: Rows of the micro-batch.
+        few: Smaller number of rows.
+        bytes_of_rows: Bytes of the micro-batch.
+        bytes_of_few: Bytes of the smaller micro-batch.
+        limit: Available bytes.
     """
-    each = (of_rows - of_few) / (rows - few)
+    bytes_of_row = (bytes_of_rows - bytes_of_few) / (rows - few)
     fits = 1
-    if of_few + each * (fits - few) > limit:
+    if bytes_of_few + bytes_of_row * (fits - few) > limit:
         return None
-    while of_few + each * (2 * fits - few) <= limit and 2 * fits <= rows:
+    while bytes_of_few + bytes_of_row * (2 * fits - few) <= limit and 2 * fits <= rows:
         fits *= 2
     return fits

@@ -1,8 +1,8 @@
-"""`mode=estimate`: what a training costs, before anything is prepared or allocated: memory, operations, days.
+"""`mode=estimate`: memory, operations and duration of a training run, before data are prepared or memory is allocated.
 
-The model is made without weights and its own step runs on fake tensors, see `adadepth.contrib.estimate.rehearsal`:
-forward pass, loss, backward pass and optimiser on a micro-batch of the longest examples, nobody halting before the last
-update.
+The model has no weights, and its own training step runs on fake tensors, see `adadepth.contrib.estimate.fake_step`.
+The step covers forward pass, loss, backward pass and optimiser, on a micro-batch of the longest examples, of which none
+halts before the last update.
 """
 
 from __future__ import annotations
@@ -16,10 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from adadepth.contrib.estimate.devices import Held, capacity, days, device_of, most_rows, peak_of, per_device
-from adadepth.contrib.estimate.mode import estimate_settings
-from adadepth.contrib.estimate.rehearsal import KnownNumbers, Ledger
-from adadepth.contrib.estimate.subject import Subject, subject_of
+from adadepth.contrib.estimate.devices import (
+    MemoryUse,
+    compute_days,
+    find_largest_batch,
+    get_memory_bytes,
+    get_peak_rate,
+    resolve_device,
+    split_over_devices,
+)
+from adadepth.contrib.estimate.fake_step import KnownValues, MemoryTracker
+from adadepth.contrib.estimate.mode import get_estimate_settings
+from adadepth.contrib.estimate.training_spec import TrainingSpec, build_training_spec
 from adadepth.errors import ConfigError
 from adadepth.families.contract import ReadsCachedStates, Remembers
 from adadepth.families.folder import without_weights
@@ -36,20 +44,20 @@ _ENCODED = ("input_ids", "attention_mask", "token_type_ids")
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Rehearsed(NamedTuple):
-    """What a micro-batch of so many rows takes.
+class StepCost(NamedTuple):
+    """Memory and operations of a training step on a micro-batch.
 
     Attributes:
-        held: Bytes when the most live.
-        operations: Of forward and backward pass.
+        memory: Bytes at the peak.
+        operations: Operations of forward and backward pass.
         work: Multiply-accumulates of a forward pass at full depth, by the model's own cost model.
-        tokens: Of the micro-batch.
-        parameters: All of them, and those that train.
+        tokens: Number of tokens of the micro-batch.
+        parameters: Number of all parameters, and of trained ones.
         gradients: Bytes of all gradients.
         largest_block: Bytes of the weights of the largest block.
     """
 
-    held: Held
+    memory: MemoryUse
     operations: int
     work: float
     tokens: int
@@ -58,143 +66,149 @@ class Rehearsed(NamedTuple):
     largest_block: int
 
 
-def say_estimate(config: ExperimentConfig) -> None:
-    """Say what the training that the configuration describes costs.
+def print_estimate(config: ExperimentConfig) -> None:
+    """Print the estimate for the configured training run.
 
     Raises:
-        ConfigError: If a device has not so much memory, with the micro-batch that would fit.
+        ConfigError: If it exceeds the device's memory; the message names the micro-batch that fits.
     """
-    found = estimated(config)
-    say(estimate_lines(config, found))
-    if found["fits"] is False:
-        needed, device = f"{found['held']['total'] / _GIGA:,.1f} GB", estimate_settings(config).device
-        of_device = f"{(capacity(device_of(device)) or 0) / _GIGA:,.0f} GB of {device}"
+    estimate = estimate_training(config)
+    say(format_estimate(config, estimate))
+    if estimate["fits"] is False:
+        needed, device = f"{estimate['memory']['total'] / _GIGA:,.1f} GB", get_estimate_settings(config).device
+        available = f"{(get_memory_bytes(resolve_device(device)) or 0) / _GIGA:,.0f} GB of {device}"
         rows = config.trainer.per_device_train_batch_size
         raise ConfigError(
-            f"trainer.per_device_train_batch_size={rows}: takes {needed}, more than the {of_device}; "
-            f"{_advice(found['rows_that_fit'])}"
+            f"trainer.per_device_train_batch_size={rows}: takes {needed}, more than the {available}; "
+            f"{_format_advice(estimate['rows_that_fit'])}"
         )
 
 
-def estimated(config: ExperimentConfig) -> dict[str, Any]:
-    """What a training costs.
+def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
+    """Return the estimate for the configured training run.
 
     Returns:
         `length`, tokens of a row; `parameters` and `trained`; `macs_per_token` at full depth, forward;
         `operations_per_token` of a training step;
-        `held`, bytes a device when it holds the most; `fits`, None where the device's memory is not known, and
-        `rows_that_fit`, fewer where the configuration's do not; `tokens_per_second` of all devices at `share` of their
-        peak; `tokens` of the whole training and `days`, None where data decide how many steps there are.
+        `memory`, bytes per device at the peak; `fits`, None if the device's memory is unknown;
+        `rows_that_fit`, fewer than the configuration's if those do not fit;
+        `tokens_per_second` of all devices at `share` of their peak rate;
+        `tokens` of the whole training and `days`, None if the number of steps depends on the data.
 
     Raises:
-        ConfigError: If the step cannot be rehearsed, or what only data say is missing.
+        ConfigError: If the step cannot run on fake tensors, or a value that depends on the data is missing.
     """
-    wanted = estimate_settings(config)
-    device = device_of(wanted.device)
-    subject, rows = subject_of(config), config.trainer.per_device_train_batch_size
-    found = rehearse_step(config, subject, rows)
-    held, limit = _on_device(config, found), capacity(device)
-    per_token = found.operations / found.tokens
-    speed = wanted.share * peak_of(device, precision_of(config), bool(config.trainer.tf32)) * wanted.devices / per_token
-    tokens = _tokens(config, subject, found.tokens)
-    fits = None if limit is None else held.total <= limit
+    settings = get_estimate_settings(config)
+    device = resolve_device(settings.device)
+    spec, rows = build_training_spec(config), config.trainer.per_device_train_batch_size
+    cost = run_fake_step(config, spec, rows)
+    memory, limit = _compute_device_memory(config, cost), get_memory_bytes(device)
+    per_token = cost.operations / cost.tokens
+    speed = (
+        settings.share
+        * get_peak_rate(device, resolve_precision(config), bool(config.trainer.tf32))
+        * settings.devices
+        / per_token
+    )
+    tokens = _count_training_tokens(config, spec, cost.tokens)
+    fits = None if limit is None else memory.total <= limit
     return {
-        "length": found.tokens // rows,
-        "parameters": found.parameters[0],
-        "trained": found.parameters[1],
-        "macs_per_token": found.work / found.tokens,
+        "length": cost.tokens // rows,
+        "parameters": cost.parameters[0],
+        "trained": cost.parameters[1],
+        "macs_per_token": cost.work / cost.tokens,
         "operations_per_token": per_token,
-        "held": held._asdict() | {"total": held.total},
+        "memory": memory._asdict() | {"total": memory.total},
         "fits": fits,
-        "rows_that_fit": rows if fits is not False else rows_that_fit(config, subject, held.total, limit or 0),
+        "rows_that_fit": rows if fits is not False else find_fitting_rows(config, spec, memory.total, limit or 0),
         "tokens_per_second": speed,
         "tokens": tokens,
-        "days": None if tokens is None else days(tokens, speed),
+        "days": None if tokens is None else compute_days(tokens, speed),
     }
 
 
-def rows_that_fit(config: ExperimentConfig, subject: Subject, of_rows: float, limit: float) -> int | None:
-    """The largest power of two of rows whose micro-batch fits into so many bytes; None: not one row does.
+def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: float, limit: float) -> int | None:
+    """Return the largest power of two of rows whose micro-batch fits; None if one row does not fit.
 
     Args:
-        config: The experiment.
-        subject: Its model and batches.
-        of_rows: Bytes that a micro-batch of the configuration's rows takes.
-        limit: Bytes that there are.
+        config: Configuration of the experiment.
+        spec: Model and micro-batches of the training run.
+        needed: Bytes of a micro-batch with the configuration's rows.
+        limit: Available bytes.
     """
     rows = config.trainer.per_device_train_batch_size
     if rows == 1:
         return None
     few = max(rows // 4, 1)
-    of_few = _on_device(config, rehearse_step(config, subject, few)).total
-    return most_rows(rows, few, of_rows, of_few, limit)
+    needed_of_few = _compute_device_memory(config, run_fake_step(config, spec, few)).total
+    return find_largest_batch(rows, few, needed, needed_of_few, limit)
 
 
-def _advice(rows: int | None) -> str:
-    """What fits instead, `rows_that_fit`."""
+def _format_advice(rows: int | None) -> str:
+    """Return advice on the number of rows from `rows_that_fit`."""
     if rows is None:
         return "not even one row fits"
     return f"trainer.per_device_train_batch_size={rows} fits"
 
 
 def advise_batch(config: ExperimentConfig, limit: float, precision: str) -> str:
-    """Say which batch fits into so many bytes where that of the configuration does not; see `fitting_rows`."""
-    return _advice(fitting_rows(config, limit, precision))
+    """Return the batch size that fits into so many bytes, as advice; see `find_rows_in_one_process`."""
+    return _format_advice(find_rows_in_one_process(config, limit, precision))
 
 
-def fitting_rows(config: ExperimentConfig, limit: float, precision: str) -> int | None:
-    """`rows_that_fit` of a training in one process, and in this precision, whose rows do not fit."""
+def find_rows_in_one_process(config: ExperimentConfig, limit: float, precision: str) -> int | None:
+    """Return the rows that fit in one process at this precision, for a configuration whose rows do not fit."""
     trainer = dataclasses.replace(config.trainer, precision=Precision(precision))
     config = dataclasses.replace(config, trainer=trainer)
-    subject = subject_of(config)
-    held = _on_device(config, rehearse_step(config, subject, config.trainer.per_device_train_batch_size))
-    return rows_that_fit(config, subject, held.total, limit)
+    spec = build_training_spec(config)
+    memory = _compute_device_memory(config, run_fake_step(config, spec, config.trainer.per_device_train_batch_size))
+    return find_fitting_rows(config, spec, memory.total, limit)
 
 
-def _on_device(config: ExperimentConfig, found: Rehearsed) -> Held:
-    devices = estimate_settings(config).devices
-    return per_device(found.held, devices, config.trainer.fsdp, found.gradients, found.largest_block)
+def _compute_device_memory(config: ExperimentConfig, cost: StepCost) -> MemoryUse:
+    devices = get_estimate_settings(config).devices
+    return split_over_devices(cost.memory, devices, config.trainer.fsdp, cost.gradients, cost.largest_block)
 
 
-def _tokens(config: ExperimentConfig, subject: Subject, of_batch: int) -> float | None:
-    """Tokens of all steps; None where nobody knows how many there are."""
+def _count_training_tokens(config: ExperimentConfig, spec: TrainingSpec, batch_tokens: int) -> float | None:
+    """Return the tokens of all steps; None if their number depends on the data."""
     trainer = config.trainer
-    of_step = of_batch * trainer.gradient_accumulation_steps * estimate_settings(config).devices
+    step_tokens = batch_tokens * trainer.gradient_accumulation_steps * get_estimate_settings(config).devices
     if trainer.max_steps > 0:
-        return float(trainer.max_steps * of_step)
-    if subject.examples is None:
+        return float(trainer.max_steps * step_tokens)
+    if spec.examples is None:
         return None
-    return trainer.num_train_epochs * subject.examples * of_batch / trainer.per_device_train_batch_size
+    return trainer.num_train_epochs * spec.examples * batch_tokens / trainer.per_device_train_batch_size
 
 
-def precision_of(config: ExperimentConfig) -> str:
-    """That of the products; `auto` is bf16, which all devices of the table have."""
-    asked = config.trainer.precision
-    return "bf16" if asked is Precision.auto else str(asked)
+def resolve_precision(config: ExperimentConfig) -> str:
+    """Return the precision of matrix products; `auto` is bf16, which all devices of the table support."""
+    precision = config.trainer.precision
+    return "bf16" if precision is Precision.auto else str(precision)
 
 
-# ---- a step without memory
+# ---- a step on fake tensors
 
 
-def rehearse_step(config: ExperimentConfig, subject: Subject, rows: int) -> Rehearsed:
-    """Run a step of the real code on fake tensors.
+def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> StepCost:
+    """Run a step of the real training code on fake tensors.
 
     Raises:
-        ConfigError: If the model reads of its weights how to go on.
+        ConfigError: If the model's control flow depends on its weights.
     """
-    real = subject.batch(rows)
+    batch = spec.batch(rows)
     with FakeTensorMode():
         with without_weights():
-            model = subject.build()
-        model.tie_weights()  # left out with the drawing of weights
-        set_for_training(config, model)
-        known = KnownNumbers()
-        with known, Ledger() as ledger:
-            return _step(config, model, ledger, known, real)
+            model = spec.build()
+        model.tie_weights()  # `without_weights` skips it
+        prepare_for_training(config, model)
+        known_values = KnownValues()
+        with known_values, MemoryTracker() as tracker:
+            return _measure_step(config, model, tracker, known_values, batch)
 
 
-def set_for_training(config: ExperimentConfig, model: Any) -> None:
-    """Set a model as it is trained at the end: in training mode, at full depth, every place computed."""
+def prepare_for_training(config: ExperimentConfig, model: Any) -> None:
+    """Set a model to the costliest state of training: training mode, full depth, dense execution."""
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
     model.train()
@@ -208,49 +222,52 @@ def set_for_training(config: ExperimentConfig, model: Any) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def _step(
-    config: ExperimentConfig, model: Any, ledger: Ledger, known: KnownNumbers, real: Mapping[str, Tensor]
-) -> Rehearsed:
+def _measure_step(
+    config: ExperimentConfig, model: Any, tracker: MemoryTracker, known_values: KnownValues, batch: Mapping[str, Tensor]
+) -> StepCost:
     parameters = list(model.parameters())
-    trained = [each for each in parameters if each.requires_grad]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     for tensor in (*parameters, *model.buffers()):
-        ledger.add(tensor)
-    for each in trained:
-        ledger.watch(each)
-    weights, gradients = ledger.now, sum(each.nbytes for each in trained)
-    read = inspect.signature(model.forward).parameters  # the rest of a batch is for statistics
-    inputs = {name: known.fake(value) for name, value in real.items() if name in read}
-    dtype = _DTYPES.get(precision_of(config))
+        tracker.add(tensor)
+    for parameter in trained:
+        tracker.watch_gradient(parameter)
+    weights, gradients = tracker.now, sum(parameter.nbytes for parameter in trained)
+    parameter_names = inspect.signature(model.forward).parameters  # the rest of a batch is for statistics
+    inputs = {name: known_values.add_fake(value) for name, value in batch.items() if name in parameter_names}
+    dtype = _DTYPES.get(resolve_precision(config))
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-        inputs |= carried_inputs(config, model, inputs)
-        ledger.begin()
+        inputs |= compute_carried_inputs(config, model, inputs)
+        tracker.reset_peak()
         outputs = model(**inputs)
-        work = _full_work(model, outputs.trace, known)
+        work = _compute_full_macs(model, outputs.trace, known_values)
     outputs.loss.backward()
     del outputs
-    operations = ledger.operations
-    at_once = gradients if config.trainer.gradient_accumulation_steps > 1 else ledger.gradients_at_peak
-    activations = ledger.peak - weights - ledger.gradients_at_peak
-    kept, after = _optimizer_bytes(config, model, trained, ledger)
-    optimizer = kept + (weights if config.trainer.ema_decay is not None else 0)
-    moments = [Held(weights, at_once, optimizer, activations), Held(weights, gradients, optimizer, after)]
-    return Rehearsed(
-        max(moments, key=lambda held: held.total),
+    operations = tracker.operations
+    peak_gradients = gradients if config.trainer.gradient_accumulation_steps > 1 else tracker.gradients_at_peak
+    activations = tracker.peak - weights - tracker.gradients_at_peak
+    state, step_bytes = _measure_optimizer(config, model, trained, tracker)
+    optimizer = state + (weights if config.trainer.ema_decay is not None else 0)
+    moments = [
+        MemoryUse(weights, peak_gradients, optimizer, activations),
+        MemoryUse(weights, gradients, optimizer, step_bytes),
+    ]
+    return StepCost(
+        max(moments, key=lambda memory: memory.total),
         operations,
         work,
-        _tokens_of(real),
-        (_distinct(parameters), _distinct(trained)),
+        _count_batch_tokens(batch),
+        (_count_distinct(parameters), _count_distinct(trained)),
         gradients,
         _largest_block(model),
     )
 
 
-def carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step gets from the one before, as in the middle of a training: memory, slots, states of a frozen base."""
+def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs that a step takes from outside the batch: memory, slots, or states of a frozen base."""
     if isinstance(model, ReadsCachedStates) and config.features.cache:
         with torch.no_grad():
-            given = {name: inputs[name] for name in _ENCODED if name in inputs}
-            states = model.base_states(model.states_to_read(), **given)
+            encoded = {name: inputs[name] for name in _ENCODED if name in inputs}
+            states = model.base_states(model.states_to_read(), **encoded)
         return {"states": states}
     if model.trains_in_slots:
         rows = len(inputs["input_ids"])
@@ -263,90 +280,93 @@ def carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, An
     return {}
 
 
-def _optimizer_bytes(
-    config: ExperimentConfig, model: Any, trained: list[nn.Parameter], ledger: Ledger
+def _measure_optimizer(
+    config: ExperimentConfig, model: Any, trained: list[nn.Parameter], tracker: MemoryTracker
 ) -> tuple[int, int]:
-    """Bytes of the optimizer's state, and the most that a step of it takes beside state, weights and gradients."""
+    """Return the bytes of the optimiser's state, and the peak of its step beside state, weights and gradients."""
     optimizer = build_optimizer(model, config.trainer)
-    before = ledger.now
-    ledger.begin()
+    before = tracker.now
+    tracker.reset_peak()
     if config.trainer.max_grad_norm:
         nn.utils.clip_grad_norm_(trained, config.trainer.max_grad_norm)
     optimizer.step()
-    state = ledger.now - before
-    return state, max(ledger.peak - ledger.now, 0)
+    state = tracker.now - before
+    return state, max(tracker.peak - tracker.now, 0)
 
 
-def _full_work(model: Any, trace: DepthTrace, known: KnownNumbers) -> float:
-    """Multiply-accumulates of a batch in which every unit is updated as often as can be."""
+def _compute_full_macs(model: Any, trace: DepthTrace, known_values: KnownValues) -> float:
+    """Return the multiply-accumulates of a batch in which every unit receives the maximum number of updates."""
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
 
         def as_real(tensor: Tensor) -> Tensor:
-            numbers = known.real(tensor)
+            numbers = known_values.get_real(tensor)
             return torch.ones(tensor.shape, dtype=tensor.dtype) if numbers is None else numbers
 
-        whole: DepthTrace = pytree.tree_map_only(Tensor, as_real, trace)
-        updates = (whole.valid * trace.max_updates).to(whole.updates.dtype)
-        return float(model.price(dataclasses.replace(whole, updates=updates)).full)
+        full_trace: DepthTrace = pytree.tree_map_only(Tensor, as_real, trace)
+        updates = (full_trace.valid * trace.max_updates).to(full_trace.updates.dtype)
+        return float(model.price(dataclasses.replace(full_trace, updates=updates)).full)
 
 
-def _tokens_of(batch: Mapping[str, Tensor]) -> int:
-    """Places of a micro-batch; of vectors, their values."""
-    read = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
-    return read.numel()
+def _count_batch_tokens(batch: Mapping[str, Tensor]) -> int:
+    """Return the number of positions of a micro-batch; for vectors, the number of values."""
+    tensor = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
+    return tensor.numel()
 
 
-def _distinct(parameters: list[nn.Parameter]) -> int:
-    return sum(each.numel() for each in {id(each): each for each in parameters}.values())
+def _count_distinct(parameters: list[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in parameters}.values())
 
 
 def _largest_block(model: nn.Module) -> int:
-    """Bytes of the weights of the largest member of a list of blocks, or of what is none."""
+    """Return the bytes of the weights of the largest block in a list of modules, or of the model without one."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    sizes = [sum(each.nbytes for each in block.parameters()) for blocks in lists for block in blocks]
-    return max(sizes, default=sum(each.nbytes for each in model.parameters()))
+    sizes = [sum(parameter.nbytes for parameter in block.parameters()) for blocks in lists for block in blocks]
+    return max(sizes, default=sum(parameter.nbytes for parameter in model.parameters()))
 
 
-# ---- words
+# ---- printed lines
 
 
-def estimate_lines(config: ExperimentConfig, found: Mapping[str, Any]) -> str:
-    """The estimate as lines of a table."""
-    wanted, held = estimate_settings(config), found["held"]
-    trainer, several = config.trainer, wanted.devices > 1
-    batch = f"{trainer.per_device_train_batch_size} rows of {found['length']:,}"
-    how = [precision_of(config), batch]
-    how += ["gradient checkpointing"] if trainer.gradient_checkpointing else []
-    how += [f"{wanted.devices} devices, {'sharded' if trainer.fsdp else 'each with a copy'}"] if several else []
+def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> str:
+    """Return the estimate as the lines of a table."""
+    settings, memory = get_estimate_settings(config), estimate["memory"]
+    trainer, has_several = config.trainer, settings.devices > 1
+    batch = f"{trainer.per_device_train_batch_size} rows of {estimate['length']:,}"
+    conditions = [resolve_precision(config), batch]
+    conditions += ["gradient checkpointing"] if trainer.gradient_checkpointing else []
+    conditions += [f"{settings.devices} devices, {'sharded' if trainer.fsdp else 'replicated'}"] if has_several else []
     lines = [
-        ("parameters", f"{found['parameters']:,} ({found['trained']:,} are trained)"),
-        ("multiply-accumulates a token", f"{found['macs_per_token']:,.0f} (forward, full depth)"),
-        ("operations a token", f"{found['operations_per_token']:,.0f} (a step of training)"),
-        *((f"memory: {name}", _bytes(held[name])) for name in Held._fields if held[name]),
-        ("memory a device", f"{_bytes(held['total'])} at its peak"),
-        ("tokens a second", f"{found['tokens_per_second']:,.0f} at {wanted.share:.0%} of {_peak(config)}"),
-        ("training", _length(found)),
+        ("parameters", f"{estimate['parameters']:,} ({estimate['trained']:,} trained)"),
+        ("multiply-accumulates per token", f"{estimate['macs_per_token']:,.0f} (forward, full depth)"),
+        ("operations per token", f"{estimate['operations_per_token']:,.0f} (a training step)"),
+        *((f"memory: {name}", _format_bytes(memory[name])) for name in MemoryUse._fields if memory[name]),
+        ("memory per device", f"{_format_bytes(memory['total'])} at its peak"),
+        (
+            "tokens per second",
+            f"{estimate['tokens_per_second']:,.0f} at {settings.share:.0%} of {_format_peak(config)}",
+        ),
+        ("training", _format_length(estimate)),
     ]
     width = max(len(name) for name, _ in lines)
-    written = [f"{name:<{width}}  {value}" for name, value in lines]
-    return "\n".join([f"estimate of {config.name}: {', '.join(how)}", *written])
+    rows = [f"{name:<{width}}  {value}" for name, value in lines]
+    return "\n".join([f"estimate of {config.name}: {', '.join(conditions)}", *rows])
 
 
-def _peak(config: ExperimentConfig) -> str:
-    wanted = estimate_settings(config)
-    name = wanted.device if isinstance(wanted.device, str) else f"{wanted.device:g} TFLOPS"
-    return f"{wanted.devices} x {name}" if wanted.devices > 1 else str(name)
+def _format_peak(config: ExperimentConfig) -> str:
+    settings = get_estimate_settings(config)
+    name = settings.device if isinstance(settings.device, str) else f"{settings.device:g} TFLOPS"
+    return f"{settings.devices} x {name}" if settings.devices > 1 else str(name)
 
 
-def _length(found: Mapping[str, Any]) -> str:
-    if found["days"] is None:
-        return "data decide how many steps, see trainer.num_train_epochs"
-    length = format_duration(found["days"] * _DAY) if found["days"] < 1 else f"{number(found['days'], 1)} days"
-    return f"{found['tokens']:,.0f} tokens, {length}"
+def _format_length(estimate: Mapping[str, Any]) -> str:
+    if estimate["days"] is None:
+        return "the number of steps depends on the data, see trainer.num_train_epochs"
+    length = format_duration(estimate["days"] * _DAY) if estimate["days"] < 1 else f"{number(estimate['days'], 1)} days"
+    return f"{estimate['tokens']:,.0f} tokens, {length}"
 
 
-def _bytes(size: float) -> str:
+def _format_bytes(size: float) -> str:
     return f"{size / _GIB:,.2f} GiB" if size >= _GIB else f"{size / _MIB:,.1f} MiB"

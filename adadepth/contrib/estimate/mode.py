@@ -6,38 +6,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from adadepth.contrib.estimate.devices import device_of
+from adadepth.contrib.estimate.devices import resolve_device
 from adadepth.errors import ConfigError
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.declaration import Allowed, at_least, between, setting
 from adadepth.settings.kinds import get_positions_setting
 from adadepth.settings.modes import ModeSpec, get_mode_settings
 
-_REACHED = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
+_SHARE = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
-_MOST_WORDS, _MOST_TOKENS = 2**31 - 1, 2**28
+_MAX_WORDS, _MAX_TOKENS = 2**31 - 1, 2**28
 
 
 @dataclass
 class EstimateConfig:
-    """What mode=estimate supposes of the machines, and what only data would say."""
+    """Assumptions of mode=estimate about the devices, and values that otherwise depend on the data."""
 
-    device: Any = setting(
-        "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
-    )
+    device: Any = setting("H100", "device: a name, or a peak rate in TFLOPS (its memory is then unknown)")
     devices: int = setting(
-        1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
+        1, "number of devices, one process each; trainer.fsdp=true shards the model over them", at_least(1)
     )
-    share: float = setting(0.4, "of the device's peak that training reaches", _REACHED)
+    share: float = setting(0.4, "fraction of the device's peak rate that training reaches", _SHARE)
     words: int | None = setting(
-        None, "size of a vocabulary that takes all words of a text, which is not read", between(1, _MOST_WORDS)
+        None,
+        "vocabulary size of a tokenizer with all words of a text, which mode=estimate does not read",
+        between(1, _MAX_WORDS),
     )
 
 
 ESTIMATE = ModeSpec(
-    "adadepth.contrib.estimate.estimate:say_estimate",
-    "memory, operations and days of a training, before anything is prepared",
+    "adadepth.contrib.estimate.estimate:print_estimate",
+    "memory, operations and duration of a training run, before data are prepared",
     "estimating",
     settings=EstimateConfig,
     always=("words",),
@@ -48,24 +48,24 @@ ESTIMATE = ModeSpec(
 
 
 def check_estimate(config: ExperimentConfig) -> Iterator[str]:
-    """Yield a line for everything that cannot be estimated."""
-    wanted = estimate_settings(config)
+    """Yield a line for every setting that prevents an estimate."""
+    settings = get_estimate_settings(config)
     try:
-        device_of(wanted.device)
+        resolve_device(settings.device)
     except ConfigError as error:
         yield str(error)
-    if config.trainer.fsdp and wanted.devices == 1:
-        yield "trainer.fsdp=true: shards over several devices; say how many with estimate.devices"
+    if config.trainer.fsdp and settings.devices == 1:
+        yield "trainer.fsdp=true: shards over several devices; set their number with estimate.devices"
     if config.halting.alone:
         yield "halting.alone=true: mode=estimate estimates the first stage; leave it out"
     key, length = get_positions_setting(config.dataset)
     rows = config.trainer.per_device_train_batch_size
-    if rows * length > _MOST_TOKENS:
-        of_batch = f"with {key}={length} a batch has more than {_MOST_TOKENS} tokens"
-        yield f"trainer.per_device_train_batch_size={rows}: {of_batch}"
+    if rows * length > _MAX_TOKENS:
+        problem = f"with {key}={length} a batch has more than {_MAX_TOKENS} tokens"
+        yield f"trainer.per_device_train_batch_size={rows}: {problem}"
 
 
-def estimate_settings(config: ExperimentConfig) -> EstimateConfig:
+def get_estimate_settings(config: ExperimentConfig) -> EstimateConfig:
     """Return the settings of this mode."""
-    found: EstimateConfig = get_mode_settings(config, "estimate")
-    return found
+    settings: EstimateConfig = get_mode_settings(config, "estimate")
+    return settings

@@ -1,1 +1,1 @@
-"""A page on which one moves the depth of a trained model: asking it, showing what it says, and the page itself."""
+"""Interactive page on which a visitor changes the depth of trained models."""

@@ -11,7 +11,7 @@ from adadepth.settings.modes import ModeSpec, get_mode_settings
 
 
 def _is_host(value: str) -> bool:
-    """Whether the system can look a name up at all: sockets raise a `UnicodeError` for others."""
+    """Return whether a name can be looked up; sockets raise a `UnicodeError` for invalid names."""
     try:
         return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
     except UnicodeError:
@@ -28,18 +28,18 @@ HOST_NAMES = Allowed(
 
 @dataclass
 class ServeConfig:
-    """Where mode=serve opens its page."""
+    """Address and host names of the page of mode=serve."""
 
     host: str = setting(
-        "127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model", _HOST
+        "127.0.0.1", "address to listen at; 0.0.0.0: open to every machine that can reach this one", _HOST
     )
-    port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
-    names: list[str] = setting([], "names of the page beside those of the address, such as that of a proxy", HOST_NAMES)
+    port: int = setting(7860, "port to listen at; 0: any free port", between(0, 65535))
+    names: list[str] = setting([], "additional host names of the page, such as that of a proxy", HOST_NAMES)
 
 
 SERVE = ModeSpec(
     "adadepth.contrib.serve.serve:serve",
-    "ask checkpoints on a page, and move their depth",
+    "query checkpoints at any depth on an interactive page",
     "serving",
     settings=ServeConfig,
     checkpoints="several",
@@ -47,7 +47,7 @@ SERVE = ModeSpec(
 )
 
 
-def serve_settings(config: ExperimentConfig) -> ServeConfig:
+def get_serve_settings(config: ExperimentConfig) -> ServeConfig:
     """Return the settings of this mode."""
-    found: ServeConfig = get_mode_settings(config, "serve")
-    return found
+    settings: ServeConfig = get_mode_settings(config, "serve")
+    return settings

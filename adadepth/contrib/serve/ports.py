@@ -1,4 +1,4 @@
-"""Where a page can be opened."""
+"""Choice of the network port for a page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 from adadepth.errors import ConfigError
 
 
-def free_port(host: str, port: int) -> int:
-    """A port that can be listened at: the one that is wanted, or any where that is 0.
+def find_free_port(host: str, port: int) -> int:
+    """Return the requested port if it is free, or any free port for 0.
 
     Raises:
-        ConfigError: It is taken, or the address is none of this machine.
+        ConfigError: If the port is taken, or the address does not belong to this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -20,9 +20,9 @@ def free_port(host: str, port: int) -> int:
             probe.bind((host, port))
             return int(probe.getsockname()[1])
     except UnicodeError as error:
-        raise ConfigError(f"serve.host={host}: is no name of a machine") from error
+        raise ConfigError(f"serve.host={host}: is not a host name") from error
     except OSError as error:
         key = f"serve.host={host}" if isinstance(error, socket.gaierror) else f"serve.host={host} serve.port={port}"
         raise ConfigError(
-            f"{key}: cannot be listened at ({error.strerror}); serve.port=0 takes any that is free"
+            f"{key}: cannot be listened at ({error.strerror}); serve.port=0 takes any free port"
         ) from error

@@ -1,4 +1,4 @@
-"""`mode=serve`: a page on which one asks checkpoints, and moves their depth."""
+"""`mode=serve`: loading of checkpoints with their data, and a page on which visitors query them at any depth."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from adadepth.contrib.serve.knobs import budget_knob, knobs_of
-from adadepth.contrib.serve.mode import serve_settings
-from adadepth.contrib.serve.served import Drawn, Measured, Served, Standing
+from adadepth.contrib.serve.checkpoint import DepthQuality, QualityEvaluator, ServedCheckpoint, SyntheticData
+from adadepth.contrib.serve.knobs import build_budget_knob, list_knobs
+from adadepth.contrib.serve.mode import get_serve_settings
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError, missing_package
 from adadepth.families.registry import load
@@ -40,106 +40,109 @@ from adadepth.tasks.session import Session
 from adadepth.tasks.stored_models import choose_checkpoint_tokenizer
 from adadepth.training.arguments import training_arguments
 
-_FEW = 64  # training examples, which nobody asks about
-_MEASURED_ON = 16, 128  # examples that tell how good a depth is: the fewest, and the most
-_SECONDS = 0.5  # that a measurement may take
-_ROWS = 32
-_BEGINNING = "The first sentence of a text, long enough that some of its words need more thought than others."
-# Long: in short texts a model that was trained on whole sequences gives masks no more depth than other words.
-_MASKED = (
+_TRAINING_EXAMPLES = 64  # generated training examples, which the page does not show
+_EVALUATION_EXAMPLES = 16, 128  # minimum and maximum number of evaluated examples
+_EVALUATION_SECONDS = 0.5  # target duration of a measurement
+_BATCH_ROWS = 32
+_INITIAL_TEXT = "The first sentence of a text, long enough that some of its words need more thought than others."
+# A long text: in short ones, a model trained on full sequences gives masks no more depth than other words.
+_INITIAL_MASKED_TEXT = (
     "The expression list is evaluated once; it should yield an iterable object. An iterator is created for the result "
     "of the expression list. The suite is then executed once for each {mask} provided by the iterator, in the order of "
     "ascending indices."
 )
-_OWN = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")  # what is read beside several checkpoints
+# Overrides that several checkpoints can share.
+_SHARED_KEYS = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")
 
 
 def serve(config: ExperimentConfig) -> None:
     """Open the page, and wait until it is closed with Ctrl-C."""
     if find_spec("gradio") is None:
         raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
-    served = [served_checkpoint(each) for each in _each(config)]
-    check_alike(served)
+    checkpoints = [load_served_checkpoint(single) for single in _list_configs(config)]
+    check_same_inputs(checkpoints)
     from adadepth.contrib.serve.page import open_page
 
-    address = serve_settings(config)
-    open_page(served, address.host, address.port, address.names)
+    settings = get_serve_settings(config)
+    open_page(checkpoints, settings.host, settings.port, settings.names)
 
 
-def check_alike(served: Sequence[Served]) -> None:
-    """Whether checkpoints can be asked the same.
+def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
+    """Check that all checkpoints read the same kind of input.
 
     Raises:
-        ConfigError: They read different inputs; names the first two.
+        ConfigError: If two checkpoints read different inputs; the message names them.
     """
-    kinds = [None if each.drawn is None else type(each.drawn.dataset) for each in served]
-    for each, kind in zip(served, kinds, strict=True):
-        if kind is not kinds[0] or each.pairs != served[0].pairs:
-            names = f"{served[0].name} and {each.name}"
+    kinds = [None if checkpoint.synthetic is None else type(checkpoint.synthetic.dataset) for checkpoint in checkpoints]
+    for checkpoint, kind in zip(checkpoints, kinds, strict=True):
+        if kind is not kinds[0] or checkpoint.reads_pairs != checkpoints[0].reads_pairs:
+            names = f"{checkpoints[0].name} and {checkpoint.name}"
             raise ConfigError(f"checkpoint: {names} read different inputs; side by side they must read the same")
 
 
 def open_page_of_run(run: Path, host: str, port: int) -> None:
-    """Open the page of one run, whose folder may have been moved: what the file of a space does."""
+    """Open the page of one run from any run directory; entry point of a space's app.py."""
     from adadepth.contrib.serve.page import open_page
 
     settings = load_run_settings(run, "checkpoint")
     config = dataclasses.replace(settings, checkpoint=str(run), mode=Mode.predict)
-    open_page([served_checkpoint(config)], host, port)
+    open_page([load_served_checkpoint(config)], host, port)
 
 
-def _each(config: ExperimentConfig) -> list[ExperimentConfig]:
-    """The configuration of every checkpoint: several have their own each, as their runs were made."""
+def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
+    """Return one configuration per checkpoint; with several checkpoints, that of each one's run."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
-    if others := [key for key in list_overridden_keys() if key.partition(".")[0] not in _OWN]:
-        raise ConfigError(f"{others[0]}: read only with one checkpoint; several have the settings of their runs each")
-    return [_of_run(config, place) for place in config.checkpoint]
+    if ignored := [key for key in list_overridden_keys() if key.partition(".")[0] not in _SHARED_KEYS]:
+        raise ConfigError(f"{ignored[0]}: read only with one checkpoint; several have the settings of their runs each")
+    return [_load_run_config(config, path) for path in config.checkpoint]
 
 
-def _of_run(config: ExperimentConfig, place: str) -> ExperimentConfig:
-    """As a run was made; a checkpoint that is from none is of the family of the configuration."""
-    own = dataclasses.replace(config, checkpoint=place, mode=Mode.predict)
-    run = run_of_checkpoint(own)
+def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
+    """Return the configuration of a checkpoint's run, or the current one for a checkpoint outside a run."""
+    single = dataclasses.replace(config, checkpoint=path, mode=Mode.predict)
+    run = run_of_checkpoint(single)
     if run is None:
-        return own
-    found = load_run_settings(run, "checkpoint")
-    return dataclasses.replace(found, checkpoint=str(run) if place == "latest" else place, mode=Mode.predict)
+        return single
+    settings = load_run_settings(run, "checkpoint")
+    return dataclasses.replace(settings, checkpoint=str(run) if path == "latest" else path, mode=Mode.predict)
 
 
-def served_checkpoint(config: ExperimentConfig) -> Served:
-    """A checkpoint ready to be asked."""
+def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
+    """Load a checkpoint with its knobs, data and initial input."""
     pipeline, path = load_pipeline(config)
     copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
-    data = _data(config, pipeline, path)
-    drawn = None if data is None or not hasattr(config.dataset, "train_examples") else _drawn(config, data)
-    measured = None if data is None else _measured(config, data, pipeline.model)
-    knobs = knobs_of(pipeline.model)
-    budget = None if measured is None else budget_knob(pipeline.model, lambda: measured.here().updates)
+    data = _load_data(config, pipeline, path)
+    synthetic = (
+        None if data is None or not hasattr(config.dataset, "train_examples") else _build_synthetic_data(config, data)
+    )
+    evaluator = None if data is None else _build_evaluator(config, data, pipeline.model)
+    knobs = list_knobs(pipeline.model)
+    budget = None if evaluator is None else build_budget_knob(pipeline.model, lambda: evaluator.evaluate().updates)
     columns = list_input_columns(config.dataset)
     columns = get_trained_columns(pipeline.model) if columns is None else columns
-    reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns) == 2
-    found = Served(
+    reads_pairs = pipeline.predicts == "classes" and synthetic is None and len(columns) == 2
+    checkpoint = ServedCheckpoint(
         name=path if run is None else _name_run(config, run),
         pipeline=pipeline,
         knobs=knobs if budget is None else [*knobs[:1], budget, *knobs[1:]],
         command=[
             *program(),
             "--config-name",
-            _root(config),
+            _get_config_name(config),
             format_override("checkpoint", path if run is None else format_run(run)),
         ],
-        pairs=reads_pairs,
-        drawn=drawn,
-        measured=measured,
-        curve=None if run is None else _curve(run),
-        beginning="" if drawn is not None else _beginning(run, pipeline),
+        reads_pairs=reads_pairs,
+        synthetic=synthetic,
+        evaluator=evaluator,
+        curve=None if run is None else _read_curve(run),
+        initial_text="" if synthetic is not None else _choose_initial_text(run, pipeline),
     )
-    turned = ", ".join(knob.name for knob in found.knobs) or "nothing: it has one depth"
-    whose = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
-    say(f"{found.name}: {whose}; what can be turned: {turned}")
-    return found
+    knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "none, its depth is fixed"
+    model_name = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
+    say(f"{checkpoint.name}: {model_name}; depth knobs: {knob_names}")
+    return checkpoint
 
 
 def _name_run(config: ExperimentConfig, run: Path) -> str:
@@ -148,115 +151,118 @@ def _name_run(config: ExperimentConfig, run: Path) -> str:
 
 
 def copy_weights(model: torch.nn.Module) -> None:
-    """Copy weights out of the file that they were mapped from.
+    """Copy the weights from the memory-mapped file into memory.
 
-    Whoever cuts that file short, or writes over it, while the page is open would end the process (SIGBUS) or change
-    the model.
+    If another process truncates the mapped file, this process ends (SIGBUS); if one overwrites it, the model changes.
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):  # a view, whose base `data` would leave where it is
+        for name, buffer in module.named_buffers(
+            recurse=False
+        ):  # assigning `data` would leave the base of a view mapped
             setattr(module, name, buffer.clone())
 
 
-def _root(config: ExperimentConfig) -> str:
-    given = HydraConfig.get().job.config_name if HydraConfig.initialized() else None
-    return config.name if given is None or isinstance(config.checkpoint, list) else str(given)
+def _get_config_name(config: ExperimentConfig) -> str:
+    config_name = HydraConfig.get().job.config_name if HydraConfig.initialized() else None
+    return config.name if config_name is None or isinstance(config.checkpoint, list) else str(config_name)
 
 
 # ---- data
 
 
-def _data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
-    """The labelled data of a run, where they are at hand without a network; None: they are not."""
+def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
+    """Return the labelled data of a run if they are available offline, else None."""
     dataset: Any = config.dataset
     is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
     if config.task is not Task.finetune or get_problem(dataset) is None or not is_at_hand:
         return None
-    if hasattr(dataset, "train_examples"):  # as many evaluation examples as ever: which they are follows from that
+    if hasattr(dataset, "train_examples"):  # the number of evaluation examples decides which they are
         most = dataset.max_evaluation_examples or dataset.train_examples
-        few = min(_FEW, dataset.train_examples)
+        few = min(_TRAINING_EXAMPLES, dataset.train_examples)
         dataset = dataclasses.replace(dataset, max_evaluation_examples=most, train_examples=few)
     options = cls_options(config.model.name, pipeline.model.config)
     options |= {"classes": get_class_names(pipeline.model.config)}
-    found: LabelledData = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
-    if found.labels:
-        pipeline.model.take_classes(found.labels)
-    return found
+    data: LabelledData = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
+    if data.labels:
+        pipeline.model.take_classes(data.labels)
+    return data
 
 
-def _drawn(config: ExperimentConfig, data: LabelledData) -> Drawn:
-    place = get_kind(config.dataset).board
-    board = None if place is None else load(place)
-    return Drawn(config.dataset, data.evaluation, data.collate, board)
+def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> SyntheticData:
+    location = get_kind(config.dataset).board
+    board = None if location is None else load(location)
+    return SyntheticData(config.dataset, data.evaluation, data.collate, board)
 
 
-def _measured(config: ExperimentConfig, data: LabelledData, model: Any) -> Measured | None:
-    """How the model does on examples of the first set, by the evaluation of mode=evaluate."""
+def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
+    """Return an evaluator on examples of the first set, with the evaluation of mode=evaluate."""
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
     session = build_finetuning_session(config, training_arguments(config), data, model)
-    fewest, most = (min(count, len(examples)) for count in _MEASURED_ON)  # type: ignore[arg-type]
-    begun = perf_counter()
-    _standing(session, name, examples, fewest, data)
-    count = min(max(fewest, int(fewest * _SECONDS / (perf_counter() - begun))), most)
-    of = f"{count} examples of {name}"
-    copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # of arrays that a file may hold
-    return Measured("score", of, partial(_standing, session, name, copies, count, data))
+    fewest, most = (min(count, len(examples)) for count in _EVALUATION_EXAMPLES)  # type: ignore[arg-type]
+    start = perf_counter()
+    _evaluate(session, name, examples, fewest, data)
+    count = min(max(fewest, int(fewest * _EVALUATION_SECONDS / (perf_counter() - start))), most)
+    description = f"{count} examples of {name}"
+    copies = [copy.deepcopy(dict(examples[number])) for number in range(count)]  # the arrays may be mapped from a file
+    return QualityEvaluator("score", description, partial(_evaluate, session, name, copies, count, data))
 
 
-def _standing(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> Standing:
-    """Evaluate the model as it is set now."""
+def _evaluate(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> DepthQuality:
+    """Evaluate the model at its current depth."""
     model: Any = session.model
     evaluation = session.start_evaluation(name)
     model.eval()
-    for first in range(0, count, _ROWS):
-        batch = data.collate([examples[number] for number in range(first, min(first + _ROWS, count))])
+    for first in range(0, count, _BATCH_ROWS):
+        batch = data.collate([examples[number] for number in range(first, min(first + _BATCH_ROWS, count))])
         batch = {key: value.to(model.device) for key, value in batch.items()}
         with torch.no_grad():
-            outputs = model(**_named(model, batch), **evaluation.options(batch))
+            outputs = model(**_select_forward_arguments(model, batch), **evaluation.options(batch))
         evaluation.update(batch, outputs)
     evaluation.merge()
     report = evaluation.report()
     assert report is not None
     cost, depths = report.statistics["cost"], report.statistics["classes"]["all"]
-    return Standing(evaluation.metrics()["score"], cost["adaptive_over_full"], depths["mean"])
+    return DepthQuality(evaluation.metrics()["score"], cost["adaptive_over_full"], depths["mean"])
 
 
-def _named(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _select_forward_arguments(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     names = inspect.signature(model.forward).parameters
     return {key: value for key, value in batch.items() if key in names}
 
 
-# ---- what a run has measured, and a text of it
+# ---- results and sentences of a run
 
 
-def _curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
-    """(work, quality) of the exit rules, or of the budgets, that a run or its newest evaluation compared."""
+def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
+    """Return (compute, quality) points of the exit rules or budgets that a run or its newest evaluation compared."""
     for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
         files = read_run(folder)
         for study in files.of(EXIT_RULES).get("sets", {}).values():
-            if points := _rule_points(study):
+            if points := _list_rule_points(study):
                 return "score", points
-        found = files.of(BUDGETS)
-        if found and found.get("rows") and (name := select_drawn_quality(found)) is not None:
-            rows = [row for row in found["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
+        budgets = files.of(BUDGETS)
+        if budgets and budgets.get("rows") and (name := select_drawn_quality(budgets)) is not None:
+            rows = [row for row in budgets["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
             return name, sorted((row["adaptive_over_full"], row["metrics"][name]) for row in rows)
     return None
 
 
-def _rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
+def _list_rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
     rows = [row for row in study["rows"] if "macs_ratio" in row and "score" in row["quality"]]
     return sorted((row["macs_ratio"], row["quality"]["score"]) for row in rows)
 
 
-def _beginning(run: Path | None, pipeline: Pipeline) -> str:
-    """A text to begin with: an example sentence of the run, else one of nobody's."""
+def _choose_initial_text(run: Path | None, pipeline: Pipeline) -> str:
+    """Return an example sentence of the run as the initial text, or a default one."""
     if pipeline.predicts == "masks":
-        return _MASKED.format(mask=pipeline.tokenizer.mask_token)
+        return _INITIAL_MASKED_TEXT.format(mask=pipeline.tokenizer.mask_token)
     sentences = read_run(run).sentences if run is not None else []
-    ids = [pipeline.tokenizer.convert_tokens_to_ids(list(map(str, each.get("tokens") or ()))) for each in sentences]
-    texts = [str(pipeline.tokenizer.decode(each, skip_special_tokens=True)).strip() for each in ids if each]
-    return next((text for text in texts if 20 <= len(text) <= 400), _BEGINNING)
+    ids = [
+        pipeline.tokenizer.convert_tokens_to_ids(list(map(str, sentence.get("tokens") or ()))) for sentence in sentences
+    ]
+    texts = [str(pipeline.tokenizer.decode(sentence, skip_special_tokens=True)).strip() for sentence in ids if sentence]
+    return next((text for text in texts if 20 <= len(text) <= 400), _INITIAL_TEXT)

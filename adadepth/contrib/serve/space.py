@@ -1,4 +1,4 @@
-"""A folder that the hub runs as a space: the page for one run, with its model and settings.
+"""Export of a run as a space of the hub: its page with model and settings in one folder.
 
 python -m adadepth.contrib.serve.space RUN [FOLDER]
 """
@@ -16,9 +16,14 @@ from adadepth.report.section import load_templates
 from adadepth.runs.directory import CONFIG_FILE, MODEL, RECORD, read_record, read_settings
 from adadepth.system.files import write_atomic
 
-_INSIDE = "run"  # the folder of the run in that of the space
-_KEPT = ("config_name", "dataset_schema", "mode", "status")  # of run.json: nothing of the machine that it ran on
-_GRADIO = "6.31.0"  # where none is installed
+_RUN_FOLDER = "run"  # folder of the run inside the space
+_RECORD_FIELDS = (
+    "config_name",
+    "dataset_schema",
+    "mode",
+    "status",
+)  # fields of run.json without details of the machine
+_GRADIO = "6.31.0"  # version without an installed gradio
 _FILES = {"app.py": "space_app.py.j2", "requirements.txt": "space_requirements.txt.j2", "README.md": "space_card.md.j2"}
 
 
@@ -26,55 +31,55 @@ def write_space(run: Path, folder: Path) -> Path:
     """Write the folder of a space.
 
     Args:
-        run: Folder of a run that has trained.
-        folder: A new or empty one.
+        run: Directory of a finished run.
+        folder: New or empty folder.
 
     Raises:
-        CheckpointError: There is no such run, or it has no model.
-        ConfigError: The folder has something in it.
+        CheckpointError: If the run does not exist or has no model.
+        ConfigError: If the folder is not empty.
     """
     if not (run / RECORD).is_file() or not (run / MODEL).is_dir():
         raise CheckpointError(f"RUN={run}: must be the folder of a run with its {MODEL}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"FOLDER={folder}: must be a new or an empty folder")
     settings, record = read_settings(run), read_record(run)
-    inside = folder / _INSIDE
-    inside.mkdir(parents=True)
-    shutil.copytree(run / MODEL, inside / MODEL)
-    shutil.copyfile(run / CONFIG_FILE, inside / CONFIG_FILE)
-    kept = {name: record[name] for name in _KEPT if name in record}
-    write_atomic(inside / RECORD, json.dumps(kept, indent=2) + "\n")
-    told = {
+    run_folder = folder / _RUN_FOLDER
+    run_folder.mkdir(parents=True)
+    shutil.copytree(run / MODEL, run_folder / MODEL)
+    shutil.copyfile(run / CONFIG_FILE, run_folder / CONFIG_FILE)
+    record_fields = {name: record[name] for name in _RECORD_FIELDS if name in record}
+    write_atomic(run_folder / RECORD, json.dumps(record_fields, indent=2) + "\n")
+    variables = {
         "name": str(settings.name),
-        "run": _INSIDE,
-        "gradio": _installed("gradio", _GRADIO),
-        "version": _installed("adadepth", "0"),
+        "run": _RUN_FOLDER,
+        "gradio": _get_version("gradio", _GRADIO),
+        "version": _get_version("adadepth", "0"),
     }
     for name, template in _FILES.items():
         write_atomic(
-            folder / name, load_templates("adadepth.contrib.serve").get_template(template).render(**told) + "\n"
+            folder / name, load_templates("adadepth.contrib.serve").get_template(template).render(**variables) + "\n"
         )
     return folder
 
 
-def _installed(package: str, otherwise: str) -> str:
+def _get_version(package: str, default: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return otherwise
+        return default
 
 
-def make_space(given: list[str]) -> int:
-    """Write the space that a command line asks for; returns the exit status."""
-    if len(given) not in (1, 2):
+def make_space(arguments: list[str]) -> int:
+    """Write the space for command-line arguments; return the exit status."""
+    if len(arguments) not in (1, 2):
         print("error: make space RUN=outputs/NAME/RUN [FOLDER=space]", file=sys.stderr)
         return 2
     try:
-        folder = write_space(Path(given[0]), Path(given[1] if len(given) == 2 else "space"))
+        folder = write_space(Path(arguments[0]), Path(arguments[1] if len(arguments) == 2 else "space"))
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"space: {folder} (look through it, {_INSIDE}/{CONFIG_FILE} names your paths; then push it to the hub)")
+    print(f"space: {folder} (look through it, {_RUN_FOLDER}/{CONFIG_FILE} names your paths; then push it to the hub)")
     return 0
 
 

@@ -6,28 +6,28 @@ import pytest
 
 from adadepth.contrib.estimate.devices import (
     DEVICES,
-    Held,
-    capacity,
-    days,
-    device_called,
-    device_of,
-    most_rows,
-    peak_of,
-    per_device,
+    MemoryUse,
+    compute_days,
+    find_driver_device,
+    find_largest_batch,
+    get_memory_bytes,
+    get_peak_rate,
+    resolve_device,
+    split_over_devices,
 )
 from adadepth.errors import ConfigError
 
 
 def test_a_device_is_named_in_any_case_or_told_by_its_peak() -> None:
-    assert device_of("h100") is DEVICES["H100"]
-    told = device_of(12.5)
-    assert (peak_of(told, "bf16", tf32=False), capacity(told)) == (12.5e12, None)
+    assert resolve_device("h100") is DEVICES["H100"]
+    told = resolve_device(12.5)
+    assert (get_peak_rate(told, "bf16", tf32=False), get_memory_bytes(told)) == (12.5e12, None)
 
 
 @pytest.mark.parametrize("given", ["H10", 0, -3.0, float("inf"), True, None])
 def test_what_is_no_device_is_refused_in_a_line(given: object) -> None:
     with pytest.raises(ConfigError, match=r"^estimate\.device=.*: must be a number of TFLOPS or one of H100, .*MI300X"):
-        device_of(given)
+        resolve_device(given)
 
 
 @pytest.mark.parametrize(
@@ -44,22 +44,24 @@ def test_what_is_no_device_is_refused_in_a_line(given: object) -> None:
     ],
 )
 def test_devices_are_known_by_what_their_driver_calls_them(name: str, expected: str | None) -> None:
-    assert device_called(name) == (None if expected is None else DEVICES[expected])
+    assert find_driver_device(name) == (None if expected is None else DEVICES[expected])
 
 
 def test_peaks_are_those_of_the_data_sheet() -> None:
-    device = device_of("A100")
-    found = [peak_of(device, precision, tf32) for precision, tf32 in (("bf16", False), ("fp32", True), ("fp32", False))]
+    device = resolve_device("A100")
+    found = [
+        get_peak_rate(device, precision, tf32) for precision, tf32 in (("bf16", False), ("fp32", True), ("fp32", False))
+    ]
     assert found == [312e12, 156e12, 19.5e12]
 
 
 def test_what_each_of_several_devices_holds() -> None:
-    held = Held(weights=80.0, gradients=8.0, optimizer=160.0, activations=30.0)
-    assert per_device(held, 1, sharded=True, gradients=80, largest_block=5) == held
-    copies = per_device(held, 4, sharded=False, gradients=80, largest_block=5)
-    assert copies == Held(80, 8, 160, 30, shared=80)
-    shared = per_device(held, 4, sharded=True, gradients=80, largest_block=5)
-    assert shared == Held(20, 2, 40, 30, shared=10)
+    memory = MemoryUse(weights=80.0, gradients=8.0, optimizer=160.0, activations=30.0)
+    assert split_over_devices(memory, 1, sharded=True, gradients=80, largest_block=5) == memory
+    copies = split_over_devices(memory, 4, sharded=False, gradients=80, largest_block=5)
+    assert copies == MemoryUse(80, 8, 160, 30, shared=80)
+    shared = split_over_devices(memory, 4, sharded=True, gradients=80, largest_block=5)
+    assert shared == MemoryUse(20, 2, 40, 30, shared=10)
     assert shared.total == 102
 
 
@@ -67,8 +69,8 @@ def test_what_each_of_several_devices_holds() -> None:
 @pytest.mark.parametrize("limit", [50, 101, 163, 1000, 4000])
 def test_the_rows_that_fit_are_found(fixed: int, limit: int) -> None:
     fitting = [rows for rows in (1, 2, 4, 8, 16, 32) if fixed + 3 * rows <= limit]
-    assert most_rows(32, 8, fixed + 96, fixed + 24, limit) == max(fitting, default=None)
+    assert find_largest_batch(32, 8, fixed + 96, fixed + 24, limit) == max(fitting, default=None)
 
 
 def test_days_are_of_86400_seconds() -> None:
-    assert days(864_000, 10) == 1
+    assert compute_days(864_000, 10) == 1

@@ -13,8 +13,13 @@ import torch
 from transformers import AlbertConfig, BartConfig, BertConfig, LlamaConfig, RobertaConfig
 
 from adadepth import AlbertActConfig
-from adadepth.contrib.estimate.estimate import estimated, fitting_rows, rehearse_step, say_estimate
-from adadepth.contrib.estimate.subject import subject_of
+from adadepth.contrib.estimate.estimate import (
+    estimate_training,
+    find_rows_in_one_process,
+    print_estimate,
+    run_fake_step,
+)
+from adadepth.contrib.estimate.training_spec import build_training_spec
 from adadepth.errors import ConfigError
 from adadepth.settings import ExperimentConfig
 from adadepth.training.optimization import build_optimizer
@@ -69,13 +74,13 @@ def estimable(root: str, hub: Path, *overrides: str) -> ExperimentConfig:
 @pytest.mark.parametrize("root", mostly_slow(TRAINED, lambda root: root in QUICK))
 def test_every_shipped_training_is_estimated(root: str, hub: Path) -> None:
     config = estimable(root, hub)
-    found = estimated(config)
-    held = found["held"]
+    found = estimate_training(config)
+    memory = found["memory"]
     assert found["parameters"] >= found["trained"] > 0
-    assert held["weights"] >= 4 * found["parameters"]
-    assert held["optimizer"] > 0
-    assert held["activations"] > 0
-    assert held["total"] == sum(value for name, value in held.items() if name != "total")
+    assert memory["weights"] >= 4 * found["parameters"]
+    assert memory["optimizer"] > 0
+    assert memory["activations"] > 0
+    assert memory["total"] == sum(value for name, value in memory.items() if name != "total")
     assert found["macs_per_token"] > 0
     peak = {"bf16": 989.4e12, "auto": 989.4e12, "fp32": 66.9e12}[str(config.trainer.precision)]
     assert found["tokens_per_second"] == pytest.approx(0.4 * peak / found["operations_per_token"])
@@ -85,31 +90,31 @@ def test_every_shipped_training_is_estimated(root: str, hub: Path) -> None:
 @pytest.mark.parametrize("model", ["ouro_1_4b", "ouro_2_6b"])
 def test_published_looped_models_are_estimated(model: str, hub: Path) -> None:
     rows = "trainer.per_device_train_batch_size=1"
-    found = estimated(estimable("loop_wikitext2", hub, f"model={model}", rows))
+    found = estimate_training(estimable("loop_wikitext2", hub, f"model={model}", rows))
     billions = {"ouro_1_4b": 1.43, "ouro_2_6b": 2.67}[model]
     assert found["parameters"] == pytest.approx(billions * 1e9, rel=0.01)
-    assert found["held"]["weights"] == pytest.approx(4 * found["parameters"], rel=1e-3)
+    assert found["memory"]["weights"] == pytest.approx(4 * found["parameters"], rel=1e-3)
 
 
 @pytest.mark.parametrize("root", [pytest.param("act_wikitext2", marks=pytest.mark.slow), "loop_tiny"])
 def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path) -> None:
     config = estimable(root, hub)
-    found, subject = estimated(config), subject_of(config)
-    model = subject.build()
+    found, spec = estimate_training(config), build_training_spec(config)
+    model = spec.build()
     assert found["parameters"] == sum(each.numel() for each in model.parameters())
-    assert found["held"]["weights"] == sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    assert found["memory"]["weights"] == sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
     optimizer = build_optimizer(model, config.trainer)
     read = inspect.signature(model.forward).parameters
-    model(**{name: value for name, value in subject.batch(1).items() if name in read}).loss.backward()
+    model(**{name: value for name, value in spec.batch(1).items() if name in read}).loss.backward()
     optimizer.step()
     state = sum(value.nbytes for one in optimizer.state.values() for value in one.values() if torch.is_tensor(value))
-    assert found["held"]["optimizer"] == pytest.approx(state, rel=0.01)
+    assert found["memory"]["optimizer"] == pytest.approx(state, rel=0.01)
 
 
 @pytest.mark.slow
 def test_what_is_computed_again_is_not_held(hub: Path) -> None:
-    kept = estimated(estimable("loop_tiny", hub))["held"]
-    again = estimated(estimable("loop_tiny", hub, "trainer.gradient_checkpointing=true"))["held"]
+    kept = estimate_training(estimable("loop_tiny", hub))["memory"]
+    again = estimate_training(estimable("loop_tiny", hub, "trainer.gradient_checkpointing=true"))["memory"]
     assert again["activations"] < 0.7 * kept["activations"]
     assert again["weights"] == kept["weights"]
 
@@ -118,21 +123,21 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
     hub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = estimable("act_wikitext2", hub)
-    subject, rows = subject_of(config), config.trainer.per_device_train_batch_size
-    limit = rehearse_step(config, subject, rows // 2).held.total
+    spec, rows = build_training_spec(config), config.trainer.per_device_train_batch_size
+    limit = run_fake_step(config, spec, rows // 2).memory.total
     assert rows == 16
-    monkeypatch.setattr("adadepth.contrib.estimate.estimate.capacity", lambda device: limit)
+    monkeypatch.setattr("adadepth.contrib.estimate.estimate.get_memory_bytes", lambda device: limit)
     with pytest.raises(ConfigError, match=r"size=16: takes .* GB of H100; trainer.per_device_train_batch_size=8 fits$"):
-        say_estimate(config)
-    assert "multiply-accumulates a token" in capsys.readouterr().out
-    assert fitting_rows(config, 1, "bf16") is None
+        print_estimate(config)
+    assert "multiply-accumulates per token" in capsys.readouterr().out
+    assert find_rows_in_one_process(config, 1, "bf16") is None
 
 
 def test_several_devices_share_and_are_faster(hub: Path) -> None:
-    one = estimated(estimable("act_wikitext2", hub))
-    four = estimated(estimable("act_wikitext2", hub, "trainer.fsdp=true", "estimate.devices=4"))
-    assert four["held"]["optimizer"] == one["held"]["optimizer"] / 4
-    assert four["held"]["activations"] == one["held"]["activations"]
+    one = estimate_training(estimable("act_wikitext2", hub))
+    four = estimate_training(estimable("act_wikitext2", hub, "trainer.fsdp=true", "estimate.devices=4"))
+    assert four["memory"]["optimizer"] == one["memory"]["optimizer"] / 4
+    assert four["memory"]["activations"] == one["memory"]["activations"]
     assert four["tokens_per_second"] == pytest.approx(4 * one["tokens_per_second"])
     assert four["tokens"] == 4 * one["tokens"]
 
@@ -151,4 +156,4 @@ def test_what_is_not_read_or_not_known_is_refused(overrides: list[str], line: st
 def test_words_that_only_a_text_says_are_asked_for(hub: Path) -> None:
     config = estimable("par_tiny", hub, "tokenizer.vocab_size=null")
     with pytest.raises(ConfigError, match=r"^estimate\.words: how many there are"):
-        estimated(config)
+        estimate_training(config)

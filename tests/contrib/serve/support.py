@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from adadepth.contrib.serve.knobs import knobs_of
-from adadepth.contrib.serve.serve import served_checkpoint
-from adadepth.contrib.serve.served import Served
+from adadepth.contrib.serve.checkpoint import ServedCheckpoint
+from adadepth.contrib.serve.knobs import list_knobs
+from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.data import load_labelled_data
 from adadepth.families.build import build_classifier
 from adadepth.prediction import Pipeline
@@ -34,11 +34,13 @@ def saved(folder: Path, root: str, *overrides: str, spreads: bool = False) -> An
     return dataclasses.replace(config, checkpoint=str(folder / "model"))
 
 
-def served(folder: Path, root: str, *overrides: str, spreads: bool = False) -> Served:
+def served(folder: Path, root: str, *overrides: str, spreads: bool = False) -> ServedCheckpoint:
     """The same, ready to be asked."""
-    return served_checkpoint(saved(folder, root, *overrides, spreads=spreads))
+    return load_served_checkpoint(saved(folder, root, *overrides, spreads=spreads))
 
 
-def of_text(model: Any, words: Any, **more: Any) -> Served:
+def of_text(model: Any, words: Any, **more: Any) -> ServedCheckpoint:
     """A model of texts that is in memory."""
-    return Served("mine", Pipeline(model, words), knobs_of(model), ["adadepth", "--config-name", "mine"], **more)
+    return ServedCheckpoint(
+        "mine", Pipeline(model, words), list_knobs(model), ["adadepth", "--config-name", "mine"], **more
+    )

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from adadepth.contrib.serve.checkpoint import get_synthetic_example
 from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET
-from adadepth.contrib.serve.served import drawn_example
 from adadepth.errors import ConfigError
 from tests.contrib.serve.support import of_text, served
 from tests.models_support import small_ponder
@@ -77,7 +77,7 @@ def test_one_event_answers_what_the_controls_say_last(name: str, controls: set[s
 def test_every_knob_has_its_own_ends(tmp_path: Path) -> None:
     """The browser moves the ends of the slider, and the server is told of values only."""
     hops = served(tmp_path, "act_hops", "budget=none", "model.num_hidden_layers=3")
-    values = ["answer 1", "inside", 0, drawn_example(hops, "inside", 0).board, BUDGET, 2.0]
+    values = ["answer 1", "inside", 0, get_synthetic_example(hops, "inside", 0).board, BUDGET, 2.0]
     page = pages.build_page([hops])
     answering = next(each for each in page.fns.values() if each.trigger_mode == "always_last" and each.queue)
     assert not answering.preprocess

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="the
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The address of a page for every family, and of one with two checkpoints."""
-    from adadepth.contrib.serve.page import build_page, launch
+    from adadepth.contrib.serve.page import build_page, launch_page
 
     words, pieces = tokenizer("bert"), tokenizer("roberta")
 
@@ -51,15 +51,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "hops": [hops],
         "maze": [served(at("maze"), "act_maze", *of_layers, spreads=True)],
         "sudoku": [served(at("sudoku"), "trm_tiny", "dataset.size=4", *sizes)],
-        "ponder": [of_text(small_ponder(), words, beginning="a cat, they said: stop!")],
-        "masks": [of_text(small_act(AlbertActForPreTraining), words, beginning="a [MASK] cat")],
-        "loops": [of_text(small(**OURO | {"vocab_size": len(pieces)}), pieces, beginning="a cat")],
-        "layers": [of_text(from_layers(at("base")), words, beginning="a cat")],
-        "supernet": [of_text(from_supernet(len(pieces)), pieces, beginning="a cat")],
+        "ponder": [of_text(small_ponder(), words, initial_text="a cat, they said: stop!")],
+        "masks": [of_text(small_act(AlbertActForPreTraining), words, initial_text="a [MASK] cat")],
+        "loops": [of_text(small(**OURO | {"vocab_size": len(pieces)}), pieces, initial_text="a cat")],
+        "layers": [of_text(from_layers(at("base")), words, initial_text="a cat")],
+        "supernet": [of_text(from_supernet(len(pieces)), pieces, initial_text="a cat")],
         "two": [hops, served(at("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],
     }
     opened = {name: build_page(each) for name, each in found.items()}
-    yield {name: launch(page, "127.0.0.1", 0) for name, page in opened.items()}
+    yield {name: launch_page(page, "127.0.0.1", 0) for name, page in opened.items()}
     for page in opened.values():
         page.close(verbose=False)
 
@@ -170,7 +170,7 @@ def test_the_last_move_of_the_slider_wins(name: str, pages: dict[str, str], visi
 
 def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> None:
     page = visit(pages["sudoku"])
-    knobs = ["exit rule entropy", "exit rule margin", "steps of everybody (fixed)"]
+    knobs = ["exit rule entropy", "exit rule margin", "steps of every token (fixed)"]
     for pause in (0, 60, 250):
         for number, knob in enumerate(knobs):
             page.locator("#ada-knob input").click()
@@ -180,7 +180,7 @@ def test_the_last_of_all_controls_wins(pages: dict[str, str], visit: Any) -> Non
             page.fill("#ada-number input", str(10 * number + 3))
             page.wait_for_timeout(pause)
         move(page, 2)
-        settle(page, "steps of everybody (fixed) 2", "validation 7")  # of eight
+        settle(page, "steps of every token (fixed) 2", "validation 7")  # of eight
         ends = page.locator("#ada-depth input[type=range]")
         assert (ends.get_attribute("min"), ends.get_attribute("max")) == ("1", "4")
         cells = "[...document.querySelectorAll('#ada-cells .cell')].map(each => each.textContent).join('')"
@@ -233,7 +233,7 @@ def test_a_full_queue_is_told_in_the_place_of_the_answer(pages: dict[str, str], 
     page = visit(pages["ponder"])
     page.route("**/queue/join*", lambda route: route.fulfill(status=503, json={"detail": "Queue is full."}))
     move(page, 0.4)
-    page.wait_for_selector(".ada .error:has-text('nobody has answered this')")
+    page.wait_for_selector(".ada .error:has-text('no answer')")
     page.unroute("**/queue/join*")
     move(page, 0.6)
     settle(page, " 0.6")
@@ -422,13 +422,13 @@ def test_the_page_works_by_keyboard(pages: dict[str, str], visit: Any) -> None:
 
 
 def test_an_outsiders_family_is_served(tmp_path: Path, visit: Any) -> None:
-    from adadepth.contrib.serve.page import build_page, launch
+    from adadepth.contrib.serve.page import build_page, launch_page
 
     with toy_family_installed(tmp_path):
         models._models.cache_clear()
         toy = served(tmp_path, "router_hops", *DATA, "budget=none", "model.num_hidden_layers=3")
         page = build_page([toy])
-        opened = visit(launch(page, "127.0.0.1", 0))
+        opened = visit(launch_page(page, "127.0.0.1", 0))
         slide(opened, 0.05)
         assert tile(opened, "depth") < 3
         page.close(verbose=False)
@@ -447,7 +447,7 @@ def test_ctrl_c_closes_it(tmp_path: Path) -> None:
     said = []
     for line in running.stdout:
         said.append(line)
-        if "Ctrl-C closes it" in line:
+        if "Ctrl-C stops the server" in line:
             break
     running.send_signal(signal.SIGINT)
     rest, _ = running.communicate(timeout=60)

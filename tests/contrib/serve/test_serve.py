@@ -9,7 +9,7 @@ import pytest
 
 from adadepth import tasks
 from adadepth.contrib.serve import serve
-from adadepth.contrib.serve.ports import free_port
+from adadepth.contrib.serve.ports import find_free_port
 from adadepth.errors import ConfigError
 from adadepth.report.exits import write_exit_study
 from tests.configs.support import configured
@@ -51,15 +51,15 @@ def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest
         serve, "list_overridden_keys", lambda: ["mode", "checkpoint", "serve.port", "model.act_epsilon"]
     )
     with pytest.raises(ConfigError, match=r"^model\.act_epsilon: read only with one checkpoint"):
-        serve._each(config)
+        serve._list_configs(config)
 
 
 def test_checkpoints_that_read_different_inputs_are_refused(tmp_path: Path) -> None:
-    hops = serve.served_checkpoint(saved(tmp_path / "hops", "act_hops", "budget=none"))
-    maze = serve.served_checkpoint(saved(tmp_path / "maze", "act_maze", "budget=none"))
-    serve.check_alike([hops, hops])
+    hops = serve.load_served_checkpoint(saved(tmp_path / "hops", "act_hops", "budget=none"))
+    maze = serve.load_served_checkpoint(saved(tmp_path / "maze", "act_maze", "budget=none"))
+    serve.check_same_inputs([hops, hops])
     with pytest.raises(ConfigError, match=r"^checkpoint: .*hops/model and .*maze/model read different inputs"):
-        serve.check_alike([hops, hops, maze])
+        serve.check_same_inputs([hops, hops, maze])
 
 
 def test_a_port_that_is_taken_is_a_line() -> None:
@@ -70,8 +70,8 @@ def test_a_port_that_is_taken_is_a_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"^serve\.host=127\.0\.0\.1 serve\.port={port}: cannot be listened at"):
-            free_port("127.0.0.1", port)
-    assert free_port("127.0.0.1", 0) > 0
+            find_free_port("127.0.0.1", port)
+    assert find_free_port("127.0.0.1", 0) > 0
 
 
 def test_the_curve_is_what_the_run_has_compared(tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_the_curve_is_what_the_run_has_compared(tmp_path: Path) -> None:
     write_exit_study(newest, {"validation": study})
     points = sorted((row["macs_ratio"], row["quality"]["score"]) for row in study["rows"])
     assert len(points) > 2
-    assert serve._curve(tmp_path) == ("score", points)
-    assert serve._curve(newest / "none") is None
+    assert serve._read_curve(tmp_path) == ("score", points)
+    assert serve._read_curve(newest / "none") is None
 
 
 def test_what_it_reads_is_the_checkpoints_own(tmp_path: Path) -> None:
-    found = serve.served_checkpoint(saved(tmp_path, "act_hops", "budget=none"))
-    assert list(found.drawn.sets if found.drawn else ()) == ["inside", "beyond"]
-    assert found.measured is not None
+    found = serve.load_served_checkpoint(saved(tmp_path, "act_hops", "budget=none"))
+    assert list(found.synthetic.sets if found.synthetic else ()) == ["inside", "beyond"]
+    assert found.evaluator is not None
     assert found.command[-1] == f"checkpoint={tmp_path}/model"

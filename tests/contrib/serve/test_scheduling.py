@@ -15,13 +15,13 @@ from tokenizers import Regex, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from adadepth import Pipeline, tasks
-from adadepth.contrib.serve import turns
-from adadepth.contrib.serve.asking import ask, standing
+from adadepth.contrib.serve import scheduling
+from adadepth.contrib.serve.answers import compute_answer, measure_quality
+from adadepth.contrib.serve.checkpoint import DepthQuality, QualityEvaluator, ServedCheckpoint, get_synthetic_example
+from adadepth.contrib.serve.generation import stream_continuation
 from adadepth.contrib.serve.knobs import Setting
-from adadepth.contrib.serve.serve import served_checkpoint
-from adadepth.contrib.serve.served import Measured, Served, Standing, drawn_example
-from adadepth.contrib.serve.turns import Turns, call_within
-from adadepth.contrib.serve.writing import write_on
+from adadepth.contrib.serve.scheduling import ModelLock, call_with_timeout
+from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.errors import DataError
 from tests.configs.support import configured
 from tests.contrib.serve.support import of_text, saved
@@ -41,24 +41,24 @@ def panicking(kind: str) -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Turns:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> ModelLock:
     """Turns of a moment."""
-    monkeypatch.setattr(turns, "GRACE", 0.05)
-    monkeypatch.setattr("adadepth.contrib.serve.writing.GRACE", 0.05)
-    return Turns(0.3)
+    monkeypatch.setattr(scheduling, "GRACE", 0.05)
+    monkeypatch.setattr("adadepth.contrib.serve.generation.GRACE", 0.05)
+    return ModelLock(0.3)
 
 
 def test_a_tokenizer_that_panics_is_a_line_of_the_page_and_of_python() -> None:
     words = panicking("bert")
     one = of_text(small_ponder(), words)
     for call in (
-        partial(ask, one, PANIC, Setting()),
+        partial(compute_answer, one, PANIC, Setting()),
         partial(one.pipeline, PANIC),
         partial(one.pipeline.examine, PANIC),
     ):
         with pytest.raises(DataError, match=LINE):
             call()
-    assert ask(one, "the naive cat", Setting()).row["label"]
+    assert compute_answer(one, "the naive cat", Setting()).row["label"]
 
 
 def test_a_tokenizer_that_panics_is_a_line_of_mode_predict(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_a_tokenizer_that_panics_is_a_line_of_mode_predict(tmp_path: Path) -> No
 def test_a_writer_that_panics_tells_who_waits() -> None:
     one = of_text(small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), panicking("roberta"))
     with pytest.raises(DataError, match=LINE):
-        list(write_on(one, PANIC, 2, Setting()))
-    assert list(write_on(one, "a cat", 2, Setting()))[-1].found is not None
+        list(stream_continuation(one, PANIC, 2, Setting()))
+    assert list(stream_continuation(one, "a cat", 2, Setting()))[-1].result is not None
 
 
 class Fatal(BaseException):
@@ -85,31 +85,31 @@ class Fatal(BaseException):
 
 def test_a_writer_tells_whatever_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = of_text(small(**OURO | {"vocab_size": len(tokenizer("roberta"))}), tokenizer("roberta"))
-    monkeypatch.setattr("adadepth.contrib.serve.writing.describe_texts", _fail)
+    monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", _fail)
     with pytest.raises(Fatal):
-        list(write_on(one, "a cat", 2, Setting()))
+        list(stream_continuation(one, "a cat", 2, Setting()))
 
 
 def _fail(*_: Any) -> Any:
     raise Fatal
 
 
-def test_a_model_that_never_ends_is_stopped(impatient: Turns) -> None:
+def test_a_model_that_never_ends_is_stopped(impatient: ModelLock) -> None:
     model = torch.nn.Sequential(torch.nn.Identity())
     calls = 0
 
     def compute() -> None:
         nonlocal calls
-        with impatient.take(model):
+        with impatient.hold(model):
             while True:
                 model(torch.zeros(1))
                 calls += 1
 
     with pytest.raises(DataError, match=r"^the question takes more than 0\.3 seconds"):
-        call_within(impatient.seconds, compute)
+        call_with_timeout(impatient.seconds, compute)
     assert calls
     model(torch.zeros(1))  # by whom nobody waits
-    with impatient.take(model):
+    with impatient.hold(model):
         model(torch.zeros(1))
 
 
@@ -122,9 +122,9 @@ def stuck() -> Iterator[threading.Event]:
 
 
 def test_nobody_waits_for_what_cannot_be_stopped(
-    impatient: Turns, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+    impatient: ModelLock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = of_text(small_ponder(), tokenizer("bert"), turns=impatient)
+    one = of_text(small_ponder(), tokenizer("bert"), lock=impatient)
     described = Pipeline.priced
 
     def wait(self: Pipeline, texts: Any, **more: Any) -> Any:
@@ -135,34 +135,34 @@ def test_nobody_waits_for_what_cannot_be_stopped(
     monkeypatch.setattr(Pipeline, "priced", wait)
     begun = time.perf_counter()
     with pytest.raises(DataError, match=r"^the question takes more than 0\.3 seconds"):
-        ask(one, PANIC, Setting())
+        compute_answer(one, PANIC, Setting())
     with pytest.raises(DataError, match=r"^the model is still busy with a question before"):
-        ask(one, "the naive cat", Setting())
+        compute_answer(one, "the naive cat", Setting())
     assert time.perf_counter() - begun < 30
     stuck.set()
-    while impatient._turn is not None:
+    while impatient._deadline is not None:
         time.sleep(0.01)
-    assert ask(one, "the naive cat", Setting()).row["label"]
+    assert compute_answer(one, "the naive cat", Setting()).row["label"]
 
 
 def test_a_token_that_never_comes_is_a_line(
-    impatient: Turns, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+    impatient: ModelLock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = tokenizer("roberta")
-    one = of_text(small(**OURO | {"vocab_size": len(words)}), words, turns=impatient)
-    monkeypatch.setattr("adadepth.contrib.serve.writing.describe_texts", lambda *_: stuck.wait(60))
+    one = of_text(small(**OURO | {"vocab_size": len(words)}), words, lock=impatient)
+    monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", lambda *_: stuck.wait(60))
     with pytest.raises(DataError, match=r"^the next token takes more than 0\.3 seconds"):
-        list(write_on(one, "a cat", 2, Setting()))
+        list(stream_continuation(one, "a cat", 2, Setting()))
 
 
-def test_a_measurement_has_its_time_too(impatient: Turns, stuck: threading.Event) -> None:
-    def here() -> Standing:
+def test_a_measurement_has_its_time_too(impatient: ModelLock, stuck: threading.Event) -> None:
+    def here() -> DepthQuality:
         stuck.wait(60)
-        return Standing(0, 0, 0)
+        return DepthQuality(0, 0, 0)
 
-    one = of_text(small_ponder(), tokenizer("bert"), turns=impatient, measured=Measured("score", "", here))
+    one = of_text(small_ponder(), tokenizer("bert"), lock=impatient, measured=QualityEvaluator("score", "", here))
     with pytest.raises(DataError, match=r"^the question takes more than 0\.3 seconds"):
-        standing(one, Setting())
+        measure_quality(one, Setting())
 
 
 def mapped(folder: Path) -> list[str]:
@@ -177,21 +177,21 @@ def mapped(folder: Path) -> list[str]:
 def test_a_checkpoint_that_is_cut_short_or_deleted_while_it_is_served_changes_nothing(
     root: str, overrides: list[str], tmp_path: Path
 ) -> None:
-    one: Served = served_checkpoint(saved(tmp_path, root, *overrides))
+    one: ServedCheckpoint = load_served_checkpoint(saved(tmp_path, root, *overrides))
     assert mapped(tmp_path) == [], "to read what is cut short would end the process"
-    assert one.drawn is not None
-    example = drawn_example(one, next(iter(one.drawn.sets)), 0)
-    before = ask(one, example, Setting())
+    assert one.synthetic is not None
+    example = get_synthetic_example(one, next(iter(one.synthetic.sets)), 0)
+    before = compute_answer(one, example, Setting())
     for file in (tmp_path / "model").iterdir():
         file.write_bytes(b"")
-    assert ask(one, example, Setting()).found == before.found
-    assert standing(one, Setting()) is not None
+    assert compute_answer(one, example, Setting()).result == before.result
+    assert measure_quality(one, Setting()) is not None
     for file in (tmp_path / "model").iterdir():
         file.unlink()
-    assert ask(one, example, Setting()).found == before.found
+    assert compute_answer(one, example, Setting()).result == before.result
 
 
 def test_weights_that_are_shared_stay_shared(tmp_path: Path) -> None:
-    one = served_checkpoint(saved(tmp_path, "act_hops", "budget=none"))
+    one = load_served_checkpoint(saved(tmp_path, "act_hops", "budget=none"))
     tied = one.model.get_input_embeddings().weight
     assert sum(parameter is tied for parameter in one.model.parameters()) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.contrib.serve.gate import MOST_BYTES, Gate, Names, is_loopback
+from adadepth.contrib.serve.request_filter import MAX_REQUEST_BYTES, AllowedHosts, RequestFilter, is_loopback
 
 LOCAL = "127.0.0.1:7860"
 
@@ -16,7 +16,7 @@ def asked(
     path: str,
     headers: dict[str, str] | None = None,
     chunks: tuple[bytes, ...] = (b"",),
-    names: Names | None = None,
+    names: AllowedHosts | None = None,
     error: Exception | None = None,
 ) -> tuple[int, int]:
     """Status, and how many bytes the page behind the gate was given."""
@@ -46,7 +46,7 @@ def asked(
 
     told = {"Host": LOCAL} | (headers or {})
     scope = {"type": "http", "path": path, "headers": [(k.encode(), v.encode()) for k, v in told.items()]}
-    asyncio.run(Gate(page, names or Names("127.0.0.1"))(scope, receive, send))
+    asyncio.run(RequestFilter(page, names or AllowedHosts("127.0.0.1"))(scope, receive, send))
     return (sent[0]["status"] if sent else 0), seen
 
 
@@ -63,9 +63,9 @@ def test_no_files_are_taken_or_given(path: str) -> None:
 
 
 def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not() -> None:
-    assert asked("/gradio_api/queue/join", {"content-length": str(MOST_BYTES + 1)}) == (413, 0)
+    assert asked("/gradio_api/queue/join", {"content-length": str(MAX_REQUEST_BYTES + 1)}) == (413, 0)
     assert asked("/gradio_api/queue/join", {"content-length": "many"}) == (413, 0)
-    assert asked("/gradio_api/queue/join", chunks=(b"x" * MOST_BYTES, b"y")) == (413, MOST_BYTES)
+    assert asked("/gradio_api/queue/join", chunks=(b"x" * MAX_REQUEST_BYTES, b"y")) == (413, MAX_REQUEST_BYTES)
 
 
 @pytest.mark.parametrize("host", [LOCAL, "localhost:7860", "LOCALHOST.", "127.8.8.8", "[::1]:7860"])
@@ -99,7 +99,7 @@ def test_a_page_that_is_open_to_others_is_known_by_addresses_and_by_its_own_name
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu7.lab.example")
-    names = Names("0.0.0.0", ["Page.Example"])
+    names = AllowedHosts("0.0.0.0", ["Page.Example"])
     known = ["203.0.113.1:7860", "[fe80::1]:7860", "gpu7.lab.example", "gpu7", "localhost:7860", "page.example"]
     assert all(names.has_host(host) for host in known)
     assert not any(names.has_host(host) for host in ("evil.example", "x.page.example", "gpu7.lab.example.evil.example"))
@@ -111,7 +111,7 @@ def test_a_page_that_is_open_to_others_is_known_by_addresses_and_by_its_own_name
 
 
 def test_the_address_that_is_listened_at_is_known() -> None:
-    names = Names("page.example")
+    names = AllowedHosts("page.example")
     assert names.has_host("page.example:7860")
     assert not names.has_host("evil.example")
     assert (
@@ -129,7 +129,9 @@ def test_a_websocket_is_closed_before_it_is_open() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(Gate(None, Names("127.0.0.1"))({"type": "websocket", "path": "/", "headers": []}, receive, send))
+    asyncio.run(
+        RequestFilter(None, AllowedHosts("127.0.0.1"))({"type": "websocket", "path": "/", "headers": []}, receive, send)
+    )
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from adadepth.contrib.estimate.rehearsal import KnownNumbers, Ledger
+from adadepth.contrib.estimate.fake_step import KnownValues, MemoryTracker
 from adadepth.errors import ConfigError
 
 
@@ -29,25 +29,25 @@ def test_what_a_forward_pass_leaves_is_what_autograd_saves() -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = model(inputs)
-    with Ledger() as ledger:
+    with MemoryTracker() as tracker:
         for each in (*model.parameters(), inputs):
-            ledger.add(each)
-        before = ledger.now
+            tracker.add(each)
+        before = tracker.now
         counted = model(inputs)
-    assert ledger.now - before == sum(saved.values()) + counted.nbytes
-    assert ledger.now - before == 4 * 10 * (32 + 32 + 16 + 4)  # before and after GELU, after tanh, the result
+    assert tracker.now - before == sum(saved.values()) + counted.nbytes
+    assert tracker.now - before == 4 * 10 * (32 + 32 + 16 + 4)  # before and after GELU, after tanh, the result
     del counted, outputs
-    assert ledger.now == before
+    assert tracker.now == before
 
 
 def test_a_fake_step_takes_what_a_real_one_takes() -> None:
     def step() -> tuple[int, int, int]:
         model, inputs = small_model(), torch.ones(10, 8)
-        with Ledger() as ledger:
+        with MemoryTracker() as tracker:
             for each in model.parameters():
-                ledger.watch(each)
+                tracker.watch_gradient(each)
             model(inputs).square().mean().backward()
-            return ledger.peak, ledger.gradients, ledger.operations
+            return tracker.peak, tracker.gradients, tracker.operations
 
     real = step()
     with FakeTensorMode():
@@ -61,29 +61,29 @@ def test_a_fake_step_takes_what_a_real_one_takes() -> None:
 
 def test_attention_on_a_cpu_counts_as_its_two_products() -> None:
     query = torch.randn(2, 3, 16, 8, requires_grad=True)
-    with Ledger() as ledger:
+    with MemoryTracker() as tracker:
         nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
     product = 2 * 2 * 3 * 16 * 16 * 8
-    assert ledger.operations == 2 * product + 5 * product  # the backward pass computes the scores again
+    assert tracker.operations == 2 * product + 5 * product  # the backward pass computes the scores again
 
 
 def test_numbers_that_follow_from_the_batch_are_read() -> None:
     real = torch.tensor([3, 5, 2])
     with FakeTensorMode() as mode:
         unknown = torch.ones(3, dtype=torch.long)
-    with mode, KnownNumbers() as known:
-        lengths = known.fake(real)
+    with mode, KnownValues() as known:
+        lengths = known.add_fake(real)
         assert int(lengths.max()) == 5
         assert (lengths > 2).nonzero().flatten().tolist() == [0, 1]
         assert lengths[lengths > 2].shape == (2,)
         lengths += unknown
-        assert known.real(lengths) is None
+        assert known.get_real(lengths) is None
 
 
 def test_of_truths_that_follow_from_weights_the_costliest_is_answered() -> None:
     with FakeTensorMode() as mode:
         weights = torch.empty(6)
-    with mode, KnownNumbers():
+    with mode, KnownValues():
         assert bool((weights > 0).any())
         assert weights[weights > 0].shape == (6,)
         assert float(weights.sum()) == 1.0

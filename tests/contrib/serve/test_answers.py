@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from adadepth import AlbertActForMaskedLM, AlbertActForSequenceClassification, AlbertActForTokenClassification, tasks
-from adadepth.contrib.serve.asking import ask, standing
-from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, restored, turned
-from adadepth.contrib.serve.served import LONGEST_TEXT, Served, drawn_example, edited_example
-from adadepth.contrib.serve.showing import answer_html
+from adadepth.contrib.serve.answers import compute_answer, measure_quality
+from adadepth.contrib.serve.checkpoint import (
+    MAX_CHARACTERS,
+    ServedCheckpoint,
+    get_synthetic_example,
+    parse_edited_example,
+)
+from adadepth.contrib.serve.knobs import AS_TRAINED, BUDGET, FULL, Setting, apply_setting, list_knobs, restore_depth
+from adadepth.contrib.serve.rendering import render_answer
 from adadepth.errors import ConfigError, DataError
 from adadepth.prediction import models
 from tests.configs.support import configured
@@ -28,7 +33,7 @@ TEXT = "a cat, they said: stop!"
 SMALL = ("model.num_hidden_layers=4", "budget=none", "model.readout_weight=0.1")
 
 
-def predicted(folder: Path, root: str, served: Served, *overrides: str) -> dict[str, Any]:
+def predicted(folder: Path, root: str, served: ServedCheckpoint, *overrides: str) -> dict[str, Any]:
     """texts.json of `mode=predict` with the same model."""
     served.model.save_pretrained(folder / "model")
     served.pipeline.tokenizer.save_pretrained(folder / "model")
@@ -45,14 +50,14 @@ def predicted(folder: Path, root: str, served: Served, *overrides: str) -> dict[
     return json.loads(found.read_text(encoding="utf-8"))
 
 
-def check_alike(one: Any, other: Any) -> None:
+def check_same_inputs(one: Any, other: Any) -> None:
     """The same, but for the rounding of a model that was written and read."""
     if isinstance(one, dict):
         assert one.keys() == other.keys()
     if isinstance(one, dict | list):
         assert len(one) == len(other)
         for key in one if isinstance(one, dict) else range(len(one)):
-            check_alike(one[key], other[key])
+            check_same_inputs(one[key], other[key])
     else:
         assert one == (pytest.approx(other, abs=1e-6) if isinstance(other, float) else other)
 
@@ -64,22 +69,22 @@ def check_alike(one: Any, other: Any) -> None:
 def test_a_text_is_told_as_mode_predict_tells_it_at_every_depth(tmp_path: Path, root: str, make: Any) -> None:
     one = of_text(make(), WORDS)
     for place, value in enumerate((0.05, 0.6)):
-        answer = ask(one, TEXT, Setting(one.knobs[0].name, value))
-        said = predicted(tmp_path / str(place), root, one, *(f"model.{k}={v}" for k, v in answer.changed.items()))
-        check_alike(json.loads(json.dumps(answer.found)), said)
-    with turned(one.model, one.knobs, Setting()) as changed:
+        answer = compute_answer(one, TEXT, Setting(one.knobs[0].name, value))
+        said = predicted(tmp_path / str(place), root, one, *(f"model.{k}={v}" for k, v in answer.overrides.items()))
+        check_same_inputs(json.loads(json.dumps(answer.result)), said)
+    with apply_setting(one.model, one.knobs, Setting()) as changed:
         assert changed == {}, "what a visitor turned is turned back"
 
 
 @pytest.fixture(scope="module")
-def hops(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def hops(tmp_path_factory: pytest.TempPathFactory) -> ServedCheckpoint:
     return served(tmp_path_factory.mktemp("hops"), "act_hops", *SMALL, spreads=True)
 
 
 @pytest.mark.slow
-def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: Served, tmp_path: Path) -> None:
+def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: ServedCheckpoint, tmp_path: Path) -> None:
     setting = Setting(hops.knobs[0].name, 0.7)
-    answers = [ask(hops, drawn_example(hops, "inside", number), setting) for number in range(8)]
+    answers = [compute_answer(hops, get_synthetic_example(hops, "inside", number), setting) for number in range(8)]
     assert len({square.updates for answer in answers for row in answer.board or [] for square in row}) > 1
     hops.model.save_pretrained(tmp_path / "model")
     hops.pipeline.tokenizer.save_pretrained(tmp_path / "model")
@@ -87,7 +92,7 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: Served, tmp_
         "act_hops", *FEW, *SMALL, "mode=evaluate", f"checkpoint={tmp_path}/model", f"output_dir={tmp_path}/out",
         "predictions=true", "logger=none", "trainer.disable_tqdm=true",
     )  # fmt: skip
-    config.model.act_epsilon = answers[0].changed["act_epsilon"]
+    config.model.act_epsilon = answers[0].overrides["act_epsilon"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adadepth.tasks.finetune.list_overridden_model_settings", lambda: ["act_epsilon"])
         tasks.run(config)
@@ -99,31 +104,34 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: Served, tmp_
         assert [square.predicted for square in asked] == row["prediction"]
         assert [square.updates for square in asked] == row["updates"]
     record = json.loads(next(tmp_path.glob("out/*/*/run.json")).read_text(encoding="utf-8"))["final_metrics"]
-    here = standing(hops, setting)
+    here = measure_quality(hops, setting)
     assert here is not None
     assert here.quality == pytest.approx(record["eval/score"])
     assert here.updates == pytest.approx(record["halting/all/mean"])
     assert here.work == pytest.approx(record["cost/adaptive_over_full"], rel=1e-6)
 
 
-def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: Served) -> None:
+def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: ServedCheckpoint) -> None:
     depths = []
     for target in (1.5, 2.5):
         setting = Setting(BUDGET, target)
-        answer, here = ask(hops, drawn_example(hops, "inside", 0), setting), standing(hops, setting)
-        assert set(answer.changed) == {"act_epsilon"}
+        answer, here = (
+            compute_answer(hops, get_synthetic_example(hops, "inside", 0), setting),
+            measure_quality(hops, setting),
+        )
+        assert set(answer.overrides) == {"act_epsilon"}
         assert here is not None
         depths.append(here.updates)
-        nearby = [standing(hops, Setting(hops.knobs[0].name, level / 20)) for level in range(1, 20)]
+        nearby = [measure_quality(hops, Setting(hops.knobs[0].name, level / 20)) for level in range(1, 20)]
         assert abs(here.updates - target) <= min(abs(each.updates - target) for each in nearby if each) + 0.01 * target
     assert depths == sorted(depths)
 
 
-def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: Served) -> None:
-    example = drawn_example(hops, "inside", 3)
-    answer = ask(hops, example, Setting(FULL))
+def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: ServedCheckpoint) -> None:
+    example = get_synthetic_example(hops, "inside", 3)
+    answer = compute_answer(hops, example, Setting(FULL))
     squares = [square for row in answer.board or [] for square in row]
-    assert answer.found["mean"] == hops.model.max_updates
+    assert answer.result["mean"] == hops.model.max_updates
     assert all(len(square.steps) == hops.model.max_updates for square in squares)
     assert [square.steps[-1] for square in squares] == [square.predicted for square in squares]
 
@@ -134,17 +142,17 @@ def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
     fixed = {masked: lambda depth: {"fixed_depth": depth}, looped: lambda depth: {"exit_rule": f"fixed:{depth}"}}
     for model, words, text in ((masked, WORDS, "a [MASK] cat [MASK]"), (looped, PIECES, "a cat")):
         one = of_text(model, words)
-        answer = ask(one, text, Setting(FULL))
+        answer = compute_answer(one, text, Setting(FULL))
         assert len(answer.steps) == 2 if model is masked else len(answer.row["tokens"])
         said = []
         for depth in range(1, model.max_updates + 1):
-            with restored(model):
+            with restore_depth(model):
                 vars(model.config).update(fixed[model](depth))
-                tokens = ask(one, text, Setting()).row["tokens"]
+                tokens = compute_answer(one, text, Setting()).row["tokens"]
             said.append([tokens[place]["label"] for place in answer.steps])
         assert [list(step) for step in zip(*answer.steps.values(), strict=True)] == said
         assert len(set(map(tuple, said))) > 1
-        shown = str(answer_html(one, text, answer))
+        shown = str(render_answer(one, text, answer))
         assert all(word in shown for word in said[0])
 
 
@@ -155,7 +163,9 @@ def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path:
         from adadepth_router.modeling import RouterForPreTraining
 
         sizes = {**SMALL_ALBERT, "vocab_size": len(WORDS)}
-        answer = ask(of_text(RouterForPreTraining(RouterConfig(**sizes)).eval(), WORDS), "a [MASK] cat", Setting(FULL))
+        answer = compute_answer(
+            of_text(RouterForPreTraining(RouterConfig(**sizes)).eval(), WORDS), "a [MASK] cat", Setting(FULL)
+        )
         assert answer.steps == {}
         assert [token["label"] is None for token in answer.row["tokens"]].count(False) == 1
     models._models.cache_clear()
@@ -164,25 +174,25 @@ def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path:
 def test_a_higher_level_is_never_shallower() -> None:
     for model in (small_ponder(), small_multi_exit(), small_act(AlbertActForTokenClassification, num_labels=3)):
         one = of_text(model, WORDS)
-        for knob in knobs_of(model):
+        for knob in list_knobs(model):
             levels = (knob.low, knob.start, knob.high)
-            depths = [ask(one, TEXT, Setting(knob.name, level)).found["mean"] for level in levels]
+            depths = [compute_answer(one, TEXT, Setting(knob.name, level)).result["mean"] for level in levels]
             assert depths == sorted(depths), knob.name
-        assert ask(one, TEXT, Setting(FULL)).found["mean"] == model.max_updates
-        assert ask(one, TEXT, Setting()).changed == {}
+        assert compute_answer(one, TEXT, Setting(FULL)).result["mean"] == model.max_updates
+        assert compute_answer(one, TEXT, Setting()).overrides == {}
 
 
-def test_an_edited_example_is_asked_as_it_stands(hops: Served) -> None:
-    before = drawn_example(hops, "inside", 0)
+def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None:
+    before = get_synthetic_example(hops, "inside", 0)
     cells = before.board.split()
     root = next(number for number, cell in enumerate(cells) if not cell.startswith(">"))
     changed = [f">{root}" if number == (root + 1) % 16 else cell for number, cell in enumerate(cells)]
-    edited = edited_example(hops, before, " ".join(changed))
-    board = ask(hops, edited, Setting()).board
+    edited = parse_edited_example(hops, before, " ".join(changed))
+    board = compute_answer(hops, edited, Setting()).board
     assert board is not None
     square = board[0][(root + 1) % 16]
     assert (square.symbol, square.difficulty, square.label) == (f">{root}", 1, cells[root])
-    assert ask(hops, edited, Setting()).source is None
+    assert compute_answer(hops, edited, Setting()).source is None
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_an_edited_example_is_asked_as_it_stands(hops: Served) -> None:
     [
         ("", Setting(), "there is no text"),
         (" \n\t", Setting(), "there is no text"),
-        ("x" * (LONGEST_TEXT + 1), Setting(), "has 5,001 characters; at most 5,000"),
+        ("x" * (MAX_CHARACTERS + 1), Setting(), "has 5,001 characters; at most 5,000"),
         (TEXT, Setting("no such knob", 0.5), "has no such knob"),
         (TEXT, Setting("exit rule quantile", 1.5), "must be from 0.01 to 0.99"),
         (TEXT, Setting("exit rule quantile", float("nan")), "must be from 0.01 to 0.99"),
@@ -199,4 +209,4 @@ def test_an_edited_example_is_asked_as_it_stands(hops: Served) -> None:
 )
 def test_what_cannot_be_asked_is_told_in_a_line(text: str, setting: Setting, problem: str) -> None:
     with pytest.raises((DataError, ConfigError), match=problem):
-        ask(of_text(small_ponder(), WORDS), text, setting)
+        compute_answer(of_text(small_ponder(), WORDS), text, setting)

@@ -1,7 +1,7 @@
-"""What is estimated: the model that a configuration trains, and what stands in for data that nobody has read.
+"""Model and micro-batches of a configured training run, without its data.
 
-`mode=estimate` makes the model that a configuration trains, and micro-batches of the longest examples, without
-preparing anything: of data that are drawn a few examples are drawn, of all others settings say lengths and labels.
+`mode=estimate` builds the model and micro-batches of the longest examples without preparing data. For synthetic data it
+generates a few examples; for all other data, lengths and labels follow from the settings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.contrib.estimate.mode import estimate_settings
+from adadepth.contrib.estimate.mode import get_estimate_settings
 from adadepth.data.batches import IGNORE
 from adadepth.errors import ConfigError
 from adadepth.families.build import build_classifier, build_language_model, build_pretraining_model
@@ -24,17 +24,17 @@ from adadepth.settings.experiment import GateConfig, TokenizerKind
 from adadepth.settings.kinds import get_kind, get_problem, load_run_data
 from adadepth.tasks.model_fields import class_fields, cls_options, head_fields
 
-_WORD = 5  # a piece that every vocabulary has
-_DRAWN = 64  # puzzles that are drawn to see what they are
+_WORD = 5  # a token that every vocabulary has
+_SYNTHETIC_EXAMPLES = 64  # generated training examples
 
 
-class Subject(NamedTuple):
-    """What is estimated: a model to be made, and its batches.
+class TrainingSpec(NamedTuple):
+    """Model and micro-batches of a training run.
 
     Attributes:
-        build: Makes the model.
-        batch: From a number of rows to a micro-batch of the longest examples, of which a model reads what it names.
-        examples: Of an epoch; None: not known before data are read.
+        build: Function that builds the model.
+        batch: Function from a number of rows to a micro-batch of the longest examples, with inputs for any model.
+        examples: Number of examples in an epoch; None: it depends on the data.
     """
 
     build: Callable[[], Any]
@@ -42,78 +42,84 @@ class Subject(NamedTuple):
     examples: int | None
 
 
-def subject_of(config: ExperimentConfig) -> Subject:
-    """The model that a configuration trains, and micro-batches of its data, of which none are prepared.
+def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
+    """Return the model and micro-batches of the configured training run, without preparing its data.
 
     Raises:
-        ConfigError: If nobody says how large the vocabulary is.
+        ConfigError: If the vocabulary size is unknown.
     """
     if hasattr(config.dataset, "train_examples"):
-        return _of_drawn(config)
+        return _build_synthetic_spec(config)
     if config.task is Task.pretrain:
-        size = pieces_of(config) or 0  # which nobody asks for where a pretrained model says it
-        return Subject(partial(build_pretraining_model, config.model, size), partial(_masked, config), None)
+        size = resolve_vocabulary_size(config) or 0  # unused where a pretrained model states it
+        return TrainingSpec(
+            partial(build_pretraining_model, config.model, size), partial(_build_masked_batch, config), None
+        )
     if config.task is Task.finetune:
-        fields = _fields(config)
+        fields = _get_head_fields(config)
         problem = get_problem(config.dataset)
         assert problem is not None, "validated"
-        build = partial(build_classifier, config.model, pieces_of(config), fields, problem)
-        return Subject(build, partial(_labelled, config, fields), None)
+        build = partial(build_classifier, config.model, resolve_vocabulary_size(config), fields, problem)
+        return TrainingSpec(build, partial(_build_labelled_batch, config, fields), None)
     gates: dict[str, Any] = {field.name: getattr(config.search, field.name) for field in dataclasses.fields(GateConfig)}
     gates |= {"gate_path": config.search.path, "gate_seed": config.seed}
     searches = family(config.model.name).searches(config.model)
-    model, size = _settled(config), pieces_of(config) or 0
-    return Subject(
-        partial(build_language_model, model, size, gates if searches else None), partial(_running, config), None
+    model, size = _resolve_model_settings(config), resolve_vocabulary_size(config) or 0
+    return TrainingSpec(
+        partial(build_language_model, model, size, gates if searches else None),
+        partial(_build_language_batch, config),
+        None,
     )
 
 
-def pieces_of(config: ExperimentConfig) -> int | None:
-    """How many pieces there are: those of a trained tokenizer at the most; None: those of the pretrained model.
+def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
+    """Return the vocabulary size, the maximum of a trained tokenizer; None for that of the pretrained model.
 
     Raises:
-        ConfigError: If the text decides, and nobody says it.
+        ConfigError: If the size depends on the text and the configuration does not state it.
     """
     tokenizer, model = config.tokenizer, config.model
     if get_problem(config.dataset) == "puzzle":
         return len(config.dataset.symbols) + 1  # type: ignore[attr-defined]
     if tokenizer.path is not None:
-        return None if _has_own_vocabulary(model) else _stored_vocabulary(tokenizer.path)
+        return None if _has_vocabulary_size(model) else _load_vocabulary_size(tokenizer.path)
     if tokenizer.kind is TokenizerKind.byte:
         return 256 + 3
-    found = tokenizer.vocab_size or estimate_settings(config).words or getattr(model, "vocab_size", None)
-    if found is None:
+    size = tokenizer.vocab_size or get_estimate_settings(config).words or getattr(model, "vocab_size", None)
+    if size is None:
         raise ConfigError(
             "estimate.words: how many there are, where the tokenizer takes all words of a text (tokenizer.vocab_size="
             "null), which mode=estimate does not read; 267735 of WikiText-103"
         )
-    return int(found)
+    return int(size)
 
 
-def _has_own_vocabulary(model: Any) -> bool:
+def _has_vocabulary_size(model: Any) -> bool:
     return bool(model.pretrained or getattr(model, "base_model", None) or getattr(model, "vocab_size", None))
 
 
-def _stored_vocabulary(path: str) -> int:
+def _load_vocabulary_size(path: str) -> int:
     from adadepth.data.text.tokenizer import load_tokenizer
 
     return len(load_tokenizer(path))
 
 
-def _settled(config: ExperimentConfig) -> Any:
-    """The model's settings; clusters of words, which are cut where a text says, are cut evenly."""
+def _resolve_model_settings(config: ExperimentConfig) -> Any:
+    """Return the model's settings, with equal clusters of words in place of those that depend on the text."""
     clusters = getattr(config.model, "cutoff_clusters", None)
     if clusters is None:
         return config.model
-    size = pieces_of(config) or 0
+    size = resolve_vocabulary_size(config) or 0
     cutoffs = [size * part // clusters for part in range(1, clusters)]
     return dataclasses.replace(config.model, cutoffs=cutoffs, cutoff_clusters=None)  # type: ignore[call-arg]
 
 
-def _of_drawn(config: ExperimentConfig) -> Subject:
-    """Of data that are drawn, a few examples tell all."""
-    whole: Any = config.dataset
-    dataset = dataclasses.replace(whole, train_examples=min(whole.train_examples, _DRAWN), max_evaluation_examples=8)
+def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
+    """Return the specification for synthetic data, from a few generated examples."""
+    full: Any = config.dataset
+    dataset = dataclasses.replace(
+        full, train_examples=min(full.train_examples, _SYNTHETIC_EXAMPLES), max_evaluation_examples=8
+    )
     options = cls_options(config.model.name, config.model)
     data = load_run_data(dataset, tokenizer=config.tokenizer, seed=config.seed, **options)
     size = None if data.tokenizer is None else len(data.tokenizer)
@@ -122,11 +128,11 @@ def _of_drawn(config: ExperimentConfig) -> Subject:
     def batch(rows: int) -> dict[str, Tensor]:
         return dict(data.collate([data.train[row % len(data.train)] for row in range(rows)]))
 
-    return Subject(build, batch, whole.train_examples)
+    return TrainingSpec(build, batch, full.train_examples)
 
 
-def _fields(config: ExperimentConfig) -> dict[str, Any]:
-    """What data would decide of the model; two classes where nobody names them."""
+def _get_head_fields(config: ExperimentConfig) -> dict[str, Any]:
+    """Return the head's settings that depend on the data, with two classes if the configuration names none."""
     dataset: Any = config.dataset
     problem = str(get_problem(dataset))
     if problem == "puzzle":
@@ -134,14 +140,14 @@ def _fields(config: ExperimentConfig) -> dict[str, Any]:
     return class_fields(problem, dataset.labels or ("0", "1"))
 
 
-def _words(config: ExperimentConfig, *shape: int) -> Tensor:
+def _build_ids(config: ExperimentConfig, *shape: int) -> Tensor:
     return torch.full((*shape, config.dataset.sequence_length), _WORD)
 
 
-def _masked(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Whole sequences, of which as many places are predicted as can be."""
+def _build_masked_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
+    """Return sequences of full length with the maximum number of masked positions."""
     dataset: Any = config.dataset
-    ids = _words(config, rows)
+    ids = _build_ids(config, rows)
     masking, length = dataset.masking, dataset.sequence_length
     predicted = min(masking.max_predictions or length, max(1, round(masking.probability * length)))
     labels = ids.where(torch.arange(length) < predicted, torch.tensor(IGNORE))
@@ -149,29 +155,29 @@ def _masked(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
     return batch | ({"sentence_order_label": ids[:, 0] * 0} if dataset.sentence_order else {})
 
 
-def _labelled(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
-    """Whole sequences with a label of the first class for whatever has one."""
+def _build_labelled_batch(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
+    """Return sequences of full length with the first class as every label."""
     dataset: Any = config.dataset
     problem = get_problem(dataset)
     choices = [len(dataset.ending_columns)] if problem == "multiple_choice" else []
-    ids = _words(config, rows, *choices)
-    of_rows = torch.zeros(rows, dtype=torch.long)
+    ids = _build_ids(config, rows, *choices)
+    row_labels = torch.zeros(rows, dtype=torch.long)
     if problem == "puzzle":
         return {"input_ids": ids.clamp(max=1), "labels": ids.clamp(max=1)}
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": ids * 0}
     if problem == "question_answering":
-        return batch | {"start_positions": of_rows, "end_positions": of_rows}
+        return batch | {"start_positions": row_labels, "end_positions": row_labels}
     labels = {
         "tagging": ids * 0,
-        "regression": of_rows.float(),
+        "regression": row_labels.float(),
         "multi_label": torch.zeros(rows, len(fields.get("id2label", ()))),
     }
-    return batch | {"labels": labels.get(str(problem), of_rows)}
+    return batch | {"labels": labels.get(str(problem), row_labels)}
 
 
-def _running(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Text without an end of a document: a segment of every stream, or packed blocks."""
-    ids = _words(config, rows)
+def _build_language_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
+    """Return text without document ends: a segment of every stream, or packed blocks."""
+    ids = _build_ids(config, rows)
     if get_kind(config.dataset).reading == "blocks":
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "documents": ids * 0}
     return {"input_ids": ids, "targets": ids}

@@ -1,0 +1,175 @@
+"""A served checkpoint with its knobs and data, and conversion between examples, boards and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adadepth.contrib.serve.knobs import Knob, Setting
+from adadepth.contrib.serve.scheduling import ModelLock
+from adadepth.data.editable_grid import EditableGrid
+from adadepth.errors import DataError
+from adadepth.prediction import Pipeline
+
+MAX_CHARACTERS = 5_000  # of an input
+MAX_NEW_TOKENS = 200
+
+
+class DepthQuality(NamedTuple):
+    """Quality, compute and mean updates of a model at one depth, on examples of an evaluation set."""
+
+    quality: float
+    work: float  # as a share of full depth
+    updates: float
+
+
+@dataclass(frozen=True)
+class SyntheticData:
+    """Synthetic data, of which a visitor can request new examples.
+
+    Attributes:
+        dataset: Settings of the dataset.
+        sets: Evaluation sets by name: the first resembles the training data, the others are harder.
+        collate: Function that builds a batch of examples.
+        board: Parser and formatter of edited boards; None: the board is read-only.
+    """
+
+    dataset: Any
+    sets: Mapping[str, Any]
+    collate: Callable[[Sequence[dict[str, Any]]], Mapping[str, Any]]
+    board: EditableGrid | None = None
+
+
+@dataclass(frozen=True)
+class QualityEvaluator:
+    """A measurement of the model's quality at its current depth.
+
+    Attributes:
+        name: Name of the metric.
+        description: Description of the evaluated examples.
+        evaluate: Function that evaluates the model at its current depth.
+    """
+
+    name: str
+    description: str
+    evaluate: Callable[[], DepthQuality]
+
+
+@dataclass(frozen=True)
+class ServedCheckpoint:
+    """A checkpoint that the page serves.
+
+    Attributes:
+        name: Name of the run, or path of the model.
+        pipeline: Prediction pipeline of the model.
+        knobs: Depth knobs of the model.
+        command: Command line for the same checkpoint, without mode and input.
+        reads_pairs: Whether the model reads two texts.
+        synthetic: Synthetic data of the run; None: the visitor writes texts.
+        evaluator: Measurement of the quality; None: the evaluation data are not available.
+        curve: Name of a quality metric, and (compute, quality) of the settings that the run compared.
+        initial_text: Text in the input box at first.
+        lock: Lock that a query holds while it sets and runs the model.
+        measurements: Measured quality by setting.
+    """
+
+    name: str
+    pipeline: Pipeline
+    knobs: list[Knob]
+    command: Sequence[str]
+    reads_pairs: bool = False
+    synthetic: SyntheticData | None = None
+    evaluator: QualityEvaluator | None = None
+    curve: tuple[str, Sequence[tuple[float, float]]] | None = None
+    initial_text: str = ""
+    lock: ModelLock = field(default_factory=ModelLock)
+    measurements: dict[Setting, DepthQuality] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self.pipeline.model
+
+    @property
+    def segment_length(self) -> int | None:
+        """Tokens per segment of a model with memory; None without one."""
+        return self.pipeline.segment_length
+
+    @property
+    def generates_text(self) -> bool:
+        """Whether the model continues texts."""
+        return self.pipeline.predicts == "next" and bool(self.model.can_generate())
+
+
+class InputExample(NamedTuple):
+    """An example of synthetic data, its cells as text, and its source."""
+
+    example: dict[str, Any]
+    board: str
+    source: str | None  # as `inside 17`; None: edited by the visitor
+
+
+def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) -> InputExample:
+    """Return an example of an evaluation set, by the number that mode=evaluate reads it under.
+
+    Raises:
+        DataError: If the set does not exist.
+    """
+    synthetic = checkpoint.synthetic
+    assert synthetic is not None
+    if name not in synthetic.sets:
+        raise DataError(f"{name!r:.40}: no set of examples; there are {', '.join(synthetic.sets)}")
+    examples = synthetic.sets[name]
+    number %= len(examples)
+    example = dict(examples[number])
+    return InputExample(example, format_board(checkpoint, example), f"{name} {number}")
+
+
+def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, text: str) -> InputExample:
+    """Return the example that a visitor's edited board describes.
+
+    Raises:
+        DataError: If the board is invalid.
+    """
+    synthetic = checkpoint.synthetic
+    assert synthetic is not None
+    if text.rstrip("\n") == original.board:
+        return original
+    if synthetic.board is None:
+        raise DataError("examples of these data cannot be edited; draw another one")
+    if len(text) > MAX_CHARACTERS:
+        raise DataError(f"the board has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+    cells = get_cell_symbols(checkpoint, original.example)
+    fields = synthetic.board.edited(synthetic.dataset, text, original.example, len(cells))
+    return InputExample({"index": 0, **fields}, text.rstrip("\n"), None)
+
+
+def find_cell_positions(example: Mapping[str, Any]) -> np.ndarray:
+    """Return the positions of an example's cells in its sequence, without special tokens."""
+    marks = example.get("special_tokens_mask")
+    return np.arange(len(example["input_ids"])) if marks is None else np.flatnonzero(np.asarray(marks) == 0)
+
+
+def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> list[str]:
+    """Return the symbols of an example's cells."""
+    ids = np.asarray(example["input_ids"])[find_cell_positions(example)].tolist()
+    return list(map(str, checkpoint.pipeline.tokenizer.convert_ids_to_tokens(ids)))
+
+
+def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
+    """Return cells, or values per cell, in the rows of the board."""
+    synthetic = checkpoint.synthetic
+    assert synthetic is not None
+    if synthetic.board is None:
+        return [list(cells)]
+    return synthetic.board.rows(synthetic.dataset, cells)
+
+
+def format_board(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> str:
+    """Return the cells of an example as text."""
+    cells, synthetic = get_cell_symbols(checkpoint, example), checkpoint.synthetic
+    assert synthetic is not None
+    return " ".join(cells) if synthetic.board is None else synthetic.board.written(synthetic.dataset, cells)

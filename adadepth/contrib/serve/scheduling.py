@@ -1,0 +1,99 @@
+"""Exclusive access to a model, one query at a time, with a time limit for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, TypeVar
+
+from adadepth.errors import DataError
+
+MAX_SECONDS = 120.0  # time limit of a query, or of one generated token
+GRACE = 5.0  # seconds for a query to end after its time limit
+Result = TypeVar("Result")
+
+
+class Deadline:
+    """The time limit of a query."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.end = 0.0
+        self.renew()
+
+    def renew(self) -> None:
+        """Restart the time limit, as after every token of a generated text."""
+        self.end = perf_counter() + self._seconds
+
+    def check(self, *_: Any) -> None:
+        """Stop a query after its time limit; runs before every module of the model.
+
+        Raises:
+            DataError: If the time limit has passed.
+        """
+        if perf_counter() > self.end:
+            raise DataError(f"the question takes more than {self._seconds:g} seconds; ask a shorter one")
+
+
+class ModelLock:
+    """A lock for the model of one checkpoint.
+
+    Args:
+        seconds: Time limit of a query.
+    """
+
+    def __init__(self, seconds: float = MAX_SECONDS) -> None:
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._deadline: Deadline | None = None
+
+    @contextmanager
+    def hold(self, model: Any) -> Iterator[Deadline]:
+        """Wait for the lock and hold it within the context, in which the model's modules enforce the time limit.
+
+        Raises:
+            DataError: If the previous query is overdue because compiled code still runs for it.
+        """
+        deadline = self._deadline
+        remaining = self.seconds if deadline is None else deadline.end - perf_counter()
+        if not self._lock.acquire(timeout=max(remaining, 0.0) + GRACE):
+            raise DataError("the model is still busy with a question before, which takes too long; ask again later")
+        handles: list[Any] = []
+        try:
+            self._deadline = deadline = Deadline(self.seconds)
+            handles += [module.register_forward_pre_hook(deadline.check) for module in model.modules()]
+            yield deadline
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._deadline = None
+            self._lock.release()
+
+
+def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
+    """Return the result of a function, or raise its error, within a time limit.
+
+    The function runs in a thread, which continues after the time limit if compiled code does not return.
+
+    Raises:
+        DataError: If the time limit has passed.
+    """
+    results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def call() -> None:
+        try:
+            results.put((function(), None))
+        except BaseException as error:  # the caller waits for any error
+            results.put((None, error))
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        result, error = results.get(timeout=seconds + 2 * GRACE)
+    except Empty:
+        raise DataError(f"the question takes more than {seconds:g} seconds; ask a shorter one") from None
+    if error is not None:
+        raise error
+    return result
