@@ -91,7 +91,7 @@ class PretrainingHeads(PreTrainedModel):
         """Set the vocabulary logits and, with labels, the token losses of a result; return the loss part `mlm`.
 
         Args:
-            result: Output with the fields `prediction_logits`, (B, T, V) or with labels (P, V), and `token_losses`, (P,).
+            result: Output with `prediction_logits`, (B, T, V) or with labels (P, V), and `token_losses`, (P,).
             state: States after the encoder, (B, T, H).
             labels: Original ids at the positions to predict, negative elsewhere, (B, T).
         """
