@@ -14,19 +14,19 @@ FREEZING_RULES = ("single", "graves")
 
 @strict
 class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
-    """ALBERT whose tokens choose how often the shared layer updates them (Simoulin & Crabbé 2021).
+    """Configuration of an ALBERT whose tokens choose how often the shared layer updates them (Simoulin & Crabbé 2021).
 
-    Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`); the halting switches
-    default to the published behaviour, so that a published configuration, which has none of them, means what it did.
+    Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`). Published configurations
+    lack the halting switches, so these default to the published behaviour.
     """
 
-    # What stock trainers cannot gather, or nobody asked for: they keep the logits.
+    # Fields that stock trainers cannot gather or do not need; they keep the logits.
     keys_to_ignore_at_inference = [
         "trace", "loss_parts", "ponder_cost", "token_losses", "readout_states",
         "unit_slots", "step_logits", "halting_logits", "exit_steps",
     ]  # fmt: skip
 
-    # The settings of `AlbertActSettings`, which say what they mean; with what a file without them means.
+    # The settings of `AlbertActSettings`, described there; the defaults here apply to a file that lacks the field.
     act_epsilon: int | float = 0.01
     act_penalty: int | float = 0.0
     readout_weight: int | float = 0.0
@@ -53,10 +53,10 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
 
 
 def refuse_ragged(config: AlbertActConfig) -> None:
-    """Refuse a ragged execution where it would give other results.
+    """Refuse ragged execution under a state rule with which it would give different results.
 
     Raises:
-        ConfigError: Naming the state rules that freeze a halted token.
+        ConfigError: If the execution is `ragged` and the state rule does not freeze halted tokens.
     """
     if config.execution == "ragged" and config.state_rule not in FREEZING_RULES:
         raise ConfigError(

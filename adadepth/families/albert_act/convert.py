@@ -1,4 +1,4 @@
-"""ACT-ALBERT from what others wrote: the published configurations, and the weights of an ALBERT of transformers."""
+"""Conversion to ACT-ALBERT from published configurations and from the weights of an ALBERT of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from adadepth.families.shared.albert.convert import from_albert
 
 
 def read_config(config: dict[str, Any]) -> AlbertActConfig:
-    """The activation `gelu` of an original is the tanh form that TensorFlow trained with."""
+    """Return the configuration of a published ACT-ALBERT from its JSON fields.
+
+    A published `gelu` is the tanh form that TensorFlow trained with, `gelu_new` here.
+    """
     config.pop("num_hidden_groups", None)
     if config.get("hidden_act") == "gelu":
         config["hidden_act"] = "gelu_new"
@@ -23,13 +26,13 @@ def read_config(config: dict[str, Any]) -> AlbertActConfig:
 
 
 def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention: dict[str, str]) -> PreTrainedModel:
-    """A model whose halting unit, and what else ALBERT lacks, keeps its initialisation.
+    """Build a model with the weights of an ALBERT; the halting unit and other new parameters keep their initialisation.
 
     Args:
-        model_class: What to make.
-        path: A folder or hub id of an ALBERT.
-        config: The configuration of the result.
-        attention: `attn_implementation`, if it is given.
+        model_class: Class of the result.
+        path: Folder or hub id of an ALBERT.
+        config: Configuration of the result.
+        attention: `attn_implementation` if it is set, otherwise empty.
     """
     source = read_stored("model.pretrained", path)
     albert = load_with_weights(

@@ -1,7 +1,7 @@
-"""ACT-ALBERT one step at a time: predictions after every iteration, by which tokens or whole sequences exit.
+"""Early exit of ACT-ALBERT: predictions after every iteration, from which an exit rule stops tokens or sequences.
 
-A token that exits keeps its state, and the others go on seeing it. The model's own threshold is a rule among others.
-Shape legend: B batch, T tokens, A units that still run, K units, H width, C classes.
+A token that exits keeps its state, and running tokens still attend to it. The model's halting threshold is one of the
+exit rules. Shape legend: B batch, T tokens, A units that still run, K units, H width, C classes.
 """
 
 from __future__ import annotations
@@ -40,33 +40,32 @@ def predict_steps(
     chosen: Tensor | None = None,
     by_sequence: bool = False,
 ) -> dict[str, Any]:
-    """Step until every unit has exited; predictions of the units, without a loss.
+    """Step until every unit has exited, and return the predictions of the units, without a loss.
 
     Args:
-        model: A head with its base model at `albert`, and `read`: logits from states at which units are read, (K, H) to
-            (K, C).
-        inputs: The first five arguments of its forward pass.
-        rule: Lets units exit; None is the model's own threshold, or its fixed depth.
-        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
-        generator: For rules that draw.
-        options: For the attention implementation.
-        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
+        model: Head with its base model at `albert`, and a method `read` that maps states (K, H) to logits (K, C).
+        inputs: First five arguments of the head's forward pass.
+        rule: Exit rule; None: the model's halting threshold, or its fixed depth.
+        run_all: Whether all tokens run all steps, and the rule is applied to the recorded predictions afterwards.
+        generator: Random generator for stochastic rules.
+        options: Keyword arguments of the attention implementation.
+        chosen: Mask of the tokens that are units, boolean, (B, T); None: all real tokens. Unused with `by_sequence`.
         by_sequence: Whether units are whole sequences, read at their first token.
 
     Returns:
-        Fields of the output: what `build_unit_fields` says, and the trace of all tokens.
+        Fields of the output: those of `build_unit_fields`, and the trace of all tokens.
 
     Raises:
-        ConfigError: If there is no such rule, or the model cannot follow it.
+        ConfigError: If the rule does not exist, or the model does not support it.
     """
-    rule, albert = _rule_of(model, rule), model.albert
+    rule, albert = _resolve_rule(model, rule), model.albert
     start = albert.start(*inputs)
     rows, length = start.valid.shape
     if by_sequence:
         slots = torch.arange(rows, device=start.valid.device) * length
     else:
         slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
-    positions = _positions(albert, start, by_sequence, options)
+    positions = _build_step_positions(albert, start, by_sequence, options)
     stepper = ActStepper(albert.encoder, positions, start.state, slots, model.read, by_sequence=by_sequence)
     steps = run_steps(stepper, rule, max_updates=model.max_updates, run_all=run_all, generator=generator)
     trace = DepthTrace(
@@ -79,7 +78,8 @@ def predict_steps(
     return {"trace": trace, **build_unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
 
 
-def _rule_of(model: Any, rule: str | ExitRule | None) -> ExitRule:
+def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
+    """Return the exit rule, by default the model's threshold or fixed depth, if the model supports exit rules."""
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
@@ -88,36 +88,38 @@ def _rule_of(model: Any, rule: str | ExitRule | None) -> ExitRule:
         )
     if config.halting_rule != Act.name:
         raise ConfigError(f"halting_rule={config.halting_rule!r}: exit rules read the halting sums of {Act.name} only")
-    own = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
-    return resolve_exit_rule(model, own if rule is None else rule)
+    default = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
+    return resolve_exit_rule(model, default if rule is None else rule)
 
 
-def _positions(albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]) -> DensePositions:
-    """Packed where the model would run ragged."""
-    # A mean over a sequence's tokens needs all of them.
+def _build_step_positions(
+    albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]
+) -> DensePositions:
+    """Return the positions of a batch, packed if the model would run it ragged."""
+    # The mean halting probability of a sequence needs all of its tokens.
     needs_all = albert.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else albert.ragged_kernel(start.valid)
     return build_positions(albert.config, start.valid, start.mask, options, kernel)
 
 
 class ActStepper:
-    """A batch in the middle of its steps; see `adadepth.families.shared.steps.Stepper`.
+    """Stepper of a batch whose units exit one by one; see `adadepth.families.shared.steps.Stepper`.
 
     A unit is a token, or a whole sequence, which is read at its first token and whose tokens exit together.
 
     Args:
-        encoder: What a step does.
-        positions: Of the batch's tokens: all positions, or packed ones, which leave as their units exit.
+        encoder: Encoder whose iteration is one step.
+        positions: Positions of the batch's tokens, dense or packed; packed tokens leave when their unit exits.
         state: x_0, (B, T, H).
-        slots: b T + t of the token at which each unit is read, ascending, (A,).
-        read: The task's head, (A, H) to (A, C).
+        slots: Index b T + t of the token at which each unit is read, ascending, int64, (A,).
+        read: Head of the task, (A, H) to (A, C).
         by_sequence: Whether a unit is a whole sequence.
 
     Attributes:
-        rows: Units at the start.
-        device: Where they are.
-        updates: Of every token so far, float32, (B, T).
-        width: T.
+        rows: Number of units at the start.
+        device: Device of the batch.
+        updates: Updates of every token so far, float32, (B, T).
+        width: Sequence length T.
     """
 
     def __init__(
@@ -141,11 +143,11 @@ class ActStepper:
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """What the next step computes, where that is not everything."""
+        """Number of queries, keys and query-key pairs of the next step; None where it computes all positions."""
         return self._positions.computed
 
     def advance(self) -> tuple[Tensor, Tensor]:
-        """Apply the block once and read: logits (A, C), and halting logits (A,) of which the halting sum is the cdf."""
+        """Apply the block once; return logits (A, C), and halting logits (A,) whose cdf is the halting sum."""
         running = self._positions.gather(self._running)
         output, probability = self._encoder.propose(self._state, self._positions)
         rule, weight = self._encoder.state_rule, probability * running
@@ -157,12 +159,12 @@ class ActStepper:
         return logits, halting_logits(hazard)
 
     def keep(self, rows: Tensor) -> None:
-        """Let all other units exit: int64 positions (A',)."""
+        """Keep the running units at `rows`, int64 positions (A',), and let all others exit."""
         self._slots, self._accumulated = self._slots[rows], self._accumulated[rows]
         if self._by_sequence:
             stays = torch.zeros(len(self._valid), dtype=torch.bool, device=rows.device)
             self._running = self._valid & stays.index_fill(0, self._slots // self.width, True).unsqueeze(1)
         else:
-            nobody = torch.zeros(self._valid.numel(), dtype=torch.bool, device=rows.device)
-            self._running = nobody.index_fill(0, self._slots, True).view(self._valid.shape)
+            stays = torch.zeros(self._valid.numel(), dtype=torch.bool, device=rows.device)
+            self._running = stays.index_fill(0, self._slots, True).view(self._valid.shape)
         self._state = self._positions.keep(self._running, self._state)

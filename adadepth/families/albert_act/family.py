@@ -1,4 +1,4 @@
-"""The settings of ACT-ALBERT, their checks, and the family's descriptor."""
+"""Settings of ACT-ALBERT, their checks, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,11 +113,11 @@ class AlbertActSettings(AlbertSettings):
     )
 
 
-_OF_SEQUENCES = ("classification", "multi_label", "regression")
+_SEQUENCE_PROBLEMS = ("classification", "multi_label", "regression")
 
 
 def check_execution(config: ExperimentConfig) -> Iterator[str]:
-    """Leaving halted tokens out wants states that stay as they are, a kernel for it, and shapes that may change."""
+    """Yield the settings that ragged execution does not work with: state rule, attention, compilation."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if model.execution is not ExecutionMode.ragged:
@@ -132,7 +132,7 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
-    """The rule is one that there is, with parameters that it has."""
+    """Yield an error for an unknown halting rule, or parameters that the rule does not have."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     try:
@@ -142,7 +142,7 @@ def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_readouts(config: ExperimentConfig) -> Iterator[str]:
-    """A question's answer is read once."""
+    """Yield an error for a readout weight in question answering, whose head has no readouts."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if get_problem(config.dataset) == "question_answering" and model.readout_weight:
@@ -150,12 +150,12 @@ def check_readouts(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_pooling(config: ExperimentConfig) -> Iterator[str]:
-    """The mean of the tokens is read once, of whole sequences."""
+    """Yield errors for mean pooling where no whole sequences are classified, or with readouts."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:
         return
-    if config.task is not Task.finetune or get_problem(config.dataset) not in _OF_SEQUENCES:
+    if config.task is not Task.finetune or get_problem(config.dataset) not in _SEQUENCE_PROBLEMS:
         yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
     if model.readout_weight:
         yield (

@@ -1,8 +1,8 @@
-"""ACT-ALBERT with heads: sequences, tokens, answer spans, multiple choice; masked words and sentence order.
+"""ACT-ALBERT with heads: sequence and token classes, answer spans, multiple choice, masked words and sentence order.
 
-Every head trains with loss = task + tau (N + R), in pretraining L = MLM + SOP + tau (N + R); `act_penalty=0` in the
-configuration turns the second part off, a `readout_weight` adds `readouts` (see `readout_term`). Sequences and tokens
-can also be predicted after every step (see `exiting.py`). Shape legend: B batch, T tokens, K units, P predicted
+Every head trains with loss = task + tau (N + R), in pretraining L = MLM + SOP + tau (N + R). `act_penalty=0` in the
+configuration disables the ponder cost, and a `readout_weight` adds the part `readouts` (see `readout_term`).
+`exiting.py` predicts sequences and tokens after every step. Shape legend: B batch, T tokens, K units, P predicted
 positions, N steps, H hidden width, C classes, V vocabulary.
 """
 
@@ -46,19 +46,19 @@ Output = TypeVar("Output", bound=HaltingOutput)
 
 
 def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
-    """The mean state of the tokens that are real, (B, T, H) and boolean (B, T) to (B, H); 0 where there are none.
+    """Return the mean state of the real tokens, (B, T, H) and boolean (B, T) to (B, H); 0 for a row without tokens.
 
-    Simoulin & Crabbé's fine-tuning has it as `use_bos=False`, there with padding in the mean.
+    Simoulin & Crabbé's fine-tuning calls it `use_bos=False`, and includes padding in the mean.
     """
-    kept = states.masked_fill(~real.unsqueeze(-1), 0.0)  # padding may hold anything, NaN too
-    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+    real_states = states.masked_fill(~real.unsqueeze(-1), 0.0)  # states at padding may be NaN
+    return real_states.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def refuse_steps(config: AlbertActConfig) -> None:
-    """Refuse to read a sequence after every iteration where it is not read from its first token.
+    """Refuse readouts and exit rules with mean pooling, because these read the first token.
 
     Raises:
-        ConfigError: Naming the setting.
+        ConfigError: If `pooling` is `mean`.
     """
     if config.pooling == "mean":
         raise ConfigError("pooling=mean: exit rules and readouts read the first token, which pooling=first takes")
@@ -68,13 +68,14 @@ def refuse_steps(config: AlbertActConfig) -> None:
 class TaskOutput(HaltingOutput):
     """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
 
-    Where an exit rule decides, or all steps run, there are also those of the K units, tokens or sequences, float32:
+    With an exit rule, or with all steps, the output also has the predictions of the K units, tokens or sequences.
 
     Attributes:
-        unit_slots: b T + t of the token at which each unit is read, int64, (K,).
-        step_logits: After every step, (K, N, C), NaN where a unit did not run it.
-        halting_logits: z_n, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
-        exit_steps: First step is 1, int64, (K,).
+        logits: Logits of the task, in the shape given above; None with an exit rule or all steps.
+        unit_slots: Index b T + t of the token at which each unit is read, int64, (K,).
+        step_logits: Logits after every step, float32, (K, N, C), NaN for steps that a unit did not run.
+        halting_logits: z_n, float32, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
+        exit_steps: Step at which each unit exits, counted from 1, int64, (K,).
     """
 
     logits: Tensor | None = None
@@ -99,10 +100,9 @@ class MaskedPredictionOutput(HaltingOutput):
     Attributes:
         prediction_logits: Vocabulary logits: (B, T, V) without labels; with labels only at the P positions that have
             one, (P, V), in row-major order of `labels != -100`.
-        token_losses: Cross-entropy of each of those P positions in nats, float32, detached.
+        token_losses: Cross-entropy at each of the P positions in nats, float32, detached, (P,).
         sop_logits: Sentence-order logits, (B, 2): original order, swapped. None without that head.
-        logits: The vocabulary logits again where the masked language model is the only head, under the name that
-            pipelines read.
+        logits: `prediction_logits` of a model without sentence order, under the name that pipelines read.
     """
 
     prediction_logits: Tensor | None = None
@@ -112,7 +112,7 @@ class MaskedPredictionOutput(HaltingOutput):
 
 
 class AlbertActTaskModel(AlbertActPreTrainedModel):
-    """An encoder, dropout, and the arithmetic that all task heads share."""
+    """Base class of the task heads: encoder, dropout, and the loss that all of them share."""
 
     needs_pooler: bool = True
 
@@ -124,20 +124,25 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
     def encode(
         self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: TargetUnits | None = None
     ) -> Any:
-        """The base model's `AlbertActOutput`; of units that are read after every iteration, their states, too."""
-        wanted = {} if units is None else {"readout_slots": units.slots}
-        return self.albert(*inputs, **{**options, **wanted, "return_dict": True})
+        """Return the base model's `AlbertActOutput`, with readout states if `units` are read after every iteration."""
+        readouts = {} if units is None else {"readout_slots": units.slots}
+        return self.albert(*inputs, **{**options, **readouts, "return_dict": True})
 
     def units_of(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
-        """What is read after every iteration, of inputs (B, T) or (B, choices, T); None where nothing is."""
+        """Return the units that are read after every iteration, or None without readouts.
+
+        Args:
+            labels: Labels of the batch, or None.
+            shape: Shape of the inputs, (B, T) or (B, choices, T).
+        """
         return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Units with a target; of heads that have readouts."""
+        """Return the units with a target; implemented by heads with readouts."""
         raise NotImplementedError
 
     def read(self, state: Tensor) -> Tensor:
-        """Logits from the states at which units are read, (K, H) to (K, C); of heads that have readouts."""
+        """Return logits for the states of units, (K, H) to (K, C); implemented by heads with readouts."""
         raise NotImplementedError
 
     def with_loss(
@@ -148,7 +153,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None,
         units: TargetUnits | None = None,
     ) -> Output:
-        """The result with `loss` and `loss_parts`, where the task has a loss."""
+        """Set `loss` and `loss_parts` of the result if the task has a loss, and return the result."""
         if task is not None:
             terms = {"task": task, "ponder": self.ponder_term(outputs)}
             if units is not None:
@@ -157,30 +162,30 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return result
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Return the counts that divide the loss parts of a batch; the trainer sums them over an optimiser step."""
         mask = batch["attention_mask"].flatten(0, -2)
         counts = {"ponder": self.count_payers(mask), "task": self.count_labels(batch)}
         return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Targets of the task itself that are not ignored, or what their classes count."""
+        """Return the number of targets that are not ignored, or the sum of their class weights."""
         return target_weights(self.config, batch["labels"]).sum()
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
     """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences.
 
-    What is read is the pooled first token, or with `pooling=mean` the mean of the last states of all real tokens.
+    The classifier reads the pooled first token, or with `pooling=mean` the mean of the last states of all real tokens.
     """
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the first token is read; one that nobody reads would have no gradient."""
+        """Whether the classifier reads the pooled first token; an unused pooler would have no gradient."""
         return self.config.pooling == "first"
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """What exit rules can read: a sequence is read on its way at its first token only."""
+        """Signals that exit rules can read; none with mean pooling, because steps are read at the first token."""
         return SIGNALS if self.config.pooling == "first" else frozenset()
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -205,7 +210,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
     ) -> TaskOutput:
         """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C).
 
-        With an exit rule, or all steps, see `predict_steps`; a unit is a sequence. There is no loss then.
+        With an exit rule or all steps, the output is that of `predict_steps` with sequences as units, without a loss.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
@@ -213,12 +218,12 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
             return TaskOutput(**steps)
         units = self.units_of(labels, shape_of(inputs))
         outputs = self.encode(inputs, kwargs, units)
-        logits = self.classifier(self.dropout(self._pooled(outputs)))
+        logits = self.classifier(self.dropout(self._select_class_state(outputs)))
         task = None if labels is None else sequence_loss(self.config, logits, labels)
         return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
 
-    def _pooled(self, outputs: AlbertActOutput) -> Tensor:
-        """What the class is read from, (B, H)."""
+    def _select_class_state(self, outputs: AlbertActOutput) -> Tensor:
+        """Return the state that the classifier reads, (B, H)."""
         if self.config.pooling == "first":
             assert outputs.pooler_output is not None
             return outputs.pooler_output
@@ -227,7 +232,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         return mean_of_tokens(outputs.last_hidden_state, outputs.trace.valid)
 
     def read(self, state: Tensor) -> Tensor:
-        """Logits from first tokens, (K, H) to (K, C)."""
+        """Return logits for the states of first tokens, (K, H) to (K, C)."""
         refuse_steps(self.config)
         return self.classifier(self.dropout(self.albert.pooled(state)))
 
@@ -237,11 +242,11 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         return self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config))
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Sequences, less those whose class is ignored."""
+        """Return the number of sequences whose class is not ignored, or the sum of their class weights."""
         return count_sequences(self.config, batch["labels"])
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Sequences that `count_labels` counts, at their first tokens."""
+        """Return the sequences that `count_labels` counts as units, at their first tokens."""
         kind = infer_problem_type(self.config, labels)
         if kind == CLASSES:
             rows = (labels >= 0).nonzero().squeeze(1)
@@ -251,7 +256,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
 
 class AlbertActForTokenClassification(AlbertActTaskModel):
-    """A class for every token."""
+    """Classification of every token."""
 
     exit_signals = SIGNALS
     needs_pooler = False
@@ -278,13 +283,13 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
     ) -> TaskOutput:
         """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C).
 
-        With an exit rule, or all steps, see `predict_steps`; units are all real tokens, or, where all steps run, those
-        with a label if there are labels. There is no loss then.
+        With an exit rule or all steps, the output is that of `predict_steps`, without a loss. Units are all real
+        tokens; where all steps run and there are labels, units are the tokens with a label.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
-            chosen = None if labels is None or not run_all_steps else labels >= 0
-            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=chosen)
+            has_label = None if labels is None or not run_all_steps else labels >= 0
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=has_label)
             return TaskOutput(**steps)
         units = self.units_of(labels, shape_of(inputs))
         outputs = self.encode(inputs, kwargs, units)
@@ -293,7 +298,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:
-        """Logits from states, (..., H) to (..., C)."""
+        """Return logits for states, (..., H) to (..., C)."""
         return self.classifier(self.dropout(state))
 
     @property
@@ -302,7 +307,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         return self.config.hidden_size * count_head_classes(self.config)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the tokens that have a class, as units."""
+        """Return the tokens with a class as units."""
         return labelled_tokens(labels)
 
 
@@ -343,21 +348,23 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         return self.with_loss(result, outputs, task, num_targets)
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Answer boundaries inside the text, counted in spans: a start and an end are half a target each."""
+        """Count the answer boundaries inside the text, in spans: a start and an end are half a target each."""
         length = batch["input_ids"].shape[-1]
-        return (_inside(batch["start_positions"], length).sum() + _inside(batch["end_positions"], length).sum()) / 2
+        return (
+            _is_inside(batch["start_positions"], length).sum() + _is_inside(batch["end_positions"], length).sum()
+        ) / 2
 
 
-def _inside(positions: Tensor, length: int) -> Tensor:
+def _is_inside(positions: Tensor, length: int) -> Tensor:
     return (positions >= 0) & (positions < length)
 
 
 def _ignore_outside(positions: Tensor, length: int) -> Tensor:
-    return positions.masked_fill(~_inside(positions, length), IGNORED_LABEL)
+    return positions.masked_fill(~_is_inside(positions, length), IGNORED_LABEL)
 
 
 class AlbertActForMultipleChoice(AlbertActTaskModel):
-    """One of several texts; each choice is a sequence of its own with its own depth."""
+    """Multiple choice among several texts; the tokens of each choice have depths of their own."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -386,11 +393,11 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:
-        """Logits from the first tokens of all choices, (K, choices, H) to (K, choices)."""
+        """Return logits for the first tokens of all choices, (K, choices, H) to (K, choices)."""
         return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Questions with an answer, at the first tokens of all their choices."""
+        """Return the questions with an answer as units, at the first tokens of all their choices."""
         rows, choices = (labels >= 0).nonzero().squeeze(1), shape[1]
         sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
         return TargetUnits(sequences * shape[2], labels[rows], sequences=choices)
@@ -406,7 +413,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
         self.post_init()
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        """Return the counts that divide the loss parts of a batch; the trainer sums them over an optimiser step."""
         counts = {"ponder": self.count_payers(batch["attention_mask"]), **self.count_predicted(batch)}
         return counts | ({"readouts": counts["mlm"]} if self.config.readout_weight and "mlm" in counts else {})
 
@@ -426,16 +433,16 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
         """Predict, and with labels compute the loss.
 
         Args:
-            input_ids: This and the next four as in `AlbertActModel`.
-            attention_mask: See there.
-            token_type_ids: See there.
-            position_ids: See there.
-            inputs_embeds: See there.
-            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). With labels the vocabulary is
-                scored at those positions only.
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
+            attention_mask: 1 at real tokens, 0 at padding, (B, T).
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: Position of each token, (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids, (B, T, E).
+            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). With labels, vocabulary logits
+                exist at these positions only.
             sentence_order_label: 0 original order, 1 swapped, negative for none, (B,).
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            **kwargs: As in `AlbertActModel`.
+            num_targets: Counts that normalise the loss parts, in place of this batch's counts; see `combine_terms`.
+            **kwargs: Options of `AlbertActModel.forward`.
         """
         units = None if labels is None or not self.config.readout_weight else labelled_tokens(labels)
         if units is not None:
@@ -458,7 +465,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
 
 
 class AlbertActForMaskedLM(AlbertActForPreTraining):
-    """Masked language model alone: L = MLM + tau (N + R)."""
+    """Masked language model without sentence order: L = MLM + tau (N + R)."""
 
     has_sentence_order = False
 
@@ -473,13 +480,16 @@ class AlbertActForMaskedLM(AlbertActForPreTraining):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> MaskedPredictionOutput:
-        """As in `AlbertActForPreTraining`, with one kind of labels: trainers read those off this signature."""
+        """Predict as `AlbertActForPreTraining` does; the signature has one kind of labels, because trainers read it."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return super().forward(*inputs, labels=labels, num_targets=num_targets, **kwargs)
 
 
 def shape_of(inputs: Sequence[Tensor | None]) -> torch.Size:
-    """(B, T), or (B, choices, T), of the arguments of a forward pass: ids first, embeddings last.
+    """Return the shape of a batch, (B, T) or (B, choices, T).
+
+    Args:
+        inputs: First five arguments of a forward pass: ids first, embeddings last.
 
     Raises:
         ValueError: If neither is given.

@@ -1,11 +1,11 @@
-"""ACT-ALBERT, the base model: its embeddings, its outputs, and what depth costs, as a loss and as work.
+"""ACT-ALBERT without heads: the base model, its outputs, the ponder cost, and multiply-accumulate counts.
 
     x_0 = W LN(word + segment + position)
     x, N, R of every token                          the recurrence, in `recurrence.py`
-    ponder cost = sum or mean over tokens of N + R  as `penalty_reduction` says
+    ponder cost = sum or mean over tokens of N + R  reduced as set by `penalty_reduction`
 
-Its heads are in `heads.py`. Shape legend: B batch, T tokens, K wanted tokens, E embedding width, H hidden width, N
-iterations that ran, A heads.
+The heads are in `heads.py`. Shape legend: B batch, T tokens, K recorded tokens, E embedding width, H hidden width, N
+iterations that ran, A attention heads.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ from adadepth.families.shared.albert.pricing import computed_work, update_work
 from adadepth.families.shared.losses import LossTerm
 from adadepth.halting.trace import DepthTrace, Work
 
-# Multiply-accumulates that one iteration of the whole batch must have for `auto` to run ragged, by kind of device: what
-# has been measured (docs/ragged_execution.md). A device that has not been measured runs dense.
+# Multiply-accumulates of one iteration of the whole batch from which on `auto` runs ragged, by device type, as measured
+# in docs/ragged_execution.md. A device type without a measurement runs dense.
 _BATCH_NEEDS = {"cpu": 5e7}
 
 
 class TracedOutput(ModelOutput):
-    """The halting facts of an output's trace under their own names: one tensor each, whichever way it is read."""
+    """Model output whose properties read updates, remainders and halting probabilities off its trace."""
 
     trace: DepthTrace | None
 
     @property
     def updates(self) -> Tensor | None:
-        """Updates every token received, float32, 0 at padding, (B, T)."""
+        """Number of updates of every token, float32, 0 at padding, (B, T)."""
         return None if self.trace is None else self.trace.updates
 
     @property
     def remainders(self) -> Tensor | None:
-        """What was left to reach a halting sum of one, float32, 0 at padding, (B, T); differentiable."""
+        """Remainder R of every token (see `adadepth.halting.act`), float32, 0 at padding, (B, T); differentiable."""
         return None if self.trace is None or self.trace.halting is None else self.trace.halting.remainders
 
     @property
     def halting_probabilities(self) -> Tensor | None:
-        """Probability of every iteration, 0 once a token has halted, float32, (B, T, N); differentiable."""
+        """Halting probability of every iteration, 0 once a token has halted, float32, (B, T, N); differentiable."""
         return None if self.trace is None or self.trace.halting is None else self.trace.halting.probabilities
 
 
@@ -75,13 +75,13 @@ class AlbertActOutput(TracedOutput):
     """States and halting of one pass.
 
     Attributes:
-        last_hidden_state: (B, T, H).
+        last_hidden_state: Results of the recurrence, (B, T, H).
         pooler_output: tanh of the pooled first token, (B, H); None without a pooler.
-        ponder_cost: The cost N + R reduced as `penalty_reduction` says, before its weight; a scalar.
-        hidden_states: The states x_0 to x_N, N + 1 tensors (B, T, H), on request.
+        ponder_cost: Cost N + R, reduced as set by `penalty_reduction`, before its weight; a scalar.
+        hidden_states: States x_0 to x_N, N + 1 tensors (B, T, H), on request.
         attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
-        trace: The halting facts; `updates`, `remainders` and `halting_probabilities` are read off it.
-        readout_states: The states of the tokens that `readout_slots` names after every iteration, (K, N, H).
+        trace: Trace with `updates`, `remainders` and `halting_probabilities`.
+        readout_states: States of the tokens at `readout_slots` after every iteration, (K, N, H).
     """
 
     last_hidden_state: Tensor | None = None
@@ -95,13 +95,11 @@ class AlbertActOutput(TracedOutput):
 
 @dataclass
 class HaltingOutput(TracedOutput):
-    """What every head adds to its logits.
+    """Fields shared by the outputs of all heads; those not listed are the fields of `AlbertActOutput`.
 
     Attributes:
         loss: Sum of `loss_parts`, when labels are given.
         loss_parts: Weighted and normalised parts by name, `ponder` among them.
-
-    The other fields are those of `AlbertActOutput`.
     """
 
     loss: Tensor | None = None
@@ -112,15 +110,15 @@ class HaltingOutput(TracedOutput):
     trace: DepthTrace | None = None
 
     @classmethod
-    def of(cls, outputs: AlbertActOutput, **own: Any) -> Self:
-        """A head's output: what it passes on of the base model's, and its own."""
+    def of(cls, outputs: AlbertActOutput, **predictions: Any) -> Self:
+        """Build a head's output from its predictions and the base model's output."""
         names = ("ponder_cost", "hidden_states", "attentions", "trace")
-        passed_on: dict[str, Any] = {name: outputs.get(name) for name in names}
-        return cls(**passed_on, **own)
+        shared: dict[str, Any] = {name: outputs.get(name) for name in names}
+        return cls(**shared, **predictions)
 
 
 class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlockModel):
-    """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
+    """Base class of all ACT-ALBERT models: initialisation, ponder cost, depth control and compute counts."""
 
     config: AlbertActConfig
     config_class = AlbertActConfig
@@ -141,18 +139,21 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
             self._init_positions(module)
 
     def _init_positions(self, module: nn.Embedding) -> None:
-        """Sinusoids; where there are columns, rows fill the first half of the width and columns the second."""
+        """Initialise an embedding with sinusoids; on grids, rows fill the first half of the width, columns the second.
+
+        More than two token types are the columns of a grid.
+        """
         config, has_columns = self.config, self.config.type_vocab_size > 2
         if isinstance(module, TypeEmbedding) and not has_columns:
             return
         width = 2 * (config.embedding_size // (4 if has_columns else 2))
         waves = sinusoids(module.num_embeddings, width, config.initializer_range)
-        room = config.embedding_size - width
-        padding = (room, 0) if isinstance(module, TypeEmbedding) else (0, room)
+        missing = config.embedding_size - width
+        padding = (missing, 0) if isinstance(module, TypeEmbedding) else (0, missing)
         init.copy_(module.weight, nn.functional.pad(waves, padding))
 
     def ponder_term(self, outputs: AlbertActOutput) -> LossTerm:
-        """The penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
+        """Return the penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
         trace = outputs.trace
         assert trace is not None
         assert outputs.remainders is not None
@@ -160,15 +161,19 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return LossTerm(total, self.count_payers(trace.valid), self.config.act_penalty)
 
     def count_payers(self, mask: Tensor) -> Tensor:
-        """What the penalty is divided by, of a mask of real tokens, (B, T): their number, or that of their rows."""
+        """Return the count that divides the ponder penalty: real tokens, or sequences that have any.
+
+        Args:
+            mask: Mask of the real tokens, (B, T).
+        """
         return mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Tokens of a batch whose depth a budget counts: the real ones."""
+        """Count the real tokens of a batch, the units of a depth budget."""
         return batch["attention_mask"].sum()
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """The smooth depth of every real token: survival 1 - h_n after the updates that were not its last."""
+        """Return the smooth depth, summed over real tokens: survivals 1 - h_n after the updates before the last."""
         trace: DepthTrace = outputs.trace
         survival = 1.0 - outputs.halting_probabilities.cumsum(dim=-1)
         steps = torch.arange(1, survival.shape[-1] + 1, device=survival.device)
@@ -177,7 +182,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """The executions that give the same results; one alone where nobody halts, or halted states keep moving."""
+        """Executions with equal results; only `dense` if the depth is fixed or halted states keep changing."""
         adapts = self.config.fixed_depth is None and self.config.state_rule in FREEZING_RULES
         return ("dense", "ragged") if adapts else ("dense",)
 
@@ -191,7 +196,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return self._encoder.albert_layer.act.dense.bias
 
     def force_depth(self, depth: int | None) -> None:
-        """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
+        """Give every token `depth` updates and disable halting; None restores the configured depth."""
         self._encoder.forced_depth = depth
 
     @property
@@ -200,26 +205,32 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return self.config.halting_scope == "sequence"
 
     def replay_halting(self, masses: Tensor | None) -> None:
-        """Let tokens halt by these masses, (B, T, N), instead of their halting unit's; None: by their unit."""
+        """Halt tokens by given halting masses, (B, T, N), in place of the halting unit's; None restores the unit."""
         self._encoder.replayed_masses = masses
 
     @property
     def one_depth(self) -> int | None:
-        """The updates of every token now; None where they halt."""
+        """Current number of updates of every token; None where tokens halt."""
         return self._encoder.fixed_depth
 
     @property
     def _encoder(self) -> AlbertActTransformer:
-        base: Any = self.base_model  # itself, or what a head has at `albert`
+        base: Any = self.base_model  # this model, or a head's attribute `albert`
         return base.encoder
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch; see `price_tokens`."""
+        """Return the multiply-accumulates of one traced batch; see `price_tokens`."""
         return price_tokens(self.config, trace)
 
 
 class Start(NamedTuple):
-    """x_0 (B, T, H), the mask in the form that attention wants, and where the tokens are, (B, T)."""
+    """Input of the encoder.
+
+    Attributes:
+        state: x_0, (B, T, H).
+        mask: Attention mask in the form of the attention implementation.
+        valid: Mask of the real tokens, boolean, (B, T).
+    """
 
     state: Tensor
     mask: Any
@@ -227,7 +238,7 @@ class Start(NamedTuple):
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
-    """ALBERT whose shared layer updates every token until the token halts."""
+    """Base model: ALBERT whose shared layer updates every token until the token halts."""
 
     def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -241,7 +252,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another table of word embeddings in the place of this one."""
+        """Replace the table of word embeddings."""
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults
@@ -259,14 +270,14 @@ class AlbertActModel(AlbertActPreTrainedModel):
         """Encode a batch.
 
         Args:
-            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
             attention_mask: 1 at real tokens, 0 at padding, (B, T). Padding starts halted and is never a key.
             token_type_ids: Segment of each token, (B, T).
-            position_ids: (B, T) or (1, T).
-            inputs_embeds: Word embeddings instead of ids.
-            readout_slots: b T + t of the tokens whose states after every iteration are returned, int64, each once,
-                (K,).
-            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+            position_ids: Position of each token, (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids, (B, T, E).
+            readout_slots: Distinct indices b T + t of the tokens whose states after every iteration are returned,
+                int64, (K,).
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and options of the attention.
 
         Raises:
             ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
@@ -274,11 +285,11 @@ class AlbertActModel(AlbertActPreTrainedModel):
         """
         state, mask, valid = self.start(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
-        # Attention maps are those of all tokens.
-        kernel = None if self._records("attentions", kwargs) else self.ragged_kernel(valid)
+        # Only dense execution computes the attention weights of all tokens.
+        kernel = None if self._should_record("attentions", kwargs) else self.ragged_kernel(valid)
         positions = build_positions(self.config, valid, mask, kwargs, kernel)
         if isinstance(positions, PackedPositions):
-            records = self._records("hidden_states", kwargs)
+            records = self._should_record("hidden_states", kwargs)
             result, trace = run_ragged(self.encoder, state, positions, readouts, records=records)
         else:
             result, trace = self.encoder(state, positions, readouts)
@@ -300,7 +311,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Start:
-        """What the encoder begins with; the arguments are those of the forward pass."""
+        """Return the input of the encoder; the arguments are those of the forward pass."""
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         valid = (
@@ -312,39 +323,39 @@ class AlbertActModel(AlbertActPreTrainedModel):
         return Start(self.encoder.embedding_hidden_mapping_in(embedded), mask, valid)
 
     def pooled(self, state: Tensor) -> Tensor:
-        """tanh(W h) of first tokens, (..., H) to (..., H)."""
+        """Return tanh(W h) of the states of first tokens, (..., H) to (..., H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state))
 
     def ragged_kernel(self, valid: Tensor) -> Kernel | None:
-        """The attention kernel of the ragged execution of a batch, (B, T); None where it runs dense."""
+        """Return the attention kernel of a batch's ragged execution, or None for dense; `valid` is (B, T)."""
         return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
 
-    def _records(self, name: str, options: Mapping[str, Any]) -> bool:
-        """Whether a call asks for `hidden_states` or `attentions`."""
+    def _should_record(self, name: str, options: Mapping[str, Any]) -> bool:
+        """Return whether the call, or else the configuration, requests `hidden_states` or `attentions`."""
         return bool(options.get(f"output_{name}", getattr(self.config, f"output_{name}", False)))
 
 
 def ragged_kernel(
     config: AlbertActConfig, positions: int, device: torch.device, dtype: torch.dtype, *, training: bool
 ) -> Kernel | None:
-    """The attention kernel of a ragged execution, or None where the dense one runs.
+    """Return the attention kernel of a ragged execution, or None for a dense one.
 
     Args:
-        config: With `execution`.
-        positions: Of the batch, padding included.
-        device: Of the batch.
-        dtype: Of the weights.
-        training: Whether attention weights are dropped.
+        config: Configuration with `execution`, the state rule and the widths.
+        positions: Number of positions of the batch, padding included.
+        device: Device of the batch.
+        dtype: Dtype of the weights.
+        training: Whether the model is in training mode, in which attention weights are dropped.
 
     Raises:
-        ConfigError: If `execution="ragged"` cannot be had with this state rule or attention implementation.
+        ConfigError: If `execution="ragged"` does not work with the state rule or the attention implementation.
     """
     if config.execution == "dense":
         return None
     if config.execution == "auto":
-        pays = positions * update_work(config, 0) >= _BATCH_NEEDS.get(device.type, math.inf)
-        if not pays or config.state_rule not in FREEZING_RULES:
+        is_faster = positions * update_work(config, 0) >= _BATCH_NEEDS.get(device.type, math.inf)
+        if not is_faster or config.state_rule not in FREEZING_RULES:
             return None
     else:
         refuse_ragged(config)
@@ -358,15 +369,15 @@ def ragged_kernel(
 
 
 def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
-    """Multiply-accumulates of the encoder for one traced batch; heads and embeddings' lookups are not counted.
+    """Return the multiply-accumulates of the encoder for one traced batch; heads and embedding lookups are not counted.
 
-    An update of a token costs `update_work`, and H to halt. The adaptive count refreshes a token's keys and values,
-    2 H^2 of it, once more after its last update if others still run.
+    An update of a token costs `update_work`, and H for its halting unit. The adaptive count includes one more refresh
+    of a token's keys and values, 2 H^2, after its last update if other tokens of the sequence still run.
 
     Args:
-        config: Widths E, H, F.
-        trace: With `execution`. With its `tokens`, the units are some of so many tokens of each row. Without its
-            `computed`, every row is taken to have run in every iteration.
+        config: Configuration with the widths E, H, F.
+        trace: Trace with `execution`. Its `tokens` holds the tokens per row if the traced units are only some of them.
+            Without its `computed`, every row counts as run in every iteration.
     """
     ran = trace.executed
     hidden = config.hidden_size

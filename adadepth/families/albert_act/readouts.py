@@ -1,6 +1,6 @@
 """Readouts of ACT-ALBERT: the states of some tokens after every iteration, and the loss of a head that reads them.
 
-Shape legend: B batch, T tokens, K wanted tokens or units, P packed tokens, H width, N iterations that ran, C classes.
+Shape legend: B batch, T tokens, K recorded tokens or units, P packed tokens, H width, N iterations that ran, C classes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Read = Callable[[Tensor], Tensor]
 
 
 class ReadoutStates:
-    """Collects the states of some tokens after every iteration; nothing of the others is kept.
+    """Recorder of the states of some tokens after every iteration.
 
     Args:
-        slots: b T + t of each wanted token, int64, each once, (K,).
+        slots: Distinct indices b T + t of the recorded tokens, int64, (K,).
         state: x_0, (B, T, H).
     """
 
@@ -34,32 +34,32 @@ class ReadoutStates:
         self._steps: list[Tensor] = []
 
     def add(self, state: Tensor) -> None:
-        """Keep the states after an iteration of all tokens, (B, T, H)."""
+        """Record the states of one iteration from those of all tokens, (B, T, H)."""
         self._latest = take(state.flatten(0, 1), self.slots)
         self._steps.append(self._latest)
 
     def add_packed(self, active: ActiveSet, state: Tensor) -> None:
-        """Keep the states after an iteration of packed tokens, (P, H); those left behind stay what they were."""
-        places = active.ranks.index_select(0, self.slots)
-        present = (places >= 0).nonzero().squeeze(1)
-        rows = take(state, places.index_select(0, present))
+        """Record the states of one iteration from those of packed tokens, (P, H); other tokens repeat their last."""
+        ranks = active.ranks.index_select(0, self.slots)
+        present = (ranks >= 0).nonzero().squeeze(1)
+        rows = take(state, ranks.index_select(0, present))
         self._latest = self._latest.to(state.dtype).index_copy(0, present, rows)
         self._steps.append(self._latest)
 
     def stack(self) -> Tensor:
-        """All of them, (K, N, H)."""
+        """Return the recorded states, (K, N, H)."""
         return torch.stack(self._steps, dim=1)
 
 
 class TargetUnits(NamedTuple):
-    """The K units that have a target, and where each is read.
+    """The K units that have a target, and the tokens at which the head reads them.
 
     Attributes:
-        slots: b T + t of the tokens that are read, (K,), or (K sequences,) where a unit is several sequences.
-        labels: Of the units, (K,), or (K, C) where classes do not exclude each other; none is ignored.
-        kind: Of the task, as `adadepth.families.shared.losses.infer_problem_type` names it.
-        sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: it is read at
-            one token.
+        slots: Index b T + t of each token that is read, int64, (K,), or (K sequences,) if a unit is several sequences.
+        labels: Targets of the units, none of them ignored, (K,), or (K, C) for multi-label targets.
+        kind: Problem type, as returned by `adadepth.families.shared.losses.infer_problem_type`.
+        sequences: Number of sequences per unit, such as the choices of a question; the unit runs until the last of them
+            has halted. None: the unit is read at one token.
     """
 
     slots: Tensor
@@ -69,19 +69,23 @@ class TargetUnits(NamedTuple):
 
 
 def labelled_tokens(labels: Tensor) -> TargetUnits:
-    """Tokens with a class, of labels (B, T), row by row; waits for the device."""
+    """Return the tokens with a class as units, in row-major order of the labels (B, T); waits for the device."""
     slots = (labels >= 0).flatten().nonzero().squeeze(1)
     return TargetUnits(slots, labels.flatten()[slots])
 
 
 def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read: Read) -> LossTerm:
-    """The loss part `readouts`, a sum over units, and what these count; the head reads only what a unit ran.
+    """Return the loss part `readouts`: the task loss of a unit averaged over its iterations, summed over units.
+
+        sum_k c_k / N_k  sum_{n <= N_k} loss(read(x_n^k), y_k),  counted as sum_k c_k
+
+    N_k is the number of iterations that unit k ran, and c_k its class weight, 1 without class weights.
 
     Args:
-        config: With the part's weight.
-        outputs: Of the base model, with `readout_states` of the units' slots.
-        units: What is read.
-        read: The task's head, (R, H), or (R, sequences, H), to (R, C).
+        config: Configuration with `readout_weight`, the weight of the part, and the class weights.
+        outputs: Output of the base model with `readout_states` at the units' slots.
+        units: Units that are read.
+        read: Head of the task, (R, H), or (R, sequences, H), to (R, C).
     """
     states = outputs.readout_states
     ran = ran_steps(outputs.trace, units.slots, states.shape[1])
@@ -97,16 +101,16 @@ def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read
 
 
 def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
-    """Which of the first iterations a token ran, boolean, (K, N)."""
+    """Return the mask of the iterations that the tokens at `slots` ran, boolean, (K, N) with N `steps`."""
     updates = trace.updates.flatten()[slots]
     return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)
 
 
 def refuse_readouts(config: AlbertActConfig, head: str) -> None:
-    """Refuse a weight where a head has no readouts.
+    """Refuse a readout weight for a head without readouts.
 
     Raises:
-        ConfigError: Naming the weight and the heads that have them.
+        ConfigError: If `readout_weight` is not 0.
     """
     if config.readout_weight:
         raise ConfigError(

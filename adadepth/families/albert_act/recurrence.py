@@ -1,11 +1,11 @@
 """The recurrence of ACT-ALBERT over all positions of a batch.
 
-An iteration applies the shared layer to what tokens read, r_n = x_{n-1} (+ x_0), and moves their halting sums on:
+An iteration applies the shared layer to the block input r_n = x_{n-1} (+ x_0) and advances the halting sums:
 
     y_n = block(r_n),  p_n = sigmoid(w y_n + b),  x_n = w_n y_n + (1 - w_n) x_{n-1}
 
-with the weights w_n of `adadepth.halting.act`; other state rules are described there. Shape legend: B batch, T tokens,
-P packed tokens, H width, N iterations that ran; (...) is (B, T) here, and (P,) in `ragged.py`.
+with the weights w_n of `adadepth.halting.act`, which also describes the other state rules. Shape legend: B batch, T
+tokens, P packed tokens, H width, N iterations that ran; (...) is (B, T) here, and (P,) in `ragged.py`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class HaltingUnit(nn.Module):
         self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
 
     def forward(self, state: Tensor) -> Tensor:
-        """(..., H) to (...), float32."""
+        """Return the halting probabilities of states, (..., H) to (...), float32."""
         return self.dense(state).squeeze(-1).sigmoid()
 
 
 class AlbertActLayer(AlbertLayer):
-    """The shared block with the halting unit, which is the recurrence's to call."""
+    """Shared block and halting unit; the recurrence calls the halting unit, the block's forward pass does not."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -46,11 +46,11 @@ class AlbertActLayer(AlbertLayer):
 
 
 class TokenStates(NamedTuple):
-    """What an iteration changes.
+    """States and halting sums of tokens after an iteration.
 
     Attributes:
         state: x_n, (..., H).
-        result: Result so far, (..., H); the state itself where the rule keeps nothing apart.
+        result: Result so far, (..., H); the same tensor as `state` under the rule `single`.
         halting: Halting sums, (...).
     """
 
@@ -60,12 +60,12 @@ class TokenStates(NamedTuple):
 
 
 class DensePositions:
-    """What no iteration changes: where the tokens are and how they attend. All positions run in every iteration.
+    """Positions of a batch's tokens and their attention, where all positions run in every iteration.
 
     Args:
-        valid: True at the batch's real tokens, (B, T).
-        attention_mask: In the form the attention implementation wants.
-        options: For the attention implementation.
+        valid: Mask of the real tokens, boolean, (B, T).
+        attention_mask: Mask in the form of the attention implementation.
+        options: Keyword arguments of the attention implementation.
         recall: Whether every iteration reads x_0 again.
     """
 
@@ -76,26 +76,26 @@ class DensePositions:
 
     @property
     def slots(self) -> Tensor | None:
-        """Slot b T + t of each token, (P,); None where all positions of the batch are there."""
+        """Index b T + t of each running token, int64, (P,); None where all positions run."""
         return None
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """Queries, keys and pairs of them that the next iteration computes; None where that is everything."""
+        """Number of queries, keys and query-key pairs of the next iteration; None where all positions run."""
         return None
 
     def gather(self, values: Tensor) -> Tensor:
-        """Return the tokens' values, (..., *), of those of the whole batch, (B, T, *)."""
+        """Return the values of the running tokens, (..., *), from values of the whole batch, (B, T, *)."""
         return values
 
     def enter(self, state: Tensor) -> Tensor:
-        """Return x_0 of the tokens, (..., H), of that of the whole batch, (B, T, H), before the first iteration."""
+        """Return x_0 of the running tokens, (..., H), from that of the whole batch, (B, T, H); store it for recall."""
         first = self.gather(state)
         self._first = first if self._recall else None
         return first
 
     def block_input(self, state: Tensor) -> Tensor:
-        """Return r_{n+1} = x_n (+ x_0), what the block reads next (Bansal et al. 2022, arXiv 2202.05826, 3.1)."""
+        """Return the block input r_{n+1} = x_n (+ x_0) (Bansal et al. 2022, arXiv 2202.05826, 3.1)."""
         return state if self._first is None else state + self._first
 
     def apply(self, layer: AlbertActLayer, block_input: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class DensePositions:
         return layer(block_input, self._mask, **self._options)[0]
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Leave behind the tokens outside `running`, (B, T), where that spares compute; return the others' state."""
+        """Drop the tokens outside `running`, (B, T), if packed; return the states of the remaining tokens."""
         return state
 
     def find(self, slots: Tensor) -> Tensor:
@@ -112,19 +112,19 @@ class DensePositions:
 
 
 class StateRecord(nn.Module):
-    """Sees the states before and after an iteration; a module, so that a hook can record them."""
+    """Identity on the states after an iteration; a module, so that a hook can record the states."""
 
     def forward(self, before: Tensor, after: Tensor) -> Tensor:
-        """The states after, (B, T, H)."""
+        """Return the states after an iteration, (B, T, H)."""
         return after
 
 
 class AlbertActTransformer(nn.Module):
-    """Applies the shared layer until every token has halted, at most `num_hidden_layers` times.
+    """Encoder that applies the shared layer until every token has halted, at most `num_hidden_layers` times.
 
     Attributes:
-        forced_depth: Updates that every token gets instead of what the configuration says; None: as it says.
-        replayed_masses: Halting masses (B, T, N) that take the place of the halting unit's; None: the unit's count.
+        forced_depth: Updates of every token, in place of the configured depth; None: the configured depth.
+        replayed_masses: Halting masses in place of the halting unit's, (B, T, N); None: the halting unit's.
     """
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -144,8 +144,8 @@ class AlbertActTransformer(nn.Module):
 
         Args:
             state: x_0, (B, T, H).
-            positions: Of the batch.
-            readouts: Collects the states of some tokens after every iteration.
+            positions: Positions of the batch.
+            readouts: Recorder of the states of some tokens after every iteration.
 
         Returns:
             The results, (B, T, H), and the trace.
@@ -164,12 +164,15 @@ class AlbertActTransformer(nn.Module):
         return tokens.result, self.trace(tokens.halting, torch.stack(probabilities, dim=-1), positions.valid)
 
     def start(self, state: Tensor, valid: Tensor) -> TokenStates:
-        """Tokens before the first iteration, x_0 (..., H); `valid` (...) is false at padding, which starts halted."""
+        """Return the tokens before the first iteration, from x_0 (..., H); tokens not `valid`, (...), start halted."""
         result = state if self.state_rule == "single" else torch.zeros_like(state)
         return TokenStates(state, result, init_act(valid))
 
     def update(self, tokens: TokenStates, positions: DensePositions, step: int) -> tuple[TokenStates, Tensor]:
-        """Iteration `step`, counted from 1: the tokens after it, and the halting mass of those that ran, (...)."""
+        """Run iteration `step`, counted from 1; return the tokens after it and the halting masses, (...).
+
+        The halting mass of a token that had halted before is 0.
+        """
         config, rule, adapts = self.config, self.state_rule, self.fixed_depth is None
         running = tokens.halting.running
         output, probability = self.propose(tokens.state, positions)
@@ -190,19 +193,21 @@ class AlbertActTransformer(nn.Module):
         return TokenStates(state, result, halting), probability * running
 
     def propose(self, state: Tensor, positions: DensePositions) -> tuple[Tensor, Tensor]:
-        """The block's output y_n, (..., H), of x_{n-1}, and the probabilities p_n, (...)."""
+        """Return the block's output y_n, (..., H), for the state x_{n-1}, and the halting probabilities p_n, (...)."""
         block_input = positions.block_input(state)
         output = positions.apply(self.albert_layer, block_input)
         return output, self.halting_probability(block_input, output, positions.valid, positions.slots)
 
     def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
-        """The probability p_n that tokens halt at this update, (...), float32.
+        """Return the probability p_n that tokens halt at this update, (...), float32; 0 with a fixed depth.
+
+        Sequence-level halting takes the mean of p_n over the real tokens of a sequence.
 
         Args:
-            state: r_n, what the block read, (..., H).
-            output: y_n, (..., H).
-            valid: True at real tokens, (B, T).
-            slots: Of packed tokens: whole sequences, where sequences halt.
+            state: Block input r_n, (..., H).
+            output: Block output y_n, (..., H).
+            valid: Mask of the real tokens, boolean, (B, T).
+            slots: Index b T + t of each packed token, int64, (P,), whole sequences if sequences halt; None: not packed.
         """
         probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
         if self.fixed_depth is not None:
@@ -225,8 +230,8 @@ class AlbertActTransformer(nn.Module):
         Args:
             halting: Final halting sums, (B, T).
             probabilities: Halting mass of every iteration, 0 once a token has halted, (B, T, N).
-            valid: True at real tokens, (B, T).
-            computed: What each iteration computed; None where that was everything.
+            valid: Mask of the real tokens, boolean, (B, T).
+            computed: Computed queries, keys and pairs of each iteration; None where all positions ran.
         """
         return DepthTrace(
             unit="token",
@@ -239,29 +244,29 @@ class AlbertActTransformer(nn.Module):
 
     @property
     def fixed_depth(self) -> int | None:
-        """Updates that every token gets while nobody halts; None where they halt."""
+        """Updates of every token where halting is disabled; None where tokens halt."""
         return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
 
     @property
     def max_updates(self) -> int:
-        """The most iterations."""
+        """Maximum number of iterations."""
         fixed = self.fixed_depth
         return self.config.num_hidden_layers if fixed is None else fixed
 
     @property
     def state_rule(self) -> StateRuleLike:
-        """How states are updated.
+        """Rule that updates the states; `graves` with a fixed depth.
 
-        Where nobody halts there is nothing to interpolate: a block's output follows, and the last one, which the cap
-        forces to halt with weight 1, is the result.
+        A fixed depth leaves nothing to interpolate: the state is the block's output. The cap forces every token to halt
+        with weight 1, so the last output is the result.
         """
         return self.config.state_rule if self.fixed_depth is None else "graves"
 
     def _may_wait(self) -> bool:
-        """Whether the device may be asked if anybody still runs.
+        """Return whether the loop may synchronise with the device to stop once every token has halted.
 
-        The answer costs a host synchronisation: nothing on a CPU, worth it in evaluation, but in training on an
-        accelerator it would empty the queue in every iteration, and in a compiled graph it would break the graph.
-        Iterations after the last token has halted change nothing, neither states nor gradients.
+        Synchronising costs nothing on a CPU and pays off in evaluation. In training on an accelerator it would empty
+        the queue in every iteration, and in a compiled graph it would break the graph. Iterations after the last token
+        has halted change neither states nor gradients.
         """
         return may_wait(self.embedding_hidden_mapping_in.weight.device, training=self.training)

@@ -1,8 +1,8 @@
-"""Published depths of ACT-ALBERT beside those of a run: a section of its report, and a column of its last screen.
+"""Published depths of ACT-ALBERT beside those of a run: a section of the report and a column of the console summary.
 
 Source: Simoulin & Crabbé 2021, "How many layers and why? An analysis of the model depth in transformers", ACL-IJCNLP
-Student Research Workshop, 2021.acl-srw.23; the figures are those of the table of mean updates in the README of their
-repository (adaptive-depth-transformers), which are given with one decimal.
+Student Research Workshop, 2021.acl-srw.23. The figures come from the table of mean updates in the README of their
+repository (adaptive-depth-transformers), which has one decimal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from adadepth.report.table import Column, Table, make_number_format, text, to_ht
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A published model.
+    """Settings and depths of a published model.
 
     Attributes:
-        most: Most updates, its `num_hidden_layers`.
+        most: Maximum number of updates, its `num_hidden_layers`.
         penalty: Weight of the ponder cost.
-        means: Mean updates by class; the row [MASK/random] of the source selects [MASK], too (`_BLEND`).
+        means: Mean updates by token class; the source's row [MASK/random] also selects [MASK] tokens (`_BLEND`).
     """
 
     most: int
@@ -45,34 +45,35 @@ MODELS: Mapping[str, PublishedModel] = {
         ("base", 24, 2.5e-4, (10.0, 9.2, 16.0, 16.0, 10.5, 22.5, 8.4)),
     )
 }
-_WIDTH, _STEPS, _BATCH = 768, 125_000, 4096  # of all three; 112,500 updates at length 128, then 12,500 at 512
+# Shared by all three models: 112,500 steps at length 128, then 12,500 at 512.
+_WIDTH, _STEPS, _BATCH = 768, 125_000, 4096
 _WITHOUT_PAIRS = (
     '<p class="note">Without sentence pairs no loss reads [CLS] and [SEP], two tokens of a sequence that hardly count '
     "in the mean: they keep the depth that they had while the budget held all tokens at full depth. In the paper the "
     "penalty pulls on [SEP] from the first update on.</p>\n"
 )
-_CORPUS = "wikipedia_bookcorpus"  # as the group `dataset` calls it
+_CORPUS = "wikipedia_bookcorpus"  # name in the configuration group `dataset`
 
 
 def reference_depth(files: RunFiles) -> ReferenceDepth | None:
-    """Return the published depths of as deep a model as a run pretrained on masked words, and how the two differ."""
-    name = _model_of(files)
+    """Return the depths of the published model of a pretraining run's maximum depth, and how their training differs."""
+    name = _find_published_model(files)
     if name is None:
         return None
-    differences = ", ".join(_differences(files.config, MODELS[name])) or "trained alike"
-    means = {of: mean for of, mean in MODELS[name].means.items() if of != _BLEND}
+    differences = ", ".join(_list_differences(files.config, MODELS[name])) or "trained alike"
+    means = {token_class: mean for token_class, mean in MODELS[name].means.items() if token_class != _BLEND}
     return ReferenceDepth(means, f"paper: Simoulin & Crabbé 2021, {name}; here {differences}")
 
 
-def _model_of(files: RunFiles) -> str | None:
-    """Return which of the published models a run compares with; None: none."""
+def _find_published_model(files: RunFiles) -> str | None:
+    """Return the name of the published model of a pretraining run's maximum depth; None if there is none."""
     if files.config.get("task") != "pretrain" or not files.halting.get("classes", {}).get("mask/mask", {}).get("n"):
         return None
     return next((name for name, model in MODELS.items() if model.most == max_updates(files)), None)
 
 
-def _differences(config: Mapping[str, Any], model: PublishedModel) -> Iterator[str]:
-    """Yield what of a configuration is not as in the paper."""
+def _list_differences(config: Mapping[str, Any], model: PublishedModel) -> Iterator[str]:
+    """Yield the settings of a run that differ from those of the paper."""
     settings, data, trainer = (config.get(name) or {} for name in ("model", "dataset", "trainer"))
     if (width := settings.get("hidden_size", _WIDTH)) != _WIDTH:
         yield f"width {width} ({_WIDTH})"
@@ -80,8 +81,10 @@ def _differences(config: Mapping[str, Any], model: PublishedModel) -> Iterator[s
         yield f"other text ({corpus})"
     batch = trainer.get("per_device_train_batch_size", _BATCH) * trainer.get("gradient_accumulation_steps", 1)
     if (steps := trainer.get("max_steps", _STEPS)) < _STEPS:
-        how = f"{steps:,}" if steps > 0 else f"{trainer.get('num_train_epochs', 0):g} epochs"
-        yield f"{how} steps of {batch} ({_STEPS:,} of {_BATCH:,})" if steps > 0 else f"{how} ({_STEPS:,} steps)"
+        if steps > 0:
+            yield f"{steps:,} steps of {batch} ({_STEPS:,} of {_BATCH:,})"
+        else:
+            yield f"{trainer.get('num_train_epochs', 0):g} epochs ({_STEPS:,} steps)"
     if not _has_pairs(config):
         yield "no sentence pairs"
     target, penalty = (config.get("budget") or {}).get("target"), settings.get("act_penalty", model.penalty)
@@ -96,11 +99,11 @@ def _has_pairs(config: Mapping[str, Any]) -> bool:
 
 
 def published(files: RunFiles) -> Section | None:
-    """Depth by class of the published models, on their own held-out text, and of this run on its own."""
+    """Return the section with the depths by token class of this run and of the published models."""
     classes = files.halting.get("classes", {})
     if not classes.get("mask/mask", {}).get("n"):
         return None
-    paper, reference = _model_of(files), reference_depth(files)
+    paper, reference = _find_published_model(files), reference_depth(files)
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         Column("mean", f"this run (of {max_updates(files)})", make_number_format(2)),
@@ -114,7 +117,7 @@ def published(files: RunFiles) -> Section | None:
         {
             "class": name,
             "definition": CLASS_DEFINITIONS[name],
-            **{of: model.means[name] for of, model in MODELS.items()},
+            **{model_name: model.means[name] for model_name, model in MODELS.items()},
             **classes[name],
         }
         for name in _CLASSES

@@ -1,4 +1,8 @@
-"""A block: the branches of the operations that it can run, and their mix."""
+"""Blocks of the PAR Transformer-XL, each a mix of operations, and the base model of embedding and blocks.
+
+Shape legend: B rows, T new tokens, M positions before them, L = M + T keys, N blocks, A attending blocks, d width, h
+heads, V words.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +39,17 @@ from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS
 
-# The operations of a block that run, each with its weight; None: it runs alone, and nothing is multiplied.
+# Weight of each operation that a block runs; None: the block runs this operation alone, without a factor.
 Mix = Mapping[int, Tensor | None]
 
 
 def make_path_mixes(path: Iterable[int]) -> list[Mix]:
-    """The mixes of blocks that each run one operation."""
+    """Return the mixes of blocks that each run the one operation of a path, without factors."""
     return [{operation: None} for operation in path]
 
 
 class FeedForward(nn.Module):
-    """W_2 drop(act(W_1 x + b_1)) + b_2, (B, T, d) to (B, T, d); the residual belongs to the block."""
+    """Feed-forward branch, W_2 drop(act(W_1 x + b_1)) + b_2, (B, T, d) to (B, T, d), without the block's residual."""
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__()
@@ -56,20 +60,20 @@ class FeedForward(nn.Module):
         self.norm = branch_norm(config)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Transform each position by itself."""
+        """Transform every position independently."""
         return self.output(self.dropout(self.activation(self.inner(state))))
 
 
 class ParXLBlock(GradientCheckpointingLayer):
-    """The mix of the operations that run.
+    """Block that runs a weighted mix of operations.
 
         per_branch    w_s LN(x + drop(attention(x)))  +  w_f LN(x + drop(ffn(x)))  +  w_- x
         paper         LN(x  +  w_s drop(attention(x))  +  w_f drop(ffn(x)))
 
     Args:
-        config: Widths and switches.
-        operations: Those that it can run; it has no modules for others.
-        layer: Of the blocks that attend, which one it is.
+        config: Configuration with widths and switches.
+        operations: Operations that the block can run, a string of letters of `OPERATIONS`; others have no modules.
+        layer: Index of the block among the attending ones.
     """
 
     def __init__(self, config: ParXLConfig, operations: str, layer: int = 0) -> None:
@@ -89,23 +93,35 @@ class ParXLBlock(GradientCheckpointingLayer):
         *weights: Tensor | None,
         past_key_values: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run: state (B, T, d), and for attention the memory (B, M, d) and the positions, to (B, T, d).
+        """Run the operations of a mix.
 
-        `operations` and `weights` are a mix, apart: reentrant checkpoints find gradients of plain arguments alone.
-        Where attention ran and the positions want them, its weights are returned too, (B, h, T, L).
+        A mix is split into `operations` and `weights`, because reentrant checkpointing finds the gradients of plain
+        arguments only.
+
+        Args:
+            state: States that the block reads, (B, T, d).
+            operations: Operation numbers of the mix.
+            memory: States of earlier positions for attention, (B, M, d), or None.
+            positions: Relative positions and masks of attention.
+            *weights: Weight of each operation, a scalar; None: no factor.
+            past_key_values: Cache of earlier keys and values.
+
+        Returns:
+            The states after the block, (B, T, d), and the weights of attention, (B, h, T, L), if attention ran and the
+            positions request them.
         """
         attended: Tensor | None = None
         total: Tensor | None = None if self.norm is None else state
         for operation, weight in zip(operations, weights, strict=True):
             if operation == IDENTITY and self.norm is not None:
-                continue  # the state itself is in the sum already
+                continue  # the sum starts with the state
             if operation == ATTENTION:
                 assert self.attention is not None
                 change, attended = self.attention(state, memory, positions, past_key_values)
-                term = self._added(state, change, self.attention.norm)
+                term = self._add_branch(state, change, self.attention.norm)
             elif operation == FEED_FORWARD:
                 assert self.feed_forward is not None
-                term = self._added(state, self.feed_forward(state), self.feed_forward.norm)
+                term = self._add_branch(state, self.feed_forward(state), self.feed_forward.norm)
             else:
                 term = state
             term = term if weight is None else weight * term
@@ -113,22 +129,22 @@ class ParXLBlock(GradientCheckpointingLayer):
         assert total is not None
         return (total if self.norm is None else self.norm(total)), attended
 
-    def _added(self, state: Tensor, change: Tensor, norm: nn.LayerNorm | None) -> Tensor:
-        """A branch with its residual and its norm; without a norm of its own, what it adds to the state."""
+    def _add_branch(self, state: Tensor, change: Tensor, norm: nn.LayerNorm | None) -> Tensor:
+        """Return LN(state + drop(change)), or without a norm the change alone, drop(change)."""
         return self.dropout(change) if norm is None else norm(self.dropout.added(state, change))
 
 
 @dataclass
 class ParXLModelOutput(ModelOutput):
-    """What the blocks make of a segment.
+    """States of one segment.
 
     Attributes:
-        last_hidden_state: What the output layer reads, (B, T, d).
-        memory: For the next segment of the same rows, (A, B, M', d) with M' up to the context's, detached; None where a
-            cache holds the text so far.
-        past_key_values: The cache that was given or asked for, with this segment.
-        hidden_states: The embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
-        attentions: The weights of every block that attended, (B, h, T, M + T) each, on request.
+        last_hidden_state: Input of the output layer, (B, T, d).
+        memory: Memory for the next segment of the same rows, (A, B, M', d), detached, with M' at most the memory length
+            of the context; None with a cache.
+        past_key_values: Cache with this segment added; None without a cache.
+        hidden_states: Embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
+        attentions: Attention weights of every attending block, (B, h, T, M + T) each, on request.
     """
 
     last_hidden_state: Tensor | None = None
@@ -143,16 +159,16 @@ class ParXLOutput(ModelOutput):
     """Predictions of one segment.
 
     Attributes:
-        loss: Sum of `loss_parts`, when labels or targets are given.
-        loss_parts: `lm`, and `latency` where it has a weight: normalised and weighted.
-        logits: Log-probabilities of the next token, float32, (B, T, V); not with targets.
-        token_losses: Of every target in row-major order, nats, float32, detached.
-        memory: See `ParXLModelOutput`, as for the three that follow.
-        past_key_values: See there.
-        hidden_states: See there.
-        attentions: See there.
-        gate_probabilities: Of a supernet softmax(a), without noise, float32, (N, 3), differentiable.
-        trace: Which operations ran, with which weights.
+        loss: Sum of `loss_parts`; None without labels and targets.
+        loss_parts: Normalised and weighted parts: `lm`, and `latency` if it has a weight.
+        logits: Log-probabilities of the next token, float32, (B, T, V); None with targets.
+        token_losses: Loss of every target in row-major order, nats, float32, detached, (P,).
+        memory: Same as in `ParXLModelOutput`.
+        past_key_values: Same as in `ParXLModelOutput`.
+        hidden_states: Same as in `ParXLModelOutput`.
+        attentions: Same as in `ParXLModelOutput`.
+        gate_probabilities: Gate probabilities softmax(a) of a supernet, without noise, float32, (N, 3), differentiable.
+        trace: Trace of the operations that ran and their weights.
     """
 
     loss: Tensor | None = None
@@ -168,12 +184,19 @@ class ParXLOutput(ModelOutput):
 
 
 def one_hot(path: Sequence[int], device: torch.device) -> Tensor:
-    """The weights of a path of N operations, float32, (N, 3)."""
+    """Return the one-hot weights of a path of N operations, float32, (N, 3)."""
     return nn.functional.one_hot(torch.tensor(path, device=device), len(OPERATIONS)).float()
 
 
 def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: int) -> DepthTrace:
-    """What ran: weights (N, 3) and mixes of the blocks, which of the tokens are no padding (B, T), and M."""
+    """Return the trace of the operations that ran.
+
+    Args:
+        weights: Weight of every operation in every block, (N, 3).
+        mixes: Mixes of the blocks.
+        real: Mask of the new tokens that are no padding, boolean, (B, T).
+        remembered: Number of positions before the new tokens, M.
+    """
     executed = [[operation in mix for operation in range(len(OPERATIONS))] for mix in mixes]
     return DepthTrace(
         unit="architecture",
@@ -191,7 +214,7 @@ def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor,
 
 
 class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
-    """What all models of the family have in common: loading, initialisation, and the words that they read."""
+    """Base class of all models of the family: loading, initialisation and word embeddings."""
 
     config: ParXLConfig
     config_class = ParXLConfig
@@ -210,12 +233,12 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
             init_glorot(module)
         for name, parameter in module.named_parameters(recurse=False):
             if name.startswith("position_bias"):
-                # The original's shape, (1, h, 1, d / h), counts as h inputs and d outputs.
+                # The original's tensor (1, h, 1, d / h) has fan-in h and fan-out d.
                 fans = self.config.num_attention_heads + self.config.hidden_size
                 init.normal_(parameter, std=(2.0 / fans) ** 0.5 if glorot else self.config.initializer_range)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of all words; where words are tied and in clusters, the module with a table for each."""
+        """Return the table of all words; with tied words in clusters, the module that has a table per cluster."""
         words = self._words
         return words if len(words.clusters) > 1 else words.tables[0]
 
@@ -223,7 +246,7 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
         """Replace the table of all words.
 
         Raises:
-            ConfigError: If words are tied and in clusters.
+            ConfigError: If words are tied and in clusters, hence in several tables.
         """
         if len(self._words.clusters) > 1:
             raise ConfigError(f"cutoffs={self.config.cutoffs}: with tied words there is no single table to replace")
@@ -231,17 +254,17 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
 
     @property
     def _words(self) -> AdaptiveEmbedding:
-        found = self.base_model.embedding
-        assert isinstance(found, AdaptiveEmbedding)
-        return found
+        embedding = self.base_model.embedding
+        assert isinstance(embedding, AdaptiveEmbedding)
+        return embedding
 
 
 class ParXLModel(ParXLPreTrainedModel):
-    """Embedding and blocks; each block has modules for the operations that it can run, and for no others.
+    """Embedding and blocks; each block has modules only for the operations that it can run.
 
     Args:
-        config: Widths and switches.
-        alone: Whether it is no part of a model that initialises its weights together with those of a head.
+        config: Configuration with widths and switches.
+        alone: Whether the model initialises its weights itself; False inside a model with an output layer.
     """
 
     def __init__(self, config: ParXLConfig, *, alone: bool = True) -> None:
@@ -263,7 +286,7 @@ class ParXLModel(ParXLPreTrainedModel):
         self.post_init()
 
     def init_weights(self) -> None:
-        """Draw the initial weights, unless the whole model does."""
+        """Initialise the weights, unless the model that contains this one does."""
         if self._is_alone:
             super().init_weights()
 
@@ -284,57 +307,57 @@ class ParXLModel(ParXLPreTrainedModel):
         """Run the blocks.
 
         Args:
-            input_ids: (B, T).
-            attention_mask: 0 at padding, 1 elsewhere, of all positions so far and the new ones, (B, M + T).
-            past_key_values: The text so far, as keys and values; the new tokens are added to it.
-            inputs_embeds: Vectors of the embedding instead of `input_ids`, (B, T, d).
-            use_cache: Make a `ParXLCache` where none is given.
-            output_attentions: Return the weights of attention, which are then computed without a fused kernel.
-            output_hidden_states: Return the states between blocks.
-            memory: The text so far, as the states that blocks read, (A, B, M, d) with any M, or None.
-            mixes: What runs in each block; None in a fixed network.
-            context: What attention sees; None: as configured.
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
+            attention_mask: 0 at padding, 1 elsewhere, for earlier and new positions, (B, M + T).
+            past_key_values: Cache of keys and values of the text so far; the new tokens are added to it.
+            inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
+            use_cache: Whether to create a `ParXLCache` if no cache is given.
+            output_attentions: Whether to return attention weights, which rules out fused kernels.
+            output_hidden_states: Whether to return the embeddings and the states after every block.
+            memory: Block inputs of the text so far, (A, B, M, d) with any M; None at the start of a text.
+            mixes: Mix of every block; None in a network with an architecture.
+            context: Context of attention; None: the configured one.
 
         Raises:
-            ConfigError: If a network without an architecture is not told what runs.
-            DataError: If inputs do not fit each other, the memory or the mask.
+            ConfigError: If the configuration has no architecture and there are no mixes.
+            DataError: If the shapes of inputs, memory and mask do not fit each other.
         """
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids and inputs_embeds: exactly one of them is needed")
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        assert given is not None
-        check_words(given, self.embedding)
-        words = self.embedding(given) if inputs_embeds is None else given
+        inputs = input_ids if inputs_embeds is None else inputs_embeds
+        assert inputs is not None
+        check_words(inputs, self.embedding)
+        words = self.embedding(inputs) if inputs_embeds is None else inputs
         state = self.dropout(words * config.hidden_size**0.5)
-        past = self._past_of_blocks(memory, state)
+        block_memories = self._split_memory(memory, state)
         if use_cache and past_key_values is None:
             past_key_values = ParXLCache(config)
-        positions = self._positions(state, memory, past_key_values, attention_mask, context, output_attentions)
+        positions = self._build_positions(state, memory, past_key_values, attention_mask, context, output_attentions)
         states, weights = [state], []
-        for block, mix, block_memory in zip(self.blocks, mixes or self._mixes(), past, strict=True):
+        for block, mix, block_memory in zip(self.blocks, mixes or self._build_mixes(), block_memories, strict=True):
             state, attended = block(
                 states[-1], tuple(mix), block_memory, positions, *mix.values(), past_key_values=past_key_values
             )
             states.append(state)
             weights += [] if attended is None else [attended]
-        wants_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        returns_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         length = config.memory_length if context is None else context.memory_length
-        read = [states[number] for number in self.attending]
+        attended_states = [states[number] for number in self.attending]
         return ParXLModelOutput(
             last_hidden_state=self.output_dropout(state),
-            memory=_remember(read, memory, state, length) if past_key_values is None else None,
+            memory=_remember(attended_states, memory, state, length) if past_key_values is None else None,
             past_key_values=past_key_values,
-            hidden_states=tuple(states) if wants_states else None,
+            hidden_states=tuple(states) if returns_states else None,
             attentions=tuple(weights) if positions.wants_weights else None,
         )
 
-    def _mixes(self) -> list[Mix]:
+    def _build_mixes(self) -> list[Mix]:
         if self.config.architecture is None:
             raise ConfigError("architecture=None: ParXLModel runs a fixed network; ParXLSupernet has gates")
         return make_path_mixes(self.config.path)
 
-    def _positions(
+    def _build_positions(
         self,
         state: Tensor,
         memory: Tensor | None,
@@ -343,26 +366,26 @@ class ParXLModel(ParXLPreTrainedModel):
         context: Context | None,
         wants_weights: bool | None,
     ) -> Positions:
-        """What all blocks share, for new states (B, T, d) behind a memory or what a cache keeps."""
+        """Return the positions and masks that all blocks share, for new states (B, T, d) after a memory or a cache."""
         config = self.config
         context = context or Context(config.memory_length, config.clamp_length, config.same_length)
         shared = (self.position_bias_u, self.position_bias_v) if hasattr(self, "position_bias_u") else None
         remembered = count_memory_positions(memory, cache)
         length = state.shape[1]
         if attention_mask is not None and self.attending:
-            # A cache may have dropped what the mask still knows.
-            attention_mask = _last_positions(
+            # The mask covers the whole text; a cache may have dropped its first positions.
+            attention_mask = _select_visible_mask(
                 attention_mask, remembered + length, length + (remembered if cache is None else cache.get_seq_length())
             )
         wants_weights = config.output_attentions if wants_weights is None else wants_weights
         positions = relative_positions(length, remembered, context, state, shared, attention_mask)
         return positions._replace(wants_weights=wants_weights)
 
-    def _past_of_blocks(self, memory: Tensor | None, state: Tensor) -> list[Tensor | None]:
-        """The memory of every block, without gradient; None where there is none."""
-        past: list[Tensor | None] = [None] * len(self.blocks)
+    def _split_memory(self, memory: Tensor | None, state: Tensor) -> list[Tensor | None]:
+        """Return the memory of every block, (B, M, d), detached; None for blocks without one."""
+        block_memories: list[Tensor | None] = [None] * len(self.blocks)
         if memory is None:
-            return past
+            return block_memories
         rows, _, width = state.shape
         blocks = len(self.attending)
         if memory.dim() != 4 or (*memory.shape[:2], memory.shape[3]) != (blocks, rows, width):
@@ -371,12 +394,12 @@ class ParXLModel(ParXLPreTrainedModel):
                 "attending blocks x rows x positions x width"
             )
         for number, remembered in zip(self.attending, memory.detach().to(state.dtype), strict=True):
-            past[number] = remembered
-        return past
+            block_memories[number] = remembered
+        return block_memories
 
 
 def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
-    """M, the positions before a segment that attention can see.
+    """Return M, the number of positions before a segment that attention can see.
 
     Raises:
         DataError: If both a memory and a cache are given, or a cache of fixed size.
@@ -389,22 +412,29 @@ def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
     return count_cached_positions(cache)
 
 
-def _last_positions(attention_mask: Tensor, keys: int, whole: int) -> Tensor:
-    """The mask of the positions that attention can see, (B, L), of one of the whole text."""
-    if attention_mask.dim() != 2 or attention_mask.shape[1] != whole:
+def _select_visible_mask(attention_mask: Tensor, keys: int, length: int) -> Tensor:
+    """Return the mask of the last `keys` positions, (B, L), from one of the whole text, (B, `length`)."""
+    if attention_mask.dim() != 2 or attention_mask.shape[1] != length:
         raise DataError(
-            f"attention_mask of shape {tuple(attention_mask.shape)}: needed is (rows, {whole}), of the text so far and "
-            "the new tokens"
+            f"attention_mask of shape {tuple(attention_mask.shape)}: needed is (rows, {length}), of the text so far "
+            "and the new tokens"
         )
     return attention_mask[:, -keys:]
 
 
 @torch.no_grad()
 def _remember(inputs: Sequence[Tensor], memory: Tensor | None, state: Tensor, length: int) -> Tensor:
-    """The last positions of what attention saw: inputs of A blocks (B, T, d) behind (A, B, M, d), at most `length`."""
+    """Return the memory for the next segment, (A, B, M', d): the last positions of memory and segment.
+
+    Args:
+        inputs: Inputs of the A attending blocks, (B, T, d) each.
+        memory: Memory of this segment, (A, B, M, d), or None.
+        state: State after the last block, (B, T, d), for the shape if no block attends.
+        length: Largest length M' of the result.
+    """
     new = state.shape[1]
     latest = [states[:, max(new - length, 0) :] for states in inputs]
-    kept = torch.stack(latest) if latest else state.new_zeros(0, len(state), min(new, length), state.shape[2])
+    updated = torch.stack(latest) if latest else state.new_zeros(0, len(state), min(new, length), state.shape[2])
     if memory is None or length <= new:
-        return kept
-    return torch.cat([memory[:, :, -(length - new) :].to(kept.dtype), kept], dim=2)
+        return updated
+    return torch.cat([memory[:, :, -(length - new) :].to(updated.dtype), updated], dim=2)

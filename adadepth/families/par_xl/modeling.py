@@ -1,6 +1,6 @@
-"""The PAR Transformer-XL: the supernet that searches, and the fixed network.
+"""Language models of the PAR Transformer-XL: the supernet that searches an architecture, and the fixed network.
 
-Shape legend: B rows, T new tokens, M positions before them, V words, N blocks.
+Shape legend: B rows, T new tokens, M positions before them, P targets, V words, N blocks, A attending blocks, d width.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _MODES = ("soft", "argmax", "noisy")
 
 
 class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
-    """What supernet and fixed network have in common: the output layer, the loss and its accounting."""
+    """Base class of supernet and fixed network: output layer, loss and compute counts."""
 
     _tied_weights_keys = {r"head\.tables\.\d+\.weight": r"model\.embedding\.tables\.\d+\.weight"}
-    # A stock `Trainer` passes `num_items_in_batch`, the targets of an update.
+    # A stock `Trainer` passes `num_items_in_batch`, the number of targets of an optimiser step.
     accepts_loss_kwargs = True
     depth_unit = "architecture"
     longest_sequence = None
@@ -83,7 +83,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """Add words at the end of the last cluster, or remove them from there; without cutoffs that is any number.
+        """Add words at the end of the last cluster, or remove them there; without cutoffs all words are one cluster.
 
         Args:
             new_num_tokens: New vocabulary size V; None: the current one.
@@ -106,7 +106,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         if words != config.vocab_size:
             embedding, output = self.model.embedding, self.head.tables[-1]
             assert isinstance(output, nn.Linear)
-            # The output layer first: for tied words, resizing the table resizes its vectors, too.
+            # Resize the output layer first: for tied words, resizing the table resizes the vectors of both.
             resized = self._get_resized_lm_head(output, words - first, mean_resizing=mean_resizing)
             self.head.set_last(resized.requires_grad_(output.weight.requires_grad))
             rows = words - embedding.clusters[-1][0]
@@ -117,7 +117,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """Most updates of a unit."""
+        """Maximum number of updates, one per block."""
         return self.config.num_hidden_layers
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
@@ -224,7 +224,7 @@ def _mask_real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) ->
 
 
 class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
-    """A fixed architecture.
+    """Causal language model with a fixed architecture.
 
     Raises:
         ConfigError: If the configuration has no architecture.
@@ -256,28 +256,29 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
     ) -> ParXLOutput:
         """Predict the next token of every position.
 
-        A text in one piece has `labels`, and generation a cache, as in every causal language model of transformers.
-        A text in segments has `targets` and `memory`: the last token of a segment predicts the next segment's first,
-        which labels cannot say, and a memory of states follows the weights while they are trained.
+        Texts in one piece use `labels`, and generation a cache, as in every causal language model of transformers.
+        Texts in segments use `targets` and `memory`: the last token of a segment predicts the first of the next one,
+        which labels cannot express, and a memory of states follows the weights during training.
 
         Args:
-            input_ids: (B, T).
-            attention_mask: See `ParXLModel.forward`; distances count every position, so padding belongs at an end.
-            past_key_values: See there.
-            inputs_embeds: See there.
-            labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
-            use_cache: See there; not beside a memory.
-            output_attentions: See there.
-            output_hidden_states: See there.
-            logits_to_keep: Of how many last positions log-probabilities are returned, or of which; 0: of all.
-            memory: The output's `memory` of the segment before, of any length; None at the start.
-            targets: The token that FOLLOWS each input token, negative where there is none, (B, T).
-            context: What attention sees, instead of what the configuration says.
-            num_targets: See `combine_terms`.
-            options: See `LossOptions`.
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
+            attention_mask: 0 at padding, 1 elsewhere, for earlier and new positions, (B, M + T). Distances count every
+                position, so padding belongs at an end.
+            past_key_values: Cache of keys and values of the text so far; the new tokens are added to it.
+            inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
+            labels: Input ids, negative where nothing is to be predicted, (B, T).
+            use_cache: Whether to create a `ParXLCache` if no cache is given; exclusive with a memory.
+            output_attentions: Whether to return attention weights.
+            output_hidden_states: Whether to return the embeddings and the states after every block.
+            logits_to_keep: Number of last positions with log-probabilities, or their indices; 0: all positions.
+            memory: `memory` of the previous segment's output, (A, B, M, d) with any M; None at the start of a text.
+            targets: Token that FOLLOWS each input token, negative where there is none, (B, T).
+            context: Context of attention; None: the configured one.
+            num_targets: Counts that normalise the loss parts; see `combine_terms`.
+            options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
-            DataError: If inputs contradict or do not fit each other.
+            DataError: If the inputs exclude each other, or their shapes do not fit.
         """
         remembered = count_memory_positions(memory, past_key_values)
         stack = self.model(
@@ -299,10 +300,10 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
     ) -> None:
-        """Give `generate` a `ParXLCache`, unless it is told not to use a cache or which one.
+        """Create a `ParXLCache` for `generate`, unless caching is disabled or a cache is passed.
 
         Raises:
-            ConfigError: If a cache of another kind is asked for.
+            ConfigError: If `cache_implementation` requests a cache of another kind.
         """
         if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
@@ -314,9 +315,9 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
 
 
 class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
-    """Supernet with all operations in every block, and gates that select one of them.
+    """Supernet with all operations in every block, and supernet gates that weight or select them.
 
-    `set_step` draws noise and path of training from `gate_seed` and the number of the optimiser step only, so that all
+    `set_step` draws noise and path of training from `gate_seed` and the number of the optimiser step only, so all
     micro-batches and processes of a step agree.
 
     Attributes:
@@ -354,7 +355,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             self._path = (whole(self.gates).float().cpu() + noise).argmax(dim=-1).tolist()
 
     def draw_noise(self, *key: int) -> Tensor:
-        """Draw the noise from `gate_seed` and these numbers, and return it, (N, 3), on the CPU."""
+        """Draw the Gumbel noise of the seed (`gate_seed`, *key), and return it, (N, 3), on the CPU."""
         seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
         noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
         self._noise = noise.to(self.gates.device, non_blocking=True)
@@ -365,11 +366,16 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return gate_weights(self.gates)
 
     def architecture(self) -> str:
-        """Return the most probable operation of every block as a string; of equal ones the first."""
+        """Return the most probable operation of every block as a string; ties go to the first operation."""
         return "".join(OPERATIONS[operation] for operation in self._select_most_probable())
 
     def most_probable_within(self, target: float, tolerance: float) -> str:
-        """Return the most probable architecture with a `latency_of` within a share of the target, or nearest to it."""
+        """Return the most probable architecture whose latency is within a tolerance of the target, or else nearest.
+
+        Args:
+            target: Latency in milliseconds.
+            tolerance: Largest deviation, as a share of the target.
+        """
         assert self.config.operation_costs is not None
         milliseconds = [1e3 * cost for cost in self.config.operation_costs]
         return most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
@@ -428,28 +434,28 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **options: Unpack[LossOptions],
     ) -> ParXLOutput:
-        """Predict the next token of every position; what is not described here is as in `ParXLForCausalLM.forward`.
+        """Predict the next token of every position; all arguments but `gates` as in `ParXLForCausalLM.forward`.
 
         Args:
-            input_ids: (B, T).
-            attention_mask: See there.
-            inputs_embeds: See there.
-            labels: See there.
-            output_attentions: See there.
-            output_hidden_states: See there.
-            logits_to_keep: See there.
-            memory: See there; of all blocks.
-            targets: See there.
-            gates: `soft`: mix by softmax(a); `noisy`: with the noise and temperature of the update; `argmax`, or a path
-                of N operation numbers: run that one alone. None: `soft` in evaluation; in training `noisy`, or the
-                update's path, as `gate_path` says.
-            context: See there.
-            num_targets: See there.
-            options: See there.
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
+            attention_mask: 0 at padding, 1 elsewhere, (B, M + T).
+            inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
+            labels: Input ids, negative where nothing is to be predicted, (B, T).
+            output_attentions: Whether to return attention weights.
+            output_hidden_states: Whether to return the embeddings and the states after every block.
+            logits_to_keep: Number of last positions with log-probabilities, or their indices; 0: all positions.
+            memory: `memory` of the previous segment's output, (N, B, M, d) with any M; None at the start of a text.
+            targets: Token that FOLLOWS each input token, negative where there is none, (B, T).
+            gates: Selection of the operations. `soft`: mix by softmax(a). `noisy`: mix with the noise and temperature
+                of the optimiser step. `argmax`, or a path of N operation numbers: run this path alone. None: `soft` in
+                evaluation; in training `noisy`, or the sampled path of the optimiser step, as set by `gate_path`.
+            context: Context of attention; None: the configured one.
+            num_targets: Counts that normalise the loss parts; see `combine_terms`.
+            options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
-            ConfigError: If the gates are none of these.
-            DataError: If inputs contradict or do not fit each other.
+            ConfigError: If `gates` is neither a mode nor a path of N operations.
+            DataError: If the inputs exclude each other, or their shapes do not fit.
         """
         mixes, weights = self._mix(gates)
         stack = self.model(
@@ -489,10 +495,11 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
 
     def _mix_sampled(self) -> tuple[list[Mix], Tensor]:
         """Run the sampled path; factors of one carry gradients of gates (Dong & Yang 2019, arXiv 1910.04465)."""
-        taken = one_hot(self._path, self.gates.device)
-        weights = (self._compute_noisy_weights(False) * taken).sum(dim=-1)
+        path_weights = one_hot(self._path, self.gates.device)
+        weights = (self._compute_noisy_weights(False) * path_weights).sum(dim=-1)
         factors = 1.0 + (weights - weights.detach())
-        return [{o: factor} for o, factor in zip(self._path, factors.unbind(), strict=True)], taken
+        mixes: list[Mix] = [{operation: factor} for operation, factor in zip(self._path, factors.unbind(), strict=True)]
+        return mixes, path_weights
 
     def _compute_noisy_weights(self, straight_through: bool) -> Tensor:
         assert self._noise is not None

@@ -1,1 +1,1 @@
-"""What every ALBERT family shares: its shape, block, attention, pricing, and the loops over its steps."""
+"""Parts shared by all ALBERT families: configuration, block, attention, heads, compute counts, and the step loop."""

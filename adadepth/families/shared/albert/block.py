@@ -1,4 +1,4 @@
-"""The ALBERT encoder of every family: embeddings, attention, and the one layer that all steps share.
+"""The ALBERT encoder of every family: embeddings, attention, the shared layer, and base classes of its models.
 
 Module names follow the state dict of the published ACT-ALBERT checkpoints. Shape legend: B batch, T tokens, E embedding
 width, H hidden width, A attention heads.
@@ -27,22 +27,24 @@ from adadepth.families.shared.layers import Product, activated, linear_in_float3
 
 
 def may_wait(device: torch.device, *, training: bool) -> bool:
-    """Whether the host may read what a device has computed: on a CPU, and outside training (decision 0003).
+    """Return whether the host may synchronise with a device: on a CPU, and outside training (decision 0003).
 
-    Elsewhere the answer would empty the queue of a training step, and in a compiled graph it would break the graph.
+    Synchronising would empty the queue of a training step on an accelerator, and break a compiled graph.
     """
     return not torch.compiler.is_compiling() and (not training or device.type == "cpu")
 
 
 def attention_mask_for(config: AlbertShape, states: Tensor, valid: Tensor | None, *, training: bool) -> Any:
-    """The mask in the form that the attention implementation wants.
+    """Return the attention mask in the form of the attention implementation, or None.
+
+    Without padding there is no mask, for which attention has a faster kernel. Whether a mask has padding is checked
+    only where the host may synchronise with the device.
 
     Args:
-        config: Of the model.
-        states: (B, T, *), for its shape, type and device.
-        valid: 1 at real tokens, (B, T); None: all are, and there is no mask. That a mask says the same, for which
-            attention has a faster kernel, is asked only where the host may wait for the answer.
-        training: Whether the model is.
+        config: Configuration of the model.
+        states: Tensor with the shape, dtype and device of the states, (B, T, *).
+        valid: 1 at real tokens, (B, T); None: all tokens are real.
+        training: Whether the model is in training mode.
     """
     may_skip = may_wait(states.device, training=training)
     return create_bidirectional_mask(
@@ -51,23 +53,24 @@ def attention_mask_for(config: AlbertShape, states: Tensor, valid: Tensor | None
 
 
 class PositionEmbedding(nn.Embedding):
-    """The embeddings of positions; a class of its own so that initialisation can find it, as is the next one."""
+    """Position embeddings; a separate class, so that initialisation recognises them."""
 
 
 class TypeEmbedding(nn.Embedding):
-    """The embeddings of segment types, which are columns where positions are rows."""
+    """Embeddings of segment types, on grids of columns; a separate class, so that initialisation recognises them."""
 
 
 def sinusoids(positions: int, width: int, deviation: float) -> Tensor:
-    """Sines and cosines of wavelengths from 2 to 4 P in geometric progression, (P, width).
+    """Return sines and cosines of wavelengths from 2 to 4 P in geometric progression, (P, width).
 
-    Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions can tell apart.
-    Neighbours are alike from the start, where with random positions a model must learn who is next to whom.
+    Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions can resolve. Embeddings
+    of neighbours are similar at initialisation, whereas with random embeddings a model must learn which positions are
+    neighbours.
 
     Args:
-        positions: P.
-        width: Even.
-        deviation: Of the entries: the amplitude is its square root of two.
+        positions: Number of positions P.
+        width: Width of the embeddings, even.
+        deviation: Standard deviation of the entries; the amplitude is sqrt(2) times as large.
     """
     shares = torch.linspace(0.0, 1.0, width // 2)
     angles = torch.arange(positions).unsqueeze(1) * (math.pi * (2.0 * positions) ** -shares)
@@ -88,7 +91,7 @@ class AlbertEmbeddings(nn.Module):
     def forward(
         self, words: Tensor, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """Embed. `words` are ids (B, T) or already embedded words (B, T, E)."""
+        """Embed words, which are ids (B, T) or word embeddings (B, T, E), to (B, T, E)."""
         embedded = words if words.is_floating_point() else self.word_embeddings(words)
         length, limit = embedded.shape[1], self.position_embeddings.num_embeddings
         if position_ids is None:
@@ -111,7 +114,7 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs: object,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K' / sqrt(d) + mask) V, returning the weights too; the interface's slow and readable member."""
+    """Return softmax(Q K' / sqrt(d) + mask) V and the attention weights, without a fused kernel."""
     scores = query @ key.transpose(-1, -2) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -120,7 +123,7 @@ def eager_attention(
 
 
 class AlbertAttention(nn.Module):
-    """Multi-head self-attention with its output projection; residual and norm belong to the layer."""
+    """Multi-head self-attention with its output projection, without the layer's residual and norm."""
 
     is_causal = False
 
@@ -136,10 +139,10 @@ class AlbertAttention(nn.Module):
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them."""
+        """Attend, (B, T, H) to (B, T, H); also return the weights (B, A, T, T) if the implementation has them."""
         heads = (*state.shape[:-1], -1, self.head_size)
         projected = (project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value))
-        context, weights = self._interface(self, *projected, attention_mask, **self._options(kwargs))
+        context, weights = self._interface(self, *projected, attention_mask, **self._build_options(kwargs))
         return self._project(context, state), weights
 
     def packed(
@@ -151,12 +154,12 @@ class AlbertAttention(nn.Module):
         memory: Memory | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Memory]:
-        """Attend with packed states, (P, H) to (P, H), and the memory that the next iteration reads."""
-        # Recomputed activations need what was there, and so does a gradient.
+        """Attend with packed states, (P, H) to (P, H); also return the memory for the next iteration."""
+        # Gradients and recomputed activations need the previous memory.
         overwrites = not (self.training or torch.is_grad_enabled())
         memory = remember(refresh, memory, self.key(changed), self.value(changed), overwrites=overwrites)
         query, size = self.query(state), self.head_size
-        attend, options = self._interface, self._options(kwargs)
+        attend, options = self._interface, self._build_options(kwargs)
         context = attend_packed(attend, self, query, memory, refresh, attention_mask, size=size, **options)
         return self._project(context, state), memory
 
@@ -165,30 +168,31 @@ class AlbertAttention(nn.Module):
         attend: Attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         return attend
 
-    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _build_options(self, options: dict[str, Any]) -> dict[str, Any]:
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        return {"dropout": dropout, "scaling": self.scaling, **given}
+        return {"dropout": dropout, "scaling": self.scaling, **options}
 
     def _project(self, context: Tensor, state: Tensor) -> Tensor:
         return self.output_dropout(self.dense(context.reshape(state.shape)))
 
 
 def activation(name: str) -> nn.Module:
-    """An activation of transformers; the tanh form of gelu as one kernel, which spares a CPU half of the block's time.
+    """Return an activation of transformers by its name; `gelu_new` runs as one kernel.
 
-    `gelu_new` and `gelu_pytorch_tanh` are one formula: the first is written out in eight elementwise steps.
+    `gelu_new` and `gelu_pytorch_tanh` are the same formula; transformers writes the first as eight elementwise
+    operations, which take half of the block's time on a CPU.
     """
     return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
 
 
 class HaltingProjection(nn.Linear):
-    """The linear map of a halting unit to one logit, computed in float32 whatever the model's precision.
+    """Linear map of a halting unit to one logit, computed in float32 whatever the model's precision.
 
-    A class of its own so that initialisation can find it: modules without direct parameters are passed over.
+    A separate class, so that initialisation recognises it; initialisation skips modules without direct parameters.
 
     Args:
-        width: H.
-        bias_init: What the bias is initialised to.
+        width: Hidden width H.
+        bias_init: Initial value of the bias.
     """
 
     def __init__(self, width: int, bias_init: float) -> None:
@@ -196,12 +200,12 @@ class HaltingProjection(nn.Linear):
         self.bias_init = bias_init
 
     def forward(self, state: Tensor) -> Tensor:
-        """Halting logits, float32: (..., H) to (..., 1)."""
+        """Return halting logits, float32, (..., H) to (..., 1)."""
         return linear_in_float32(self, state)
 
 
 class AlbertLayer(GradientCheckpointingLayer):
-    """The shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a)."""
+    """Shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a)."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -222,23 +226,23 @@ class AlbertLayer(GradientCheckpointingLayer):
         values: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """One application of the block, (B, T, H) to (B, T, H), or with a refresh of packed states, (P, H) to (P, H).
+        """Apply the block, (B, T, H) to (B, T, H), or with a refresh to packed states, (P, H) to (P, H).
 
-        Both ways lead through this one call, because checkpointing and sharding hold on to a module's call; and every
-        tensor with a gradient is an argument or a result of its own, because reentrant checkpointing sees no others.
+        Dense and packed execution share this call, because checkpointing and sharding wrap the call of a module. Every
+        tensor with a gradient is an argument or a result, because reentrant checkpointing sees no others.
 
         Args:
-            state: What the block reads.
-            attention_mask: In the form the attention implementation wants.
-            refresh: Of packed states; None where they are not packed.
-            changed: States whose keys and values are out of date, (C, H), with a refresh.
-            keys: What the last packed iteration left, (M, H); None in the first one.
-            values: The same.
-            **kwargs: `output_attentions`, and the attention's own.
+            state: States that the block reads, (B, T, H) or (P, H).
+            attention_mask: Mask in the form of the attention implementation.
+            refresh: Kernel and positions of packed attention; None: dense.
+            changed: States of the refreshed positions, (C, H); required with a refresh.
+            keys: Stored keys of the previous packed iteration, (M, H); None in the first iteration.
+            values: Stored values of the previous packed iteration, (M, H); None in the first iteration.
+            **kwargs: `output_attentions`, and options of the attention.
 
         Returns:
-            The states after the block; the attention's weights, where they are asked for and the implementation has
-            them; and the keys and values that the next packed iteration reads.
+            The states after the block; the attention weights, if requested and supported by the implementation; the
+            keys and the values that the next packed iteration reads, None in dense execution.
         """
         weights = after = None
         if refresh is None:
@@ -255,10 +259,11 @@ class AlbertLayer(GradientCheckpointingLayer):
 def words_of(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None, table: nn.Module
 ) -> Tensor:
-    """The batch's words, ids (B, T) or embedded (B, T, E), once the inputs have been found consistent.
+    """Check the inputs of a batch, and return its words, ids (B, T) or word embeddings (B, T, E).
 
     Raises:
-        ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or as `check_words`.
+        ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if `check_words`
+            refuses the words.
     """
     words = input_ids if inputs_embeds is None else inputs_embeds
     if words is None or (input_ids is not None and inputs_embeds is not None):
@@ -273,50 +278,57 @@ def words_of(
 
 
 class OneBlock(DepthModel):
-    """How often a model applies its ALBERT block, to how many tokens, and who normalises its losses."""
+    """Depth limits, sizes and least activation memory of models that apply one ALBERT block repeatedly."""
 
-    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    # `num_targets` normalises the losses, never the trainer's count of items.
     accepts_loss_kwargs = False
 
     @property
     def max_updates(self) -> int:
-        """The most updates of a unit."""
+        """Maximum number of updates of a unit."""
         return int(self.config.num_hidden_layers)
 
     @property
     def longest_sequence(self) -> int | None:
-        """The most tokens it has positions for."""
+        """Maximum sequence length in tokens, the number of position embeddings."""
         return int(self.config.max_position_embeddings)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Pieces that it has embeddings for."""
+        """Number of word pieces with an embedding."""
         return int(self.config.vocab_size)
 
     @property
     def least_updates(self) -> int:
-        """The fewest updates that a batch of training can need, whatever its units decide."""
+        """Minimum number of updates of a training batch, whatever its units decide."""
         return 1
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """The states, the inner states, and attention probabilities where they are written down; not the logits.
+        """Count the stored states, inner states and, with eager attention, attention weights of a training batch.
 
-        Which tokens have logits, the masking decides.
+        Logits are not counted, because their number depends on the masking.
+
+        Args:
+            lengths: Sequence lengths of the batch, in tokens.
+            recomputed: Whether the backward pass recomputes the activations within the block.
+
+        Returns:
+            Least number of values by kind of activation.
         """
         config, tokens, updates = self.config, sum(lengths), self.least_updates
-        at_once = 1 if recomputed else updates
-        found = {
+        stored_updates = 1 if recomputed else updates
+        counts = {
             "states": updates * tokens * config.hidden_size,
-            "feed-forward": at_once * tokens * config.intermediate_size,
+            "feed-forward": stored_updates * tokens * config.intermediate_size,
         }
         if config._attn_implementation == "eager":
             pairs = sum(length**2 for length in lengths)
-            found["attention"] = at_once * config.num_attention_heads * pairs
-        return found
+            counts["attention"] = stored_updates * config.num_attention_heads * pairs
+        return counts
 
 
 class SharedBlockModel(OneBlock, PreTrainedModel):
-    """What all models have in common that apply one ALBERT block again and again."""
+    """Base class of all models that apply one ALBERT block repeatedly."""
 
     config: AlbertShape
     base_model_prefix = "albert"

@@ -1,4 +1,4 @@
-"""The configuration that every ALBERT has, and the one that every stepwise ALBERT has."""
+"""Base classes of the configurations of ALBERT families, and conversion between them."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,9 +20,9 @@ _ONLY_ONE = Allowed(lambda value: value == 1, "1: no other exists")
 
 @strict
 class AlbertShape(FamilyConfig, settings=AlbertSettings):
-    """The shape of an ALBERT, under the names of transformers; a family adds fields of its own."""
+    """Base configuration of all ALBERT families, with field names of transformers."""
 
-    # The settings of `AlbertSettings`, which say what they mean; with what a file without them means.
+    # The settings of `AlbertSettings`, described there; the defaults here apply to a file that lacks the field.
     vocab_size: int = 30000
     embedding_size: int = 128
     hidden_size: int = 4096
@@ -53,13 +53,13 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
 
     @property
     def max_updates(self) -> int:
-        """The number of the last step, N."""
+        """Number of the last step, N."""
         return self.num_hidden_layers
 
 
 @strict
 class StepwiseAlbertShape(AlbertShape):
-    """An ALBERT that predicts after every step."""
+    """Base configuration of ALBERT families that predict after every step."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
     num_hidden_groups: int = setting(1, "kept for the configurations of transformers", _ONLY_ONE)
@@ -70,13 +70,13 @@ class StepwiseAlbertShape(AlbertShape):
 
 
 def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Mapping[str, Any]) -> Config:
-    """A family's configuration made from another ALBERT's: its shape and labels, or everything within a family.
+    """Derive a family's configuration from another ALBERT's: all fields within a family, otherwise shape and labels.
 
-    A configuration of the family that needs no change is returned itself.
+    A configuration of the family is returned unchanged if there are no overrides.
 
     Args:
         target: Class of the result.
-        source: A configuration with the fields of `AlbertShape`.
+        source: Configuration with the fields of `AlbertShape`.
         overrides: Fields of the result by name; `num_labels` may be among them.
 
     Raises:
@@ -86,8 +86,8 @@ def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Map
         return source
     check_field_names(target, overrides)
     shared = [*AlbertShape.__annotations__, "num_hidden_groups", "problem_type", "id2label", "label2id"]
-    known = [field.name for field in fields(target)]
-    names = known if isinstance(source, target) else [name for name in shared if name in known]
+    target_names = [field.name for field in fields(target)]
+    names = target_names if isinstance(source, target) else [name for name in shared if name in target_names]
     if {"num_labels", "id2label", "label2id"} & set(overrides):
         names = [name for name in names if name not in ("id2label", "label2id")]
     derived = target(**({name: getattr(source, name) for name in names if hasattr(source, name)} | dict(overrides)))

@@ -1,4 +1,4 @@
-"""Parameter names of ALBERT: those of transformers, and those that ACT-ALBERT was published with."""
+"""Conversion of ALBERT checkpoints between the parameter names of transformers and those of published ACT-ALBERT."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.families.registry import family, join_alternatives
 from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.system.hub_access import silence_transformers
 
-# A buffer that old checkpoints hold, and no model.
+# Buffer in old checkpoints that no model has.
 LEGACY_BUFFER = "embeddings.position_ids"
 
 _ALBERT_LAYER = re.compile(r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.(attention\.(?=LayerNorm))?")
@@ -25,10 +25,14 @@ _ACT_LAYER = re.compile(r"encoder\.albert_layer\.(?=(LayerNorm)?)")
 
 
 def from_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """From the layout of transformers, or the published one, to the published one; see `convert_reference_state_dict`.
+    """Convert a state dict of either layout to the published one; see `convert_reference_state_dict`.
+
+    Args:
+        state_dict: State dict in the layout of transformers or of published ACT-ALBERT checkpoints.
+        pooler_transpose: Whether to transpose the weight of the pooler.
 
     Raises:
-        CheckpointError: For a checkpoint with more than one layer group.
+        CheckpointError: If the checkpoint has more than one layer group or layer.
     """
     converted = {}
     for name, weight in state_dict.items():
@@ -43,24 +47,25 @@ def from_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False
 
 
 def to_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """The inverse of `from_albert`: the layer goes into its group, its first norm into the attention."""
-    one_layout = from_albert(state_dict, pooler_transpose)
+    """Convert a state dict to the layout of transformers, without the halting unit; the inverse of `from_albert`."""
+    published = from_albert(state_dict, pooler_transpose)
     return {
-        _ACT_LAYER.sub(_into_group, name): weight
-        for name, weight in one_layout.items()
+        _ACT_LAYER.sub(_build_group_prefix, name): weight
+        for name, weight in published.items()
         if ".albert_layer.act." not in name
     }
 
 
-def _into_group(match: re.Match[str]) -> str:
+def _build_group_prefix(match: re.Match[str]) -> str:
+    """Return the prefix of a layer's parameters in transformers, where the first norm belongs to the attention."""
     return f"encoder.albert_layer_groups.0.albert_layers.0.{'attention.' if match[1] else ''}"
 
 
 class FromAnyAlbert(StrictLoading, PreTrainedModel):
-    """A model with an ALBERT encoder at `albert`.
+    """Model with an ALBERT encoder at `albert`, which loads the encoder from a checkpoint of any ALBERT.
 
     Attributes:
-        encoder_names: What gives the parameters of any ALBERT the names that they have in its encoder.
+        encoder_names: Conversion of the state dict of any ALBERT to the parameter names of the encoder.
     """
 
     config_class: type[PreTrainedConfig]
@@ -74,32 +79,31 @@ class FromAnyAlbert(StrictLoading, PreTrainedModel):
         config: PreTrainedConfig | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Load a checkpoint of this family, or take the encoder of another ALBERT and initialise the heads afresh.
+        """Load a checkpoint of this family, or the encoder of another ALBERT with newly initialised heads.
 
         Args:
-            pretrained_model_name_or_path: A folder or hub id: a checkpoint of this family, any ALBERT of transformers
-                with one layer group, or an ACT-ALBERT, whose halting unit and heads are left behind.
-            *model_args: For the constructor.
-            config: Instead of the checkpoint's own configuration.
-            **kwargs: Fields of the configuration to change, `num_hidden_layers` to any number; arguments of
-                transformers' `from_pretrained`; for another family only those that say where to look, `dtype` and
-                `attn_implementation`.
+            pretrained_model_name_or_path: Folder or hub id of a checkpoint of this family, of any ALBERT of
+                transformers with one layer group, or of an ACT-ALBERT, whose halting unit and heads are ignored.
+            *model_args: Arguments of the constructor.
+            config: Configuration in place of the checkpoint's.
+            **kwargs: Configuration fields to change, `num_hidden_layers` to any number, and arguments of transformers'
+                `from_pretrained`. For another family these are the hub arguments, `dtype` and `attn_implementation`.
 
         Raises:
-            CheckpointError: If the checkpoint is of no such family, has several layer groups, or lacks weights.
-            ConfigError: If a field does not exist or has a value that is not allowed.
+            CheckpointError: If the checkpoint is of another family, has several layer groups, or lacks weights.
+            ConfigError: If a configuration field does not exist, or its value is not allowed.
         """
         path = pretrained_model_name_or_path
-        where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        stored = read_stored_config(path, where)
+        hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        stored = read_stored_config(path, hub_arguments)
         if path is not None:
             check_model_type(cls, str(path), stored, starts=True)
-        source = None if path is None else AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
-        own = cls.config_class.model_type
-        if source is None or source.model_type == own:
+        source = None if path is None else AutoConfig.from_pretrained(path, trust_remote_code=False, **hub_arguments)
+        model_type = cls.config_class.model_type
+        if source is None or source.model_type == model_type:
             return super().from_pretrained(path, *model_args, config=config, **kwargs)
-        _check_source(str(path), source, sorted({own, *family(own).starts_from}))
-        for name in where:
+        _check_source(str(path), source, sorted({model_type, *family(model_type).starts_from}))
+        for name in hub_arguments:
             del kwargs[name]
         building = {name: kwargs.pop(name) for name in ("dtype", "attn_implementation", "tokenizer") if name in kwargs}
         if config is None:
@@ -107,15 +111,18 @@ class FromAnyAlbert(StrictLoading, PreTrainedModel):
         config = copy.deepcopy(config)
         config.name_or_path = path
         model = cls._from_config(config, *model_args, **building, **kwargs)
-        weights = _encoder_weights(path, cls.encoder_names, model.albert.pooler is not None, where)
+        weights = _load_encoder_weights(path, cls.encoder_names, model.albert.pooler is not None, hub_arguments)
         report = model.albert.load_state_dict(weights, strict=False)
         assert not report.unexpected_keys, report.unexpected_keys
         return model.eval()
 
 
-def _check_source(path: str, source: PreTrainedConfig, known: Collection[str]) -> None:
-    if source.model_type not in known:
-        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {join_alternatives(known)}")
+def _check_source(path: str, source: PreTrainedConfig, model_types: Collection[str]) -> None:
+    """Refuse a checkpoint of another model type, or with more than one layer group or layer."""
+    if source.model_type not in model_types:
+        raise CheckpointError(
+            f"{path}: holds a model of type {source.model_type}, not {join_alternatives(model_types)}"
+        )
     groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
     if groups != 1 or inner != 1:
         raise CheckpointError(
@@ -123,18 +130,21 @@ def _check_source(path: str, source: PreTrainedConfig, known: Collection[str]) -
         )
 
 
-def _encoder_weights(
-    path: str, rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]], with_pooler: bool, where: dict[str, Any]
+def _load_encoder_weights(
+    path: str,
+    rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+    with_pooler: bool,
+    hub_arguments: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
-    with silence_transformers():  # the heads are left behind on purpose
+    """Load the renamed parameters of a checkpoint's encoder, without the pooler if the checkpoint has none."""
+    with silence_transformers():  # the warning about ignored heads would mislead
         encoder, report = AutoModel.from_pretrained(
             path,
             add_pooling_layer=with_pooler,
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=False,
-            **where,
+            **hub_arguments,
         )
     missing = set(report["missing_keys"])
     if absent := sorted(name for name in missing if not name.startswith("pooler.")):

@@ -1,4 +1,4 @@
-"""What an ALBERT is pretrained with: masked words and sentence order, whatever says how deep it is.
+"""Pretraining heads of every ALBERT family: masked words and sentence order.
 
 Shape legend: B batch, T tokens, P predicted positions, E embedding width, H hidden width, V vocabulary.
 """
@@ -19,7 +19,7 @@ from adadepth.families.shared.losses import LossTerm, sum_cross_entropy
 
 
 class MaskedWordsHead(nn.Module):
-    """Vocabulary scores: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
+    """Masked-language-model head: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -30,27 +30,27 @@ class MaskedWordsHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, state: Tensor) -> Tensor:
-        """Score."""
+        """Return vocabulary logits, (..., H) to (..., V)."""
         return self.decoder(self.LayerNorm(self.activation(self.dense(state))))
 
 
 class SentenceOrderHead(nn.Module):
-    """Sentence order from the pooled first token: two classes, and no dropout, as the published model was trained."""
+    """Sentence-order head on the pooled first token: two classes, without dropout, as in the published training."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
         self.classifier = nn.Linear(config.hidden_size, 2)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """(B, H) to (B, 2)."""
+        """Return sentence-order logits, (B, H) to (B, 2)."""
         return self.classifier(pooled)
 
 
 class PretrainingHeads(PreTrainedModel):
-    """A model with an encoder at `albert`, a masked language model at `predictions`, and maybe sentence order.
+    """Model with an encoder at `albert`, a masked-words head at `predictions`, and optionally a sentence-order head.
 
     Attributes:
-        has_sentence_order: Whether it has the second head, at `sop_classifier`.
+        has_sentence_order: Whether the model has the sentence-order head, at `sop_classifier`.
     """
 
     _tied_weights_keys = {
@@ -60,7 +60,7 @@ class PretrainingHeads(PreTrainedModel):
     has_sentence_order = True
 
     def make_heads(self, config: AlbertShape) -> None:
-        """Add the heads, behind the encoder."""
+        """Add the heads to a model that has its encoder."""
         self.predictions = MaskedWordsHead(config)
         if self.has_sentence_order:
             self.sop_classifier = SentenceOrderHead(config)
@@ -72,27 +72,27 @@ class PretrainingHeads(PreTrainedModel):
             init.zeros_(module.bias)
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The decoder, tied to the word embeddings."""
+        """Return the decoder, tied to the word embeddings."""
         return self.predictions.decoder
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replace the decoder; its bias is the head's."""
+        """Replace the decoder and, with its bias, the bias of the head."""
         self.predictions.decoder = value
         self.predictions.bias = value.bias
 
     def count_predicted(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the loss parts `mlm` and `sop` of a batch are divided by, as far as it has their labels."""
+        """Return the counts that divide the loss parts `mlm` and `sop`, for those with labels in the batch."""
         labels = {"mlm": batch.get("labels")}
         if self.has_sentence_order:
             labels["sop"] = batch.get("sentence_order_label")
-        return {name: (found >= 0).sum() for name, found in labels.items() if found is not None}
+        return {name: (targets >= 0).sum() for name, targets in labels.items() if targets is not None}
 
     def predict_words(self, result: Any, state: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
-        """Set the vocabulary's scores, and with labels the losses of the predicted positions; returns the part `mlm`.
+        """Set the vocabulary logits and, with labels, the token losses of a result; return the loss part `mlm`.
 
         Args:
-            result: An output with `prediction_logits`, (B, T, V) or with labels (P, V), and `token_losses`, (P,).
-            state: (B, T, H).
+            result: Output with `prediction_logits`, (B, T, V) or with labels (P, V), and `token_losses`, (P,).
+            state: States after the encoder, (B, T, H).
             labels: Original ids at the positions to predict, negative elsewhere, (B, T).
         """
         if labels is None:
@@ -106,11 +106,11 @@ class PretrainingHeads(PreTrainedModel):
         return {"mlm": LossTerm(losses.sum(), torch.full_like(losses.sum(), len(slots)))}
 
     def predict_order(self, result: Any, pooled: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
-        """Set `sop_logits`, (B, 2); returns the part `sop` where there are labels.
+        """Set the sentence-order logits of a result; return the loss part `sop` if there are labels.
 
         Args:
-            result: The output.
-            pooled: Of first tokens, (B, H).
+            result: Output with the field `sop_logits`, (B, 2).
+            pooled: Pooled first tokens, (B, H).
             labels: 0 original order, 1 swapped, negative for none, (B,).
         """
         result.sop_logits = self.sop_classifier(pooled)

@@ -1,9 +1,9 @@
-"""Attention of packed queries over keys and values that are kept from iteration to iteration.
+"""Attention of packed queries over keys and values that are stored from iteration to iteration.
 
-Three kernels compute the same: queries padded row by row and any dense attention (the CPU, and whatever has no other);
-torch's variable-length attention on an accelerator in half precision; flash attention where it is chosen. Shape legend:
-B rows, T positions of a row, P packed queries, Q the most queries of a row, C refreshed positions, M kept positions,
-H width, A heads, D width of a head.
+Three kernels compute the same result. `padded` pads the queries row by row for any dense attention, and is the default.
+`varlen` is torch's variable-length attention on an accelerator in half precision. `flash` is flash attention, if the
+model is configured with it. Shape legend: B rows, T positions of a row, P packed queries, Q the most queries of a row,
+C refreshed positions, M stored positions, H width, A heads, D width of a head.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Memory(NamedTuple):
-    """Keys and values of every position a query may see, (M, H) each."""
+    """Stored keys and values of all positions that queries may attend to, (M, H) each."""
 
     keys: Tensor
     values: Tensor
 
 
 class Refresh(NamedTuple):
-    """One iteration of packed attention.
+    """Kernel and positions of one iteration of packed attention.
 
     Attributes:
-        kernel: What computes it; see `choose_kernel`.
-        queries: The positions that ask.
-        visible: The positions that can be seen: all that are not padding.
-        refreshed: The positions whose keys and values are out of date; in the first iteration all that are visible.
+        kernel: Attention kernel; see `choose_kernel`.
+        queries: Positions of the queries, (P,).
+        visible: Positions that queries may attend to, all that are not padding.
+        refreshed: Positions whose keys and values are recomputed, (C,); in the first iteration all visible ones.
     """
 
     kernel: Kernel
@@ -47,13 +47,13 @@ class Refresh(NamedTuple):
 
 
 def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype, *, training: bool) -> Kernel | None:
-    """The kernel for a model's attention implementation; None where packed queries have none, or in a compiled graph.
+    """Return the kernel of a model's attention implementation, or None if there is none or the graph is compiled.
 
     Args:
-        config: Of the model.
-        device: Of the states.
-        dtype: Of the weights.
-        training: Whether attention weights are dropped, which the variable-length kernel cannot.
+        config: Configuration of the model.
+        device: Device of the states.
+        dtype: Dtype of the weights.
+        training: Whether the model is in training mode; the variable-length kernel has no attention dropout.
     """
     if torch.compiler.is_compiling():
         return None
@@ -69,33 +69,33 @@ def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype,
 
 
 def remember(refresh: Refresh, memory: Memory | None, keys: Tensor, values: Tensor, *, overwrites: bool) -> Memory:
-    """The memory with new keys and values (C, H) in their places.
+    """Return the memory with the keys and values of the refreshed positions replaced.
 
-    The padded kernel keeps one place a slot, the others pack the visible positions without the padding.
+    The padded kernel stores one entry per position of the batch, M = B T; the others store the visible positions only.
 
     Args:
-        refresh: Says which places.
-        memory: What the last iteration left; None in the first one.
-        keys: Of the refreshed positions.
-        values: Of the same.
-        overwrites: Whether nobody needs the last iteration's memory any more.
+        refresh: Kernel and positions of the iteration.
+        memory: Memory after the previous iteration; None in the first iteration.
+        keys: Keys of the refreshed positions, (C, H).
+        values: Values of the refreshed positions, (C, H).
+        overwrites: Whether to overwrite the previous memory in place; not if gradients or recomputation need it.
     """
     visible = refresh.visible
     size = visible.capacity if refresh.kernel == "padded" else len(visible.slots)
     if len(keys) == size:
         return Memory(keys, values)
-    places = refresh.refreshed.slots
+    indices = refresh.refreshed.slots
     if refresh.kernel != "padded":
-        places = torch.searchsorted(visible.slots, places)
+        indices = torch.searchsorted(visible.slots, indices)
     if memory is None:
         memory = Memory(keys.new_zeros(size, keys.shape[1]), values.new_zeros(size, values.shape[1]))
     elif not overwrites:
-        return Memory(memory.keys.index_copy(0, places, keys), memory.values.index_copy(0, places, values))
-    return Memory(memory.keys.index_copy_(0, places, keys), memory.values.index_copy_(0, places, values))
+        return Memory(memory.keys.index_copy(0, indices, keys), memory.values.index_copy(0, indices, values))
+    return Memory(memory.keys.index_copy_(0, indices, keys), memory.values.index_copy_(0, indices, values))
 
 
 def count_pairs(kernel: Kernel, queries: ActiveSet, visible: ActiveSet) -> Tensor | int:
-    """Query-key pairs of one iteration, those of its padding included, int64, ()."""
+    """Count the query-key pairs of one iteration, those of the kernel's padding included, int64, ()."""
     if kernel == "padded":
         return queries.widest * queries.capacity
     return (queries.counts * visible.counts).sum()
@@ -112,21 +112,21 @@ def attend_packed(
     size: int,
     **options: Any,
 ) -> Tensor:
-    """Attention of packed queries: (P, H) to (P, H).
+    """Attend with packed queries, (P, H) to (P, H).
 
     Args:
-        attend: A function of transformers' attention interface.
-        module: The attention module, for that function.
+        attend: Function of transformers' attention interface.
+        module: Attention module, an argument of `attend`.
         query: Projected queries, (P, H).
-        memory: From `remember`.
-        refresh: What the queries are and what they see.
-        attention_mask: In the form the dense execution gives it, (B, 1, T, T) or None; every query of a row must see
-            the same keys. Read by the padded kernel only.
-        size: D.
-        **options: For `attend`: `scaling`, `dropout` and what the caller passed.
+        memory: Memory returned by `remember`.
+        refresh: Kernel and positions of the iteration.
+        attention_mask: Mask of the dense execution, (B, 1, T, T) or None; every query of a row must attend to the same
+            keys. Read by the padded kernel only.
+        size: Width of a head, D.
+        **options: Options of `attend`: `scaling`, `dropout` and those of the caller.
     """
     if refresh.kernel == "padded":
-        return _padded(attend, module, query, memory, refresh.queries, attention_mask, size, options)
+        return _attend_padded(attend, module, query, memory, refresh.queries, attention_mask, size, options)
     query, keys, values = (tensor.unflatten(1, (-1, size)) for tensor in (query, *memory))
     starts, visible = refresh.queries.starts, refresh.visible.starts
     longest = refresh.queries.shape[1]
@@ -140,15 +140,25 @@ def attend_packed(
 def varlen_attention(
     query: Tensor, keys: Tensor, values: Tensor, starts: Tensor, visible: Tensor, longest: int, scale: float
 ) -> Tensor:
-    """The variable-length attention of torch, (P, A, D) over (M, A, D); rows begin at `starts`, `visible`."""
+    """Attend with torch's variable-length attention, queries (P, A, D) over (M, A, D) to (P, A, D).
+
+    Args:
+        query: Queries, (P, A, D).
+        keys: Keys, (M, A, D).
+        values: Values, (M, A, D).
+        starts: Start of every row among the queries, and their number, (B + 1,).
+        visible: Start of every row among the keys, and their number, (B + 1,).
+        longest: Upper bound of the positions of a row.
+        scale: Factor of the scores, 1 / sqrt(D).
+    """
     from torch.nn.attention.varlen import varlen_attn
 
-    found = varlen_attn(query, keys, values, starts, visible, longest, longest, scale=scale)
-    assert isinstance(found, Tensor)
-    return found
+    context = varlen_attn(query, keys, values, starts, visible, longest, longest, scale=scale)
+    assert isinstance(context, Tensor)
+    return context
 
 
-def _padded(
+def _attend_padded(
     attend: Attend,
     module: nn.Module,
     query: Tensor,
@@ -158,6 +168,7 @@ def _padded(
     size: int,
     options: dict[str, Any],
 ) -> Tensor:
+    """Attend with queries padded row by row to (B, Q), (P, H) to (P, H); see `attend_packed` for the arguments."""
     rows, width = queries.shape[0], queries.widest
     grid = None if len(query) == rows * width else queries.grid
     padded = query if grid is None else query.new_zeros(rows * width, query.shape[1]).index_copy_(0, grid, query)

@@ -1,4 +1,4 @@
-"""The settings of every ALBERT."""
+"""Settings shared by all ALBERT families, and their checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from adadepth.settings.kinds import get_positions_setting
 
 @dataclass
 class AlbertSettings(ModelConfig):
-    """The geometry of ALBERT (Lan et al. 2020), which every family built on it has.
+    """Sizes and dropout of an ALBERT (Lan et al. 2020), shared by every family built on it.
 
-    Sizes left at null are those of `pretrained`, or ALBERT's own where there is none.
+    Null fields take the value of `pretrained`; `check_sizes` lists those that training requires without it.
     """
 
     vocab_size: int | None = setting(
@@ -67,7 +67,7 @@ _SIZES = (
 
 
 def check_sizes(config: ExperimentConfig) -> Iterator[str]:
-    """Every size is known, heads divide the width, and there are positions for the data's sequences."""
+    """Yield errors for missing sizes, heads that do not divide the width, and sequences longer than the positions."""
     model = config.model
     assert isinstance(model, AlbertSettings)
     if model.pretrained is None and config.mode is Mode.train:

@@ -1,9 +1,9 @@
-"""ALBERT taken one step at a time, so that finished sequences can leave the batch.
+"""ALBERT run one step at a time, so that finished sequences can leave the batch.
 
-`AlbertStepper` is told whole: the layer, the heads, who goes on. How the running sequences lie in memory is apart from
-that: `PaddedRows` holds them as they came, `PackedRows` their real tokens alone, which gives the same states for less
-work. Shape legend: B batch, A rows that still run, T tokens, P real tokens of the running rows, H hidden width, C
-classes.
+`AlbertStepper` applies the layer and the heads, and drops the sequences that exit. The layout of the running sequences
+in memory is separate: `PaddedRows` stores them with padding, `PackedRows` their real tokens only, which gives the same
+states with less compute. Shape legend: B batch, A rows that still run, T tokens, P real tokens of the running rows, E
+embedding width, H hidden width, C classes, N steps.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from adadepth.families.shared.steps import (
 from adadepth.halting.active_set import pack, take
 from adadepth.halting.exit_rules import ExitRule
 
-# Collators pad to this multiple, which accelerators compute fastest with; narrowing a batch keeps it.
+# Collators pad to a multiple of this width, with which accelerators are fastest; narrowing a batch keeps the multiple.
 _WIDTH_MULTIPLE = 8
 
 
 class SharedLayer(nn.Module):
-    """The map from embeddings to states, and the layer that every step applies."""
+    """Parameters of the encoder: the map from embeddings to states, and the layer that every step applies."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -55,32 +55,39 @@ class SharedLayer(nn.Module):
 
 
 class Reading(NamedTuple):
-    """What heads make of a step's states: logits (A, C), halting logits (A,), what they want back next time (A, H)."""
+    """Predictions of the heads after a step.
+
+    Attributes:
+        logits: Logits of the task, (A, C).
+        halting_logits: Halting logits, (A,), or None.
+        memory: Memory that the heads read after the next step, (A, H), or None.
+    """
 
     logits: Tensor
     halting_logits: Tensor | None = None
     memory: Tensor | None = None
 
 
-# The heads of a model: from the states of each row's first two tokens or more, (A, 2..T, H), the memory of the previous
-# step's reading, and the step, counted from 1.
+# Heads of a model, a function of the states of each row's first two tokens or more, (A, 2..T, H), the memory of the
+# previous step's reading, and the step, counted from 1.
 ReadStates = Callable[[Tensor, Tensor | None, int], Reading]
 
 
 class AlbertStepper:
-    """A batch of sequences in the middle of their steps; see `adadepth.families.shared.steps.Stepper`.
+    """Stepper of a batch of sequences that exit one by one; see `adadepth.families.shared.steps.Stepper`.
 
     Args:
-        encoder: The parameters.
-        read: The heads.
-        embedded: (B, T, E).
-        attention_mask: 1 at real tokens, (B, T); None when all are.
-        options: `output_hidden_states` and `output_attentions`, for which no row may leave, and the attention's own.
+        encoder: Parameters of the encoder.
+        read: Heads of the model.
+        embedded: Embedded words, (B, T, E).
+        attention_mask: 1 at real tokens, (B, T); None: all tokens are real.
+        options: `output_hidden_states` and `output_attentions`, with which no row may leave, and options of the
+            attention.
 
     Attributes:
-        rows: B.
-        device: Where they are.
-        tokens: Real tokens of every row at the start, int64, (B,).
+        rows: Number of rows B.
+        device: Device of the batch.
+        tokens: Number of real tokens of every row at the start, int64, (B,).
     """
 
     def __init__(
@@ -100,52 +107,52 @@ class AlbertStepper:
         else:
             self.tokens = attention_mask.ne(0).sum(dim=1)
         config, state = encoder.config, encoder.embedding_hidden_mapping_in(embedded)
-        packs = _packs(config, self.device, training=encoder.training) and not requested_states(config, options)
-        kind = PackedRows if packs else PaddedRows
-        self._running: PaddedRows | PackedRows = kind(config, state, attention_mask, options, encoder.training)
+        can_pack = _can_pack(config, self.device, training=encoder.training)
+        layout = PackedRows if can_pack and not requested_states(config, options) else PaddedRows
+        self._running: PaddedRows | PackedRows = layout(config, state, attention_mask, options, encoder.training)
 
     @property
     def width(self) -> int:
-        """Tokens of every row, padding included."""
+        """Number of tokens per row, padding included."""
         return self._running.width
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
-        """Queries, keys and pairs of them that the next step computes."""
+        """Number of queries, keys and query-key pairs of the next step."""
         return self._running.computed
 
     @property
     def hidden_states(self) -> tuple[Tensor | None, ...] | None:
-        """The states before the first and after every step so far, (B, T, H) each; None if nobody asked for them."""
+        """States before the first and after every step so far, (B, T, H) each; None unless requested."""
         return self._running.hidden_states
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """The weights of every step so far, (B, heads, T, T) each; None if nobody asked, or attention shows none."""
+        """Attention weights of every step so far, (B, heads, T, T) each; None unless requested and available."""
         return self._running.attentions
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Apply the layer once and read."""
+        """Apply the layer once; return the logits, (A, C), and the halting logits, (A,), or None."""
         self._step += 1
         state = self._running.update(self._layer)
         logits, halting_logits, self._memory = self._read(state, self._memory, self._step)
         return logits, halting_logits
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with some rows and drop all others."""
+        """Keep the running rows at positions `rows`, int64 (A',), and drop all others."""
         self._memory = None if self._memory is None else self._memory[rows]
         self._running.keep(rows)
 
 
 class PaddedRows:
-    """States of the running sequences, (A, T, H), and their mask.
+    """States of the running sequences with padding, (A, T, H), and their mask.
 
     Args:
-        config: Of the model, for the attention implementation.
-        state: (B, T, H).
-        attention_mask: 1 at real tokens, (B, T); None when all are.
-        options: As in `AlbertStepper`.
-        training: Whether the model is.
+        config: Configuration of the model, for the attention implementation.
+        state: States before the first step, (B, T, H).
+        attention_mask: 1 at real tokens, (B, T); None: all tokens are real.
+        options: Options of `AlbertStepper`.
+        training: Whether the model is in training mode.
     """
 
     def __init__(
@@ -159,26 +166,26 @@ class PaddedRows:
         self._config, self._training = config, training
         self._state, self._valid = state, attention_mask
         self._mask = attention_mask_for(config, state, attention_mask, training=training)
-        self._shown = requested_states(config, options)
-        self._options = {**options, "output_attentions": "attentions" in self._shown}
+        self._requested = requested_states(config, options)
+        self._options = {**options, "output_attentions": "attentions" in self._requested}
         self._states = [state]
         self._weights: list[Tensor] = []
 
     @property
     def width(self) -> int:
-        """The padded length T of the rows."""
+        """Padded length T of the rows."""
         return self._state.shape[1]
 
     @property
     def computed(self) -> tuple[int, int, int]:
-        """Padding attends and is attended to like any token."""
+        """Number of queries, keys and query-key pairs of the next step, padding included."""
         rows, width = self._state.shape[:2]
         return rows * width, rows * width, rows * width**2
 
     def update(self, layer: AlbertLayer) -> Tensor:
-        """The states after one application of the layer, (A, T, H)."""
+        """Apply the layer once, and return the states after it, (A, T, H)."""
         self._state, weights, *_ = layer(self._state, self._mask, **self._options)
-        if "hidden_states" in self._shown:
+        if "hidden_states" in self._requested:
             self._states.append(self._state)
         if weights is not None:
             self._weights.append(weights)
@@ -186,17 +193,17 @@ class PaddedRows:
 
     @property
     def hidden_states(self) -> tuple[Tensor | None, ...] | None:
-        """The kept states that `AlbertStepper.hidden_states` tells of."""
-        choice = self._shown.get("hidden_states")
+        """States of all steps so far; see `AlbertStepper.hidden_states`."""
+        choice = self._requested.get("hidden_states")
         return None if choice is None else choose_states(self._states, choice)
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """The attention weights that `AlbertStepper.attentions` tells of."""
+        """Attention weights of all steps so far; see `AlbertStepper.attentions`."""
         return tuple(self._weights) if self._weights else None
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows, and the columns that hold nothing but padding then; waits for the device."""
+        """Keep the rows at positions `rows`, int64 (A',), without columns of mere padding; waits for the device."""
         width = self.width
         if self._valid is not None:
             valid = self._valid[rows]
@@ -209,13 +216,13 @@ class PaddedRows:
 
 
 class PackedRows:
-    """The real tokens of the running sequences, one after the other, (P, H): padding is not computed.
+    """States of the real tokens of the running sequences, packed one after the other, (P, H), without padding.
 
-    All tokens of a row run or none does, so keys and values are those of the tokens that run, and nothing is remembered
-    from step to step. The arguments are those of `PaddedRows`.
+    All tokens of a row run or none does, so keys and values are those of the running tokens, and none are stored from
+    step to step. The arguments are those of `PaddedRows`.
     """
 
-    hidden_states, attentions = None, None  # whoever asks for them gets padded rows
+    hidden_states, attentions = None, None  # a request for them selects padded rows
 
     def __init__(
         self,
@@ -227,32 +234,32 @@ class PackedRows:
     ) -> None:
         self._config, self._options, self._training = config, options, training
         valid = state.new_ones(state.shape[:2]) if attention_mask is None else attention_mask
-        found = pack(valid.bool())
+        active = pack(valid.bool())
         self.width = state.shape[1]
-        self._state = take(state.flatten(0, 1), found.slots)
+        self._state = take(state.flatten(0, 1), active.slots)
         if not len(self._state):
             raise ValueError("attention_mask: none of the sequences has a token")
-        self._align(found.counts, found.widest)
+        self._align(active.counts, active.widest)
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
-        """The attention alone pads the rows, to the longest."""
+        """Number of queries, keys and query-key pairs of the next step; attention pads the rows to the longest."""
         return len(self._state), len(self._state), count_pairs("padded", self._active, self._active)
 
     def update(self, layer: AlbertLayer) -> Tensor:
-        """The states of the first two tokens of every row after one application of the layer, (A, 2, H).
+        """Apply the layer once, and return the states of the first two tokens of every row, (A, 2, H).
 
-        The first stands twice where there is no second.
+        A row of one token repeats its first.
         """
         active = self._active
         refresh = Refresh("padded", active, active, active)
         self._state, *_ = layer(self._state, self._mask, refresh, self._state, **self._options)
-        first = active.starts[:-1].clamp(max=len(self._state) - 1)  # a last row without tokens reads another's
+        first = active.starts[:-1].clamp(max=len(self._state) - 1)  # a last row without tokens starts past the end
         second = first + (active.counts > 1).to(first.dtype)
         return self._state[torch.stack([first, second], dim=1)]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows; waits for the device."""
+        """Keep the rows at positions `rows`, int64 (A',), and drop all others; waits for the device."""
         stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
         self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
         counts = self._active.counts[rows]
@@ -260,26 +267,31 @@ class PackedRows:
         self._align(counts, self.width)
 
     def _align(self, counts: Tensor, widest: int) -> None:
-        """Take the packed tokens for those of rows that begin at the left."""
+        """Set the positions and the mask of the packed tokens, as of left-aligned rows.
+
+        Args:
+            counts: Number of tokens of every row, int64, (A,).
+            widest: Number of tokens of the longest row.
+        """
         valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
         self._active = pack(valid)
         shaped = self._state.new_empty(*valid.shape, 1)
         self._mask = attention_mask_for(self._config, shaped, valid, training=self._training)
 
 
-def _packs(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
-    """Not with attention that has a mask of its own kind, nor where counting would hold up training."""
+def _can_pack(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
+    """Return whether rows can be packed: attention takes a dense mask, and the host may synchronise to count tokens."""
     return may_wait(device, training=training) and config._attn_implementation in ("eager", "sdpa")
 
 
 class SteppedAlbert(SharedBlockModel):
-    """The ALBERT encoder in a model with heads, its parameters named as ACT-ALBERT's without the halting unit.
+    """ALBERT encoder inside a model with heads, with the parameter names of ACT-ALBERT, without a halting unit.
 
-    It has no forward pass, and it draws no weights: the model does, of encoder and heads together, once both are made.
+    The encoder has no forward pass and initialises no weights: the model with heads initialises all weights together.
 
     Args:
-        config: Its shape.
-        add_pooling_layer: Whether first tokens are pooled.
+        config: Configuration of the model.
+        add_pooling_layer: Whether the encoder has a pooler of first tokens.
     """
 
     def __init__(self, config: AlbertShape, add_pooling_layer: bool = True) -> None:
@@ -290,10 +302,10 @@ class SteppedAlbert(SharedBlockModel):
         self.post_init()
 
     def init_weights(self) -> None:
-        """Leave the weights to the model that this is a part of."""
+        """Do nothing; the model that contains the encoder initialises its weights."""
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings."""
+        """Return the table of word embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
@@ -301,18 +313,18 @@ class SteppedAlbert(SharedBlockModel):
         self.embeddings.word_embeddings = value
 
     def pooled(self, state: Tensor) -> Tensor:
-        """tanh(W h_0) of the first token: (A, T, H) to (A, H)."""
+        """Return tanh(W h_0) of the first token, (A, T, H) to (A, H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state[:, 0]))
 
 
 class SteppedAlbertModel(SteppedAlbert):
-    """An ALBERT encoder as a model of its own, which draws its own weights; no model with heads may contain one."""
+    """ALBERT encoder as a stand-alone model that initialises its weights; no model with heads may contain one."""
 
     draws_alone = True
 
     def init_weights(self) -> None:
-        """Draw weights."""
+        """Initialise the weights."""
         SharedBlockModel.init_weights(self)
 
     @can_return_tuple
@@ -325,15 +337,15 @@ class SteppedAlbertModel(SteppedAlbert):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPooling:
-        """Take all N steps; without heads nothing says when to stop.
+        """Run all N steps; without heads there is no exit.
 
         Args:
-            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
             attention_mask: 1 at real tokens, 0 at padding, (B, T).
             token_type_ids: Segment of each token, (B, T).
-            position_ids: (B, T) or (1, T).
-            inputs_embeds: Word embeddings instead of ids.
-            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+            position_ids: Position of each token, (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids, (B, T, E).
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and options of the attention.
         """
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
@@ -344,20 +356,20 @@ class SteppedAlbertModel(SteppedAlbert):
         return BaseModelOutputWithPooling(
             last_hidden_state=state,
             pooler_output=None if self.pooler is None else self.pooled(state),
-            hidden_states=rows.hidden_states,  # type: ignore[arg-type]  # None where not chosen
+            hidden_states=rows.hidden_states,  # type: ignore[arg-type]  # None unless requested
             attentions=rows.attentions,
         )
 
 
 class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
-    """Loading, initialisation and steps of models that predict after each; what they read, and the loss, is theirs."""
+    """Base class of models that predict after every step; a subclass adds its heads and its loss."""
 
     config: StepwiseAlbertShape
     albert: SteppedAlbert
     depth_unit = "sequence"
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings."""
+        """Return the table of word embeddings."""
         return self.albert.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
@@ -365,7 +377,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         self.albert.embeddings.word_embeddings = value
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """What the heads make of a step's states; see `ReadStates`."""
+        """Return the predictions of the heads for the states of a step; see `ReadStates`."""
         raise NotImplementedError
 
     def take_steps(
@@ -380,21 +392,21 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         """Step until every sequence has exited.
 
         Args:
-            inputs: The first five arguments of the forward pass: token ids (B, T); the mask, 1 at real tokens; segments
-                (B, T); positions (B, T) or (1, T); word embeddings instead of ids, (B, T, E).
-            labels: Targets, if there are any: the loss needs every step.
-            exit_rule: Lets sequences exit; None: the configuration's.
-            run_all_steps: See `runs_all`.
-            generator: For rules that draw.
-            options: `output_hidden_states`, `output_attentions`, and the attention's own.
+            inputs: First five arguments of the forward pass: token ids, (B, T); attention mask, 1 at real tokens,
+                (B, T); segments, (B, T); positions, (B, T) or (1, T); word embeddings instead of ids, (B, T, E).
+            labels: Targets, or None; the loss needs every step.
+            exit_rule: Exit rule; None: the configured one.
+            run_all_steps: Whether sequences run on after their exit; see `runs_all`.
+            generator: Random generator for stochastic rules.
+            options: `output_hidden_states`, `output_attentions`, and options of the attention.
 
         Returns:
             The output without distribution and loss, and whether all steps ran.
         """
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = inputs
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
-        rule, shows = resolve_exit_rule(self, exit_rule), bool(requested_states(self.config, options))
-        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
+        rule, returns_states = resolve_exit_rule(self, exit_rule), bool(requested_states(self.config, options))
+        run_all = runs_all(run_all_steps, labels, training=self.training, shows=returns_states)
         embedded = self.albert.embeddings(words, token_type_ids, position_ids)
         stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, dict(options))
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
