@@ -104,12 +104,8 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
     cost = run_fake_step(config, spec, rows)
     memory, limit = _compute_device_memory(config, cost), get_memory_bytes(device)
     per_token = cost.operations / cost.tokens
-    speed = (
-        settings.share
-        * get_peak_rate(device, resolve_precision(config), bool(config.trainer.tf32))
-        * settings.devices
-        / per_token
-    )
+    peak_rate = get_peak_rate(device, resolve_precision(config), bool(config.trainer.tf32))
+    speed = settings.share * peak_rate * settings.devices / per_token
     tokens = _count_training_tokens(config, spec, cost.tokens)
     fits = None if limit is None else memory.total <= limit
     return {

@@ -104,10 +104,8 @@ def compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExampl
 def _compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExample, setting: Setting) -> Answer:
     with checkpoint.lock.hold(checkpoint.model):
         with apply_setting(checkpoint.model, checkpoint.knobs, Setting(FULL)):
-            full_result, full_seconds = (
-                _describe_input(checkpoint, model_input),
-                _measure_seconds(checkpoint, model_input),
-            )
+            full_result = _describe_input(checkpoint, model_input)
+            full_seconds = _measure_seconds(checkpoint, model_input)
         with apply_setting(checkpoint.model, checkpoint.knobs, setting) as overrides:
             result, seconds = _describe_input(checkpoint, model_input), _measure_seconds(checkpoint, model_input)
             if isinstance(model_input, InputExample):
@@ -151,11 +149,9 @@ def _describe_input(checkpoint: ServedCheckpoint, model_input: Text | InputExamp
     if not isinstance(model_input, InputExample):
         return describe_texts(checkpoint.pipeline, [model_input])
     prediction, work = checkpoint.pipeline.predict_example(model_input.example, _collate_input(checkpoint, model_input))
-    cells = (
-        "".join(get_cell_symbols(checkpoint, model_input.example))
-        if checkpoint.pipeline.predicts == "cells"
-        else model_input.board
-    )
+    cells = model_input.board
+    if checkpoint.pipeline.predicts == "cells":
+        cells = "".join(get_cell_symbols(checkpoint, model_input.example))
     return describe_predictions(checkpoint.pipeline, [[cells]], [prediction], work)
 
 
@@ -209,10 +205,8 @@ def _build_board(
     cells = get_cell_symbols(checkpoint, example)
     if checkpoint.pipeline.predicts == "cells":
         return arrange_rows(checkpoint, _build_puzzle_cells(checkpoint, example, cells, row))
-    tokens, step_predictions = (
-        row["tokens"],
-        checkpoint.pipeline.predict_token_steps(_collate_input(checkpoint, model_input)),
-    )
+    tokens = row["tokens"]
+    step_predictions = checkpoint.pipeline.predict_token_steps(_collate_input(checkpoint, model_input))
     labels, names = _get_labels(checkpoint, example, positions), checkpoint.model.config.id2label
     difficulties = np.asarray(example.get("difficulties", np.full(len(example["input_ids"]), -1)))
     board_cells = []

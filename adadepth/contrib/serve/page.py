@@ -340,11 +340,8 @@ def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputCont
         if (name, number) != tuple(current):
             return str(render_board(checkpoint, example)), example.board, (name, number)
         try:
-            return (
-                str(render_board(checkpoint, parse_edited_example(checkpoint, example, str(text or "")))),
-                gr.skip(),
-                gr.skip(),
-            )
+            edited = parse_edited_example(checkpoint, example, str(text or ""))
+            return str(render_board(checkpoint, edited)), gr.skip(), gr.skip()
         except UserError:
             return gr.skip(), gr.skip(), gr.skip()
 
@@ -365,9 +362,8 @@ def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) 
     (request, *inputs), (knob, value, *tokens) = values[: count + 1], values[count + 1 :]
     contents: list[Any] = [gr.skip()] * len(checkpoints)
     for position, checkpoint in enumerate(checkpoints):
-        for html in _render_parts(
-            checkpoint, inputs, str(knob), value, tokens if str(request).startswith(_TEXT) else []
-        ):
+        new_tokens = tokens if str(request).startswith(_TEXT) else []
+        for html in _render_parts(checkpoint, inputs, str(knob), value, new_tokens):
             contents[position] = html
             yield contents if len(contents) > 1 else contents[0]
 
@@ -395,9 +391,8 @@ def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | I
     """Return the input that the controls describe."""
     if checkpoint.synthetic is not None:
         name, number, text = inputs
-        return parse_edited_example(
-            checkpoint, get_synthetic_example(checkpoint, str(name), int(number or 0)), str(text or "")
-        )
+        original = get_synthetic_example(checkpoint, str(name), int(number or 0))
+        return parse_edited_example(checkpoint, original, str(text or ""))
     texts = [str(value or "") for value in inputs]
     return (texts[0], texts[1]) if checkpoint.reads_pairs and len(texts) > 1 else texts[0]
 

@@ -350,8 +350,8 @@ def _choose_legend(answer: Answer) -> str:
         return "Grey: given. Blue: new in the selected step. Orange frame: wrong."
     max_updates = answer.result["max_depth"]
     return (
-        f"Darker cells received more of the {max_updates} updates; the number is in the cell. Orange frame: wrong answer. "
-        "Pale, while the step slider moves: not halted yet."
+        f"Darker cells received more of the {max_updates} updates; the number is in the cell. "
+        "Orange frame: wrong answer. Pale, while the step slider moves: not halted yet."
     )
 
 

@@ -114,9 +114,8 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
     copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
     data = _load_data(config, pipeline, path)
-    synthetic = (
-        None if data is None or not hasattr(config.dataset, "train_examples") else _build_synthetic_data(config, data)
-    )
+    is_synthetic = hasattr(config.dataset, "train_examples")
+    synthetic = _build_synthetic_data(config, data) if data is not None and is_synthetic else None
     evaluator = None if data is None else _build_evaluator(config, data, pipeline.model)
     knobs = list_knobs(pipeline.model)
     budget = None if evaluator is None else build_budget_knob(pipeline.model, lambda: evaluator.evaluate().updates)

@@ -17,12 +17,8 @@ from adadepth.runs.directory import CONFIG_FILE, MODEL, RECORD, read_record, rea
 from adadepth.system.files import write_atomic
 
 _RUN_FOLDER = "run"  # folder of the run inside the space
-_RECORD_FIELDS = (
-    "config_name",
-    "dataset_schema",
-    "mode",
-    "status",
-)  # fields of run.json without details of the machine
+# Fields of run.json without details of the machine.
+_RECORD_FIELDS = ("config_name", "dataset_schema", "mode", "status")
 _GRADIO = "6.31.0"  # version without an installed gradio
 _FILES = {"app.py": "space_app.py.j2", "requirements.txt": "space_requirements.txt.j2", "README.md": "space_card.md.j2"}
 
@@ -55,10 +51,9 @@ def write_space(run: Path, folder: Path) -> Path:
         "gradio": _get_version("gradio", _GRADIO),
         "version": _get_version("adadepth", "0"),
     }
+    templates = load_templates("adadepth.contrib.serve")
     for name, template in _FILES.items():
-        write_atomic(
-            folder / name, load_templates("adadepth.contrib.serve").get_template(template).render(**variables) + "\n"
-        )
+        write_atomic(folder / name, templates.get_template(template).render(**variables) + "\n")
     return folder
 
 
