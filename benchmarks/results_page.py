@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from results_table import read_table, write_table
 
-from adadepth.contrib.bench.page import as_markdown, read_results, write_bench
+from adadepth.contrib.bench.page import read_results, to_markdown, write_bench
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "hops_causal"  # whose figure README shows
@@ -28,7 +28,7 @@ def main(folders: list[str]) -> None:
     results = read_table()
     files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
     about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
-    (ROOT / "docs" / "results.md").write_text(as_markdown(results, about), encoding="utf-8")
+    (ROOT / "docs" / "results.md").write_text(to_markdown(results, about), encoding="utf-8")
     with tempfile.TemporaryDirectory() as page:
         write_bench(Path(page), results, about, [])
         (picture,) = Path(page).glob(f"figures/*{FIRST}*.svg")

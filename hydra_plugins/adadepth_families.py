@@ -1,6 +1,6 @@
-"""Lets Hydra look for YAML files in the folders that families bring along.
+"""Hydra search path plug-in that adds the configuration folders of model families.
 
-Hydra discovers such a plug-in in the namespace `hydra_plugins` only, which is why it is not in `adadepth`.
+Hydra discovers such plug-ins in the namespace `hydra_plugins` only; this module therefore lives outside `adadepth`.
 """
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -10,9 +10,9 @@ from adadepth.families.registry import config_folders
 
 
 class FamilyConfigs(SearchPathPlugin):
-    """Searched after everything else, so that no family replaces a YAML file of the package."""
+    """Search path with the families' folders last, so that no family replaces a YAML file of the package."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add the folders."""
+        """Append the configuration folders of all families."""
         for folder in config_folders():
             search_path.append("families", f"file://{folder}")

@@ -1,6 +1,6 @@
-"""Sweepers that installed packages add, each known to Hydra as `hydra/sweeper=NAME`.
+"""Sweepers of installed packages, registered with Hydra as `hydra/sweeper=NAME`.
 
-Hydra instantiates only sweepers of the namespace `hydra_plugins`, so each gets a subclass in this module.
+Hydra instantiates only sweepers of the namespace `hydra_plugins`; every sweeper therefore gets a subclass here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hydra.plugins.sweeper import Sweeper
 from adadepth.settings.plugins import load_plugins
 
 GROUP = "adadepth.sweepers"
-_OWN = ("basic", "choice", "grid", "optuna")
+_RESERVED_NAMES = ("basic", "choice", "grid", "optuna")
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Say what keeps an object from being a sweeper."""
+    """Return why an object is not a valid sweeper; None if it is one."""
     if not isinstance(descriptor, type) or not issubclass(descriptor, Sweeper):
         return f"must be a subclass of hydra.plugins.sweeper.Sweeper, not {descriptor!r}"
     if not is_dataclass(getattr(descriptor, "settings", None)):
@@ -25,15 +25,15 @@ def _find_problem(descriptor: object, name: str) -> str | None:
     return None
 
 
-def _add(name: str, sweeper: type[Sweeper]) -> None:
-    """Make a sweeper known to Hydra, with the settings that a YAML file and the command line can give it."""
-    known = type(sweeper.__name__, (sweeper,), {"__doc__": sweeper.__doc__})
-    target = ("_target_", str, field(default=f"{__name__}.{known.__name__}"))
-    node = make_dataclass(f"{known.__name__}Settings", [target], bases=(sweeper.settings,))  # type: ignore[attr-defined]
-    for made in (known, node):  # Hydra looks for classes, and pickles of configurations for settings, by their module
-        made.__module__, globals()[made.__name__] = __name__, made
+def _register(name: str, sweeper: type[Sweeper]) -> None:
+    """Register a sweeper and its settings with Hydra."""
+    subclass = type(sweeper.__name__, (sweeper,), {"__doc__": sweeper.__doc__})
+    target = ("_target_", str, field(default=f"{__name__}.{subclass.__name__}"))
+    node = make_dataclass(f"{subclass.__name__}Settings", [target], bases=(sweeper.settings,))  # type: ignore[attr-defined]
+    for cls in (subclass, node):  # Hydra looks for classes, and pickles of configurations for settings, by their module
+        cls.__module__, globals()[cls.__name__] = __name__, cls
     ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="adadepth")
 
 
-for _name, _sweeper in load_plugins(GROUP, "sweeper", _OWN, _find_problem).items():
-    _add(_name, _sweeper)
+for _name, _sweeper in load_plugins(GROUP, "sweeper", _RESERVED_NAMES, _find_problem).items():
+    _register(_name, _sweeper)

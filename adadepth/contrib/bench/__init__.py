@@ -1,1 +1,1 @@
-"""A bench: methods of allocating depth on tasks, with seeds, and the page that says which to take."""
+"""Bench: compares methods of allocating depth on tasks over seeds, and recommends one for each task."""

@@ -1,4 +1,4 @@
-"""The fields of a file among the results of a bench and their types, see `adadepth.report.file_types`."""
+"""Fields and types of the result files of a bench; see `adadepth.report.file_types`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adadepth.system.json_files import Count, DepthCount, JsonNumber, Positive
 
 
 class BenchPointFields(TypedDict, total=False):
-    """What a reading of a bench reached, and the work that it took."""
+    """An operating point: the score that was reached and its compute."""
 
     rule: Required[str | None]
     score: Required[float | None]
@@ -22,7 +22,7 @@ class BenchPointFields(TypedDict, total=False):
 
 
 class BenchRuleFields(TypedDict, total=False):
-    """An exit rule as a bench keeps it."""
+    """An exit rule evaluated on a set, with its controls and times."""
 
     rule: Required[str]
     score: Required[float | None]
@@ -39,7 +39,7 @@ class BenchRuleFields(TypedDict, total=False):
 
 
 class BenchSetFields(TypedDict, total=False):
-    """What a run of a bench says of an evaluated set."""
+    """The results of a run on one evaluated set."""
 
     n: Required[Count]
     readings: Required[dict[str, list[BenchPointFields]]]
@@ -48,7 +48,7 @@ class BenchSetFields(TypedDict, total=False):
 
 
 class BenchResultFields(TypedDict):
-    """A file among the results of a bench, see `adadepth.contrib.bench.runs.result_of`."""
+    """A result file of a bench; see `adadepth.contrib.bench.runs.read_bench_result`."""
 
     name: str
     task: str

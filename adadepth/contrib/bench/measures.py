@@ -1,26 +1,29 @@
-"""Many ways of allocating depth, side by side: what each needs for the same quality, and which to take.
+"""Compare methods of allocating depth: what each needs for the same quality, and which to take.
 
-A *reading* of a way is what decides who stops: the run itself, a budget it was set to, fixed depths, a rule. It has
-points, from little work to much, with every seed. For a task and a share of the best score that any reading reaches,
+A *halting method* is a trained method with the rule that decides who stops: the run itself, a budget it was set to,
+fixed depths, or an exit rule. It has operating points with every seed, from little compute to much. For a task and a
+share of the best score that any halting method reaches:
 
-    1. the bar is that share of the best mean over seeds of the largest score of a reading; of scores below 0, which are
-       likelihoods in nats, that share of the likelihood;
-    2. of each reading and seed the point of least work is taken whose score on the choosing half is at the bar, or
-       whose score is, where nothing was chosen; a reading that has none with some seed does not reach the bar;
-    3. work and score are then told of the other half: means over S seeds, with the standard error
-       sqrt(var / S + mean(e^2) / S), var the variance over seeds, e the error of each over its examples; a single seed
-       has e alone;
-    4. the reading of least work is to be taken. Those whose work differs from its by less than 1.96 standard errors of
-       the difference are not told apart from it.
+    1. The threshold is that share of the best mean over seeds of the largest score of a halting method. Scores below 0
+       are likelihoods in nats; the threshold is then that share of the likelihood.
+    2. For each halting method and seed, the operating point of least compute is selected whose score reaches the
+       threshold. The score is that of the half of the examples that settings are selected on, where there is one. A
+       halting method without such a point with some seed does not reach the threshold.
+    3. Compute and score are estimated on the other half: means over S seeds, with the standard error
+       sqrt(var / S + mean(e^2) / S), where var is the variance over seeds and e the error over the examples of each
+       seed. A single seed has e alone.
+    4. The halting method of least compute is recommended. Those whose compute differs from its by less than 1.96
+       standard errors of the difference are not significantly different from it.
 
-Work is counted in multiply-accumulates of a unit, and in updates where they were not counted for all points of a set;
-its error is that of the updates at the mean price of an update.
+Compute is counted in multiply-accumulates of a unit, or in updates where some points of a set have no such count. Its
+error is that of the updates at the mean compute of an update.
 
-What is compared was trained alike: for as many steps, or for as much *training work*, steps times the work of a unit in
-a step, which is taken for that of full depth where units have several depths.
+All compared methods were trained alike: for as many steps, or for as much *training compute*. That is steps times the
+compute of a unit in a step, counted at full depth where units have several depths.
 
-A *contest* asks whether one group of readings needs less work than another at the same bar. A task decides it by the
-cheapest reading of each group, told apart as above; a group of which no reading reaches the bar loses to one that does.
+A *comparison* asks whether one group of halting methods needs less compute than another at the same threshold. A task
+decides it by the cheapest halting method of each group and the test of step 4. A group that does not reach the
+threshold loses to one that does.
 """
 
 from __future__ import annotations
@@ -30,228 +33,261 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, mode, variance
 from typing import Any, NamedTuple
 
-KEEPS = (0.95, 0.98, 0.99)
-_EQUAL_WORK = 0.1  # by which the training work of ways may differ that count as trained for equal work
-_APART = 1.96  # standard errors of a difference beyond which it is told apart
+QUALITY_SHARES = (0.95, 0.98, 0.99)
+_COMPUTE_TOLERANCE = 0.1  # relative difference in training compute up to which methods count as equal
+_CRITICAL_VALUE = 1.96  # standard errors beyond which a difference is significant
 
 
-class Told(NamedTuple):
-    """A mean over seeds and its standard error; None where nobody measured one."""
+class Estimate(NamedTuple):
+    """A mean over seeds and its standard error; None where the error was not measured."""
 
     mean: float
     error: float | None
 
 
-class Way(NamedTuple):
-    """What decides who stops: a way, and what is read of it."""
+class HaltingMethod(NamedTuple):
+    """A trained method and the rule that decides who stops.
 
-    way: str
-    read: str
+    Attributes:
+        name: Name of the trained method.
+        rule: `run` for the run itself, `budget`, `fixed`, or the name of an exit rule.
+    """
+
+    name: str
+    rule: str
 
     @property
     def label(self) -> str:
-        """Of both, as people read it."""
-        return self.way if self.read == "run" else f"{self.way}, {self.read}"
+        """Name and rule as shown to readers."""
+        return self.name if self.rule == "run" else f"{self.name}, {self.rule}"
 
 
-WayPoints = dict[Way, dict[int, list[dict[str, Any]]]]  # by reading and seed
+OperatingPoints = dict[HaltingMethod, dict[int, list[dict[str, Any]]]]  # points by halting method and seed
 
 
-def points_of(results: Iterable[Mapping[str, Any]], name: str) -> WayPoints:
-    """All points of a task in one of its sets, by reading and seed, from little `work` to much.
+def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> OperatingPoints:
+    """Return the operating points of a task on one of its sets, by halting method and seed, by rising `compute`.
 
-    The settings of a way, such as fixed depths, are points of the same reading.
+    The settings of a trained method, such as fixed depths, are points of the same halting method.
     """
-    found: WayPoints = {}
+    collected: OperatingPoints = {}
     for result in results:
-        for read, points in result["sets"].get(name, {}).get("readings", {}).items():
-            known = [{**point, "setting": result["setting"]} for point in points if point["score"] is not None]
-            if known:
-                found.setdefault(Way(result["way"], read), {}).setdefault(result["seed"], []).extend(known)
-    every = [points for seeds in found.values() for points in seeds.values()]
-    is_counted = all(point.get("macs") is not None for points in every for point in points)
-    for points in every:
+        for rule, points in result["sets"].get(set_name, {}).get("readings", {}).items():
+            scored = [{**point, "setting": result["setting"]} for point in points if point["score"] is not None]
+            if scored:
+                method = HaltingMethod(result["way"], rule)
+                collected.setdefault(method, {}).setdefault(result["seed"], []).extend(scored)
+    point_lists = [points for by_seed in collected.values() for points in by_seed.values()]
+    has_macs = all(point.get("macs") is not None for points in point_lists for point in points)
+    for points in point_lists:
         for point in points:
-            point["work"] = float(point["macs" if is_counted else "updates"])
-        points.sort(key=_work)
-    return found
+            point["compute"] = float(point["macs" if has_macs else "updates"])
+        points.sort(key=_get_compute)
+    return collected
 
 
-# ---- what was trained alike
+# ---- selection of what was trained alike
 
 
-def of_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of a task's results those trained for as many steps as most, or fewer: a second stage comes on top of a first."""
+def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Select the results of a task that were trained for at most the usual number of steps.
+
+    A second stage may have fewer, since it comes on top of a first.
+    """
     usual = mode(result["steps"] for result in results)
     return [result for result in results if result["steps"] <= usual]
 
 
-def of_equal_work(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of a task's results those whose training took as much work as that of full depth for the usual steps.
+def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Select the results of a task whose training took as much compute as full depth takes for the usual steps.
 
     Empty where nothing was trained for more steps than most.
     """
-    alike = of_equal_steps(results)
-    if len(alike) == len(results):
+    equal_steps = select_equal_steps(results)
+    if len(equal_steps) == len(results):
         return []
-    most = max(map(_training_work, alike))
-    return [result for result in results if abs(_training_work(result) / most - 1.0) <= _EQUAL_WORK]
+    most = max(map(_compute_training_macs, equal_steps))
+    return [result for result in results if abs(_compute_training_macs(result) / most - 1.0) <= _COMPUTE_TOLERANCE]
 
 
-def _training_work(result: Mapping[str, Any]) -> float:
-    """Steps times the multiply-accumulates of a unit in a step: of a network of one depth those of its first set.
+def _compute_training_macs(result: Mapping[str, Any]) -> float:
+    """Return steps times the multiply-accumulates of a unit in a step.
 
-    Of others the most updates, at the mean price of one.
+    A network of one depth counts those of its first set, any other its most updates at the mean compute of an update.
     """
-    own = next(iter(result["sets"].values()))["readings"]["run"][0]
-    share = result["max_updates"] / own["updates"] if own["updates_error"] else 1.0
-    return float(result["steps"] * own["macs"] * share)
+    point = next(iter(result["sets"].values()))["readings"]["run"][0]
+    scale = result["max_updates"] / point["updates"] if point["updates_error"] else 1.0
+    return float(result["steps"] * point["macs"] * scale)
 
 
-# ---- what each reading needs
+# ---- requirements of each halting method
 
 
-def best_score(points: WayPoints) -> float:
-    """The largest mean over seeds of a reading's largest score."""
-    return max(fmean(max(map(_chosen, each)) for each in seeds.values()) for seeds in points.values())
+def compute_best_score(points: OperatingPoints) -> float:
+    """Return the largest mean over seeds of a halting method's largest score."""
+    return max(
+        fmean(max(map(_get_selection_score, seed_points)) for seed_points in by_seed.values())
+        for by_seed in points.values()
+    )
 
 
-def bar_of(points: WayPoints, keep: float) -> float:
-    """The score that is a share of the best one."""
-    best = best_score(points)
-    return best + math.log(keep) if best < 0.0 else keep * best
+def compute_threshold(points: OperatingPoints, share: float) -> float:
+    """Return the score that is a share of the best one."""
+    best = compute_best_score(points)
+    return best + math.log(share) if best < 0.0 else share * best
 
 
-def needed(points: WayPoints, bar: float) -> dict[Way, dict[str, Any] | None]:
-    """By reading what it needs to be at the bar: `work`, `updates` and `score`, estimates, and its `settings` by seed.
+def find_requirements(points: OperatingPoints, threshold: float) -> dict[HaltingMethod, dict[str, Any] | None]:
+    """Return what each halting method needs to reach a threshold.
 
-    None where it is not reached with every seed of the bench.
+    Returns:
+        Estimates of `compute`, `updates` and `score`, the mean `spearman` and the `settings` by seed. None where the
+        threshold is not reached with every seed of the bench.
     """
     seeds = {seed for by_seed in points.values() for seed in by_seed}
-    found: dict[Way, dict[str, Any] | None] = {}
-    for reading, by_seed in points.items():
-        taken = {seed: _cheapest(each, bar) for seed, each in by_seed.items()}
-        chosen = {seed: point for seed, point in taken.items() if point is not None}
-        found[reading] = _told(chosen) if set(chosen) == seeds else None
-    return found
+    requirements: dict[HaltingMethod, dict[str, Any] | None] = {}
+    for method, by_seed in points.items():
+        cheapest = {seed: _find_cheapest_point(seed_points, threshold) for seed, seed_points in by_seed.items()}
+        selected = {seed: point for seed, point in cheapest.items() if point is not None}
+        requirements[method] = _estimate_requirement(selected) if set(selected) == seeds else None
+    return requirements
 
 
-def _cheapest(points: Sequence[dict[str, Any]], bar: float) -> dict[str, Any] | None:
-    return next((point for point in points if _chosen(point) >= bar), None)
+def _find_cheapest_point(points: Sequence[dict[str, Any]], threshold: float) -> dict[str, Any] | None:
+    return next((point for point in points if _get_selection_score(point) >= threshold), None)
 
 
-def _chosen(point: Mapping[str, Any]) -> float:
-    chosen = point.get("chosen_score")
-    return float(point["score"] if chosen is None else chosen)
+def _get_selection_score(point: Mapping[str, Any]) -> float:
+    score = point.get("chosen_score")
+    return float(point["score"] if score is None else score)
 
 
-def _work(point: Mapping[str, Any]) -> float:
-    return float(point["work"])
+def _get_compute(point: Mapping[str, Any]) -> float:
+    return float(point["compute"])
 
 
-def _told(chosen: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    each = list(chosen.values())
-    work, updates = [_work(point) for point in each], [float(point["updates"]) for point in each]
+def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    points = list(selected.values())
+    compute, updates = list(map(_get_compute, points)), [float(point["updates"]) for point in points]
     errors = [
-        None if point.get("updates_error") is None else point["updates_error"] * of / max(steps, 1e-12)
-        for point, of, steps in zip(each, work, updates, strict=True)
+        None if point.get("updates_error") is None else point["updates_error"] * macs / max(steps, 1e-12)
+        for point, macs, steps in zip(points, compute, updates, strict=True)
     ]
+    scores, score_errors = [float(point["score"]) for point in points], [point.get("score_error") for point in points]
     return {
-        "work": mean_of_seeds(work, errors),
-        "updates": mean_of_seeds(updates, [point.get("updates_error") for point in each]),
-        "score": mean_of_seeds([float(point["score"]) for point in each], [point.get("score_error") for point in each]),
-        "spearman": _mean_of(point.get("spearman") for point in each),
-        "settings": {seed: _setting(point) for seed, point in chosen.items()},
+        "compute": average_over_seeds(compute, errors),
+        "updates": average_over_seeds(updates, [point.get("updates_error") for point in points]),
+        "score": average_over_seeds(scores, score_errors),
+        "spearman": _average_measured(point.get("spearman") for point in points),
+        "settings": {seed: _format_setting(point) for seed, point in selected.items()},
     }
 
 
-def _setting(point: Mapping[str, Any]) -> str:
-    """What to set, in words."""
+def _format_setting(point: Mapping[str, Any]) -> str:
+    """Return the settings to use, as text."""
     return point["rule"] or " ".join(point["setting"]) or "as trained"
 
 
-def _mean_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _average_measured(values: Iterable[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
 
 
-def mean_of_seeds(values: Sequence[float], errors: Sequence[float | None]) -> Told:
-    """A mean over seeds, and the standard error of seeds and examples together."""
+def average_over_seeds(values: Sequence[float], errors: Sequence[float | None]) -> Estimate:
+    """Return a mean over seeds, and the standard error of seeds and examples together."""
     within = [error**2 for error in errors if error is not None]
     if len(within) < len(values) and len(values) == 1:
-        return Told(values[0], None)
+        return Estimate(values[0], None)
     between = variance(values) if len(values) > 1 else 0.0
-    return Told(fmean(values), math.sqrt((between + (fmean(within) if within else 0.0)) / len(values)))
+    return Estimate(fmean(values), math.sqrt((between + (fmean(within) if within else 0.0)) / len(values)))
 
 
-def recommendation(needs: Mapping[Way, Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """The reading to take and those that are not told apart from it; None where none reaches the bar."""
-    reached = sorted(
-        ((reading, told) for reading, told in needs.items() if told is not None), key=lambda each: each[1]["work"].mean
-    )
-    if not reached:
+class Recommendation(NamedTuple):
+    """The halting method of least compute, and those that are not significantly different from it."""
+
+    method: HaltingMethod
+    ties: list[HaltingMethod]
+
+
+def recommend_method(requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]) -> Recommendation | None:
+    """Return the halting method to take; None where none reaches the threshold."""
+    compute = {method: needs["compute"] for method, needs in requirements.items() if needs is not None}
+    if not compute:
         return None
-    (taken, best), *others = reached
-    alike = [reading for reading, told in others if not are_apart(best["work"], told["work"])]
-    return {"take": taken, "not_told_apart": alike}
+    best, *rest = sorted(compute, key=lambda method: compute[method].mean)
+    return Recommendation(best, [method for method in rest if not differ_significantly(compute[best], compute[method])])
 
 
-def are_apart(first: Told, second: Told) -> bool:
-    """Whether two means differ by more than chance explains; an error that nobody measured counts as none."""
+def differ_significantly(first: Estimate, second: Estimate) -> bool:
+    """Return whether two means differ by more than chance explains; an error that was not measured counts as 0."""
     error = math.hypot(first.error or 0.0, second.error or 0.0)
-    return abs(first.mean - second.mean) > _APART * error
+    return abs(first.mean - second.mean) > _CRITICAL_VALUE * error
 
 
-# ---- contests
+# ---- comparisons
 
 
-class Contest(NamedTuple):
-    """What is asked, who has said what, and the two groups that it compares, as tests of a reading.
+class Comparison(NamedTuple):
+    """A question, answers of the literature, and the two groups of halting methods that decide it.
 
     Attributes:
-        is_within: Whether only ways count that have readings of both groups.
+        question: The question, as shown on the page.
+        literature: Answers of papers, as shown on the page.
+        first: Name of the first group.
+        is_first: Predicate of the halting methods in the first group.
+        second: Name of the second group.
+        is_second: Predicate of the halting methods in the second group.
+        is_within_method: Whether only trained methods with rules of both groups count.
     """
 
-    asked: str
-    said: str
-    one: str
-    is_one: Callable[[Way], bool]
-    other: str
-    is_other: Callable[[Way], bool]
-    is_within: bool = False
+    question: str
+    literature: str
+    first: str
+    is_first: Callable[[HaltingMethod], bool]
+    second: str
+    is_second: Callable[[HaltingMethod], bool]
+    is_within_method: bool = False
 
 
-class Outcome(NamedTuple):
-    """Of one task: the cheapest reading of each group and what it needs, None where none is at the bar; who needs less.
+class ComparisonResult(NamedTuple):
+    """The result of a comparison on one task.
 
-    `less` is `one`, `other`, or None where they are not told apart.
+    Attributes:
+        first: Cheapest halting method of the first group and its compute; None where none reaches the threshold.
+        second: The same for the second group.
+        cheaper: `first`, `second`, or None where they are not significantly different.
     """
 
-    one: tuple[Way, Told] | None
-    other: tuple[Way, Told] | None
-    less: str | None
+    first: tuple[HaltingMethod, Estimate] | None
+    second: tuple[HaltingMethod, Estimate] | None
+    cheaper: str | None
 
 
-def outcome_of(contest: Contest, needs: Mapping[Way, Mapping[str, Any] | None]) -> Outcome | None:
-    """What a task says of a contest; None where it lacks one of the groups, or neither is at the bar.
+def evaluate_comparison(
+    comparison: Comparison, requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
+) -> ComparisonResult | None:
+    """Decide a comparison on one task; None where it lacks one of the groups, or neither reaches the threshold.
 
     Args:
-        contest: To decide.
-        needs: See `needed`.
+        comparison: The comparison to decide.
+        requirements: Requirements of the task from `find_requirements`.
     """
-    groups = [[way for way in needs if belongs(way)] for belongs in (contest.is_one, contest.is_other)]
-    if contest.is_within:
-        shared = set.intersection(*({way.way for way in group} for group in groups))
-        groups = [[way for way in group if way.way in shared] for group in groups]
-    one, other = (_cheapest_of(group, needs) for group in groups)
-    if not all(groups) or (one is None and other is None):
+    predicates = (comparison.is_first, comparison.is_second)
+    groups = [[method for method in requirements if is_member(method)] for is_member in predicates]
+    if comparison.is_within_method:
+        shared = set.intersection(*({method.name for method in group} for group in groups))
+        groups = [[method for method in group if method.name in shared] for group in groups]
+    first, second = (_find_cheapest_method(group, requirements) for group in groups)
+    if not all(groups) or (first is None and second is None):
         return None
-    if one is None or other is None:
-        return Outcome(one, other, "other" if one is None else "one")
-    less = "one" if one[1].mean < other[1].mean else "other"
-    return Outcome(one, other, less if are_apart(one[1], other[1]) else None)
+    if first is None or second is None:
+        return ComparisonResult(first, second, "second" if first is None else "first")
+    cheaper = "first" if first[1].mean < second[1].mean else "second"
+    return ComparisonResult(first, second, cheaper if differ_significantly(first[1], second[1]) else None)
 
 
-def _cheapest_of(group: Iterable[Way], needs: Mapping[Way, Mapping[str, Any] | None]) -> tuple[Way, Told] | None:
-    reached = [(way, told["work"]) for way in group if (told := needs[way]) is not None]
-    return min(reached, key=lambda each: each[1].mean) if reached else None
+def _find_cheapest_method(
+    group: Iterable[HaltingMethod], requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
+) -> tuple[HaltingMethod, Estimate] | None:
+    compute = [(method, needs["compute"]) for method in group if (needs := requirements[method]) is not None]
+    return min(compute, key=lambda pair: pair[1].mean) if compute else None

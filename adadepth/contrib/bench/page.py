@@ -1,4 +1,4 @@
-"""The page of a bench: which way of allocating depth to take for which task, and the figures that say so."""
+"""The page of a bench: which method of allocating depth to take for which task, with its tables and figures."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from adadepth.contrib.bench.contests import CONTESTS, contests_table, is_same_for_all, share_of
+from adadepth.contrib.bench.contests import COMPARISONS, build_comparisons_table, format_share, has_uniform_depth
 from adadepth.contrib.bench.file_types import BenchResultFields
 from adadepth.contrib.bench.measures import (
-    KEEPS,
-    Told,
-    Way,
-    WayPoints,
-    bar_of,
-    best_score,
-    mean_of_seeds,
-    needed,
-    of_equal_steps,
-    of_equal_work,
-    points_of,
-    recommendation,
+    QUALITY_SHARES,
+    Estimate,
+    HaltingMethod,
+    OperatingPoints,
+    average_over_seeds,
+    collect_points,
+    compute_best_score,
+    compute_threshold,
+    find_requirements,
+    recommend_method,
+    select_equal_compute,
+    select_equal_steps,
 )
 from adadepth.errors import CheckpointError
 from adadepth.measure.exit_pareto import SETTLED
@@ -48,24 +48,24 @@ from adadepth.system.json_files import read_json
 _PACKAGE = "adadepth.contrib.bench"
 
 RESULTS = "results"
-ADVISED = 0.98  # the share of the best score at which a way is recommended
+ADVISED_SHARE = 0.98  # share of the best score at which a method is recommended
 
 Results = Sequence[Mapping[str, Any]]
 
 
 def write_bench(folder: Path, results: Results, about: Mapping[str, str], missing: Sequence[str]) -> Path:
-    """Write a JSON file a run into `results/`, the page with its tables and figures, and results.md; returns the page.
+    """Write a JSON file per run into `results/`, results.md and the page with its figures; return the path of the page.
 
     Args:
-        folder: Of the bench.
-        results: From `adadepth.contrib.bench.runs.result_of`.
-        about: By task, what it is like.
-        missing: Names of the runs that did not end well.
+        folder: Folder of the bench.
+        results: Results from `adadepth.contrib.bench.runs.read_bench_result`.
+        about: Description of each task, by its name.
+        missing: Names of the runs that failed.
     """
     for result in results:
         write_json(folder / RESULTS / f"{result['name']}.json", result)
-    write_atomic(folder / "results.md", as_markdown(results, about))
-    sections = bench_sections(results, about, missing)
+    write_atomic(folder / "results.md", to_markdown(results, about))
+    sections = build_bench_sections(results, about, missing)
     subtitle = "Ways of allocating depth, side by side"
     return write_page(
         folder, sections, title="Which way?", subtitle=subtitle, sources=[f"{RESULTS}/"], whose="this bench"
@@ -74,13 +74,13 @@ def write_bench(folder: Path, results: Results, about: Mapping[str, str], missin
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """Read the results in a folder, by name; a damaged file is named in a warning and left out."""
-    found = []
+    results = []
     for file in sorted(folder.glob("*.json")):
         try:
-            found.append(read_result(file))
+            results.append(read_result(file))
         except CheckpointError as error:
             say(f"warning: {error}; that run is made anew")
-    return found
+    return results
 
 
 def read_result(file: Path) -> dict[str, Any]:
@@ -102,112 +102,122 @@ def read_result(file: Path) -> dict[str, Any]:
     return result
 
 
-def bench_text(results: Results, about: Mapping[str, str]) -> str:
-    """What to take for which task, as text."""
-    lines = [to_text(advice_table(results, about)), ""]
-    return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in recommendations(results))]))
+def format_bench(results: Results, about: Mapping[str, str]) -> str:
+    """Format the recommended method of every task as text for the console."""
+    lines = [to_text(build_advice_table(results, about)), ""]
+    return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in format_recommendations(results))]))
 
 
-def bench_sections(results: Results, about: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
-    """What to take, what papers say and what came out, each task with its figure and tables, how it was measured."""
-    advice, contests = advice_table(results, about), outcomes_table(results)
+def build_bench_sections(results: Results, about: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
+    """Build the sections of the page: advice, comparisons, each task with its figure and tables, and conditions."""
+    advice, comparisons = build_advice_table(results, about), build_outcomes_table(results)
     first = fill(
-        "bench:advice", _PACKAGE, table=advice, recommendations=recommendations(results), keep=ADVISED, missing=missing
+        "bench:advice",
+        _PACKAGE,
+        table=advice,
+        recommendations=format_recommendations(results),
+        keep=ADVISED_SHARE,
+        missing=missing,
     )
-    second = fill("bench:contests", _PACKAGE, contests=CONTESTS, table=contests)
-    found = [
+    second = fill("bench:comparisons", _PACKAGE, comparisons=COMPARISONS, table=comparisons)
+    sections = [
         Section("If your task is like this, use that", "advice", first, tables=[advice]),
-        Section("What is said, and what came out", "contests", second, tables=[contests]),
+        Section("What is said, and what came out", "contests", second, tables=[comparisons]),
     ]
-    for task in tasks_of(results):
-        runs = _of_task(results, task)
-        figure = task_figure(task, of_equal_steps(runs))
-        tables = [table for name in sets_of(runs) for table in tables_of(task, name, runs)]
+    for task in list_tasks(results):
+        runs = _select_task(results, task)
+        figure = build_task_figure(task, select_equal_steps(runs))
+        tables = [table for name in list_sets(runs) for table in build_set_tables(task, name, runs)]
         html = fill("bench:task", _PACKAGE, about=about.get(task, ""), figure=figure, tables=tables)
-        of = f"n = {len(runs)} runs, seeds {', '.join(map(str, seeds_run(runs)))}"
-        found.append(Section(task, file_anchor(task), html, [figure], tables, of=of))
-    table = conditions_table(results)
+        sample = f"n = {len(runs)} runs, seeds {', '.join(map(str, list_seeds(runs)))}"
+        sections.append(Section(task, format_anchor(task), html, [figure], tables, of=sample))
+    table = build_conditions_table(results)
     return [
-        *found,
+        *sections,
         Section("How it was measured", "conditions", fill("bench:conditions", _PACKAGE, table=table), tables=[table]),
     ]
 
 
-def tables_of(task: str, name: str, runs: Results) -> list[Table]:
-    """Those of one of a task's sets: after equal steps and after equal training work, rules, and the steps for all."""
-    longer = of_equal_work(runs)
-    equal = [task_table(f"{task}_{name}_equal_work", name, longer)] if longer else []
-    alike = of_equal_steps(runs)
+def build_set_tables(task: str, set_name: str, runs: Results) -> list[Table]:
+    """Build the tables of one set of a task: equal steps, equal training compute, exit rules and overthinking."""
+    equal_compute = select_equal_compute(runs)
+    compute_tables = (
+        [build_task_table(f"{task}_{set_name}_equal_work", set_name, equal_compute)] if equal_compute else []
+    )
+    equal_steps = select_equal_steps(runs)
     return [
-        task_table(f"{task}_{name}", name, alike),
-        *equal,
-        *rules_table(task, name, alike),
-        *overthinking_table(task, name, alike),
+        build_task_table(f"{task}_{set_name}", set_name, equal_steps),
+        *compute_tables,
+        *build_rules_table(task, set_name, equal_steps),
+        *build_overthinking_table(task, set_name, equal_steps),
     ]
 
 
-def file_anchor(task: str) -> str:
-    """The place of a task on the page."""
+def format_anchor(task: str) -> str:
+    """Return the anchor of a task's section on the page."""
     return f"task-{task.replace('_', '-')}"
 
 
-def tasks_of(results: Results) -> list[str]:
-    """Their names, in order."""
+def list_tasks(results: Results) -> list[str]:
+    """Return the names of the tasks in the order of the results."""
     return list(dict.fromkeys(result["task"] for result in results))
 
 
-def sets_of(runs: Results) -> list[str]:
-    """The evaluated sets, the first of which a threshold is chosen on."""
+def list_sets(runs: Results) -> list[str]:
+    """Return the names of the evaluated sets; thresholds are selected on the first."""
     return list(dict.fromkeys(name for run in runs for name in run["sets"]))
 
 
-def seeds_run(runs: Results) -> list[int]:
-    """In order."""
+def list_seeds(runs: Results) -> list[int]:
+    """Return the seeds of the runs in ascending order."""
     return sorted({run["seed"] for run in runs})
 
 
-def _of_task(results: Results, task: str) -> list[Mapping[str, Any]]:
+def _select_task(results: Results, task: str) -> list[Mapping[str, Any]]:
     return [result for result in results if result["task"] == task]
 
 
-# ---- what to take
+# ---- recommendations
 
 
-def recommendations(results: Results) -> list[tuple[str, str]]:
-    """By task what to take and what is not told apart from it, in words, by the rule of `measures`."""
-    return [(task, _sentence(_of_task(results, task))) for task in tasks_of(results)]
+def format_recommendations(results: Results) -> list[tuple[str, str]]:
+    """Format for each task the recommended method and those not significantly different from it; see `measures`."""
+    return [(task, _format_recommendation(_select_task(results, task))) for task in list_tasks(results)]
 
 
-def _sentence(runs: Results) -> str:
-    points = _inside(runs)
+def _format_recommendation(runs: Results) -> str:
+    points = _collect_first_set(runs)
     if not points:
         return "nothing has a score."
-    bar = bar_of(points, ADVISED)
-    needs = needed(points, bar)
-    found = recommendation(needs)
-    if found is None:
-        return f"no way reaches {bar:.4f}, {percent(ADVISED)} of the best score, with every seed."
-    taken = needs[found["take"]]
-    assert taken is not None
-    told = f"{found['take'].label} ({_settings(taken)})"
-    share = f"{share_of(taken['work'], full_work(points))} of the work of full depth"
-    spent = f"{share}, {_plus(taken['updates'], 2)} updates"
-    alike = [reading.label for reading in found["not_told_apart"]]
-    others = f" Not told apart from it by work: {'; '.join(alike)}." if alike else " It is told apart from all others."
-    return f"{told}: {spent}, score {_plus(taken['score'], 4)} where {bar:.4f} was asked for.{others}"
+    threshold = compute_threshold(points, ADVISED_SHARE)
+    requirements = find_requirements(points, threshold)
+    recommendation = recommend_method(requirements)
+    if recommendation is None:
+        return f"no way reaches {threshold:.4f}, {percent(ADVISED_SHARE)} of the best score, with every seed."
+    requirement = requirements[recommendation.method]
+    assert requirement is not None
+    choice = f"{recommendation.method.label} ({_format_settings(requirement)})"
+    share = f"{format_share(requirement['compute'], find_full_depth_compute(points))} of the work of full depth"
+    spending = f"{share}, {_format_estimate(requirement['updates'], 2)} updates"
+    ties = [method.label for method in recommendation.ties]
+    comparison = (
+        f" Not told apart from it by work: {'; '.join(ties)}." if ties else " It is told apart from all others."
+    )
+    score = _format_estimate(requirement["score"], 4)
+    return f"{choice}: {spending}, score {score} where {threshold:.4f} was asked for.{comparison}"
 
 
-def _settings(told: Mapping[str, Any]) -> str:
-    """What the seeds chose, each once."""
-    return ", ".join(sorted(set(told["settings"].values())))
+def _format_settings(requirement: Mapping[str, Any]) -> str:
+    """Format the distinct settings that the seeds selected."""
+    return ", ".join(sorted(set(requirement["settings"].values())))
 
 
-def _plus(value: Told, digits: int) -> str:
+def _format_estimate(value: Estimate, digits: int) -> str:
     return number(value.mean, digits) + ("" if value.error is None else f" ± {number(value.error, digits)}")
 
 
-def advice_table(results: Results, about: Mapping[str, str]) -> Table:
-    """A row a task: what it is like, what to take, and what that spends."""
+def build_advice_table(results: Results, about: Mapping[str, str]) -> Table:
+    """Build the table of recommended methods, a row for each task with its description and compute."""
     columns = [
         Column("task", "task", text, "text", remark="about"),
         Column("take", "take", text, "text"),
@@ -220,100 +230,140 @@ def advice_table(results: Results, about: Mapping[str, str]) -> Table:
         Column("set", "set with", text, "text"),
     ]
     return Table(
-        "advice", columns, [row for task in tasks_of(results) for row in _advice(_of_task(results, task), about)]
+        "advice",
+        columns,
+        [row for task in list_tasks(results) for row in _build_advice_row(_select_task(results, task), about)],
     )
 
 
-def _advice(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]:
-    points = _inside(runs)
+def _build_advice_row(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]:
+    points = _collect_first_set(runs)
     if not points:
         return
-    task, best = runs[0]["task"], best_score(points)
-    needs = needed(points, bar_of(points, ADVISED))
+    task, best = runs[0]["task"], compute_best_score(points)
+    requirements = find_requirements(points, compute_threshold(points, ADVISED_SHARE))
     row: dict[str, Any] = {"task": task, "about": about.get(task, ""), "best": best}
-    if (found := recommendation(needs)) is not None:
-        told = needs[found["take"]]
-        assert told is not None
-        row |= {"take": found["take"].label, "set": _own_overrides(runs, found["take"]), "setting": _settings(told)}
-        row |= {"work": told["work"].mean / full_work(points)}
-        row |= {"updates": told["updates"].mean, "score": told["score"].mean}
-    fixed = [told["work"].mean for reading, told in needs.items() if told is not None and is_same_for_all(reading)]
-    yield row | ({"fixed": min(fixed) / full_work(points)} if fixed else {})
+    if (recommendation := recommend_method(requirements)) is not None:
+        requirement = requirements[recommendation.method]
+        assert requirement is not None
+        row |= {
+            "take": recommendation.method.label,
+            "set": _format_overrides(runs, recommendation.method),
+            "setting": _format_settings(requirement),
+        }
+        row |= {"work": requirement["compute"].mean / find_full_depth_compute(points)}
+        row |= {"updates": requirement["updates"].mean, "score": requirement["score"].mean}
+    fixed = [
+        requirement["compute"].mean
+        for method, requirement in requirements.items()
+        if requirement is not None and has_uniform_depth(method)
+    ]
+    yield row | ({"fixed": min(fixed) / find_full_depth_compute(points)} if fixed else {})
 
 
-def _own_overrides(runs: Results, reading: Way) -> str:
-    """What tells the training of a way from that of the task's other ways; settings that are compared are left out."""
-    every = [set(run["overrides"]) for run in of_equal_steps(runs)]
-    of_way = [run["overrides"] for run in runs if run["way"] == reading.way]
-    shared = set.intersection(*map(set, of_way)) - set.intersection(*every)
-    own = [each for each in of_way[0] if each in shared and each.partition("=")[0] not in _NOT_OF_WAYS]
-    return " ".join(own) or "the task's own settings"
+def _format_overrides(runs: Results, method: HaltingMethod) -> str:
+    """Format the overrides that only this method of the task was trained with, without the settings compared."""
+    override_sets = [set(run["overrides"]) for run in select_equal_steps(runs)]
+    method_overrides = [run["overrides"] for run in runs if run["way"] == method.name]
+    shared = set.intersection(*map(set, method_overrides)) - set.intersection(*override_sets)
+    distinct = [
+        override
+        for override in method_overrides[0]
+        if override in shared and override.partition("=")[0] not in _COMPARED_KEYS
+    ]
+    return " ".join(distinct) or "the task's own settings"
 
 
-_NOT_OF_WAYS = {
+_COMPARED_KEYS = {
     "exit_rules", "budget.targets", "seed", "trainer.max_steps", "trainer.eval_steps", "dataset.train_examples",
 }  # fmt: skip
 
 
-def full_work(points: WayPoints) -> float:
-    """The work of full depth: the largest mean over seeds of a reading's most costly point."""
-    most = [fmean(max(each["work"] for each in every) for every in seeds.values()) for seeds in points.values()]
-    return max(most)
+def find_full_depth_compute(points: OperatingPoints) -> float:
+    """Return the compute of full depth: the largest mean over seeds of a halting method's most costly point."""
+    largest = [
+        fmean(max(point["compute"] for point in seed_points) for seed_points in by_seed.values())
+        for by_seed in points.values()
+    ]
+    return max(largest)
 
 
-def _inside(runs: Results) -> WayPoints:
-    """The points of the first set, of what was trained for as many steps."""
-    return points_of(of_equal_steps(runs), sets_of(runs)[0]) if runs else {}
+def _collect_first_set(runs: Results) -> OperatingPoints:
+    """Return the operating points on the first set of runs trained for equal steps."""
+    return collect_points(select_equal_steps(runs), list_sets(runs)[0]) if runs else {}
 
 
-# ---- what papers say
+# ---- comparisons
 
 
-def outcomes_table(results: Results) -> Table:
-    """A row a contest and task: which of two groups of ways needs less for the advised share of the best score."""
-    points = {task: found for task in tasks_of(results) if (found := _inside(_of_task(results, task)))}
-    needs = {task: needed(found, bar_of(found, ADVISED)) for task, found in points.items()}
-    return contests_table(needs, {task: full_work(found) for task, found in points.items()})
+def build_outcomes_table(results: Results) -> Table:
+    """Build the table of comparisons at the advised share of the best score."""
+    points = {
+        task: task_points
+        for task in list_tasks(results)
+        if (task_points := _collect_first_set(_select_task(results, task)))
+    }
+    requirements = {
+        task: find_requirements(task_points, compute_threshold(task_points, ADVISED_SHARE))
+        for task, task_points in points.items()
+    }
+    return build_comparisons_table(
+        requirements, {task: find_full_depth_compute(task_points) for task, task_points in points.items()}
+    )
 
 
 # ---- a task
 
 
-def task_table(title: str, name: str, runs: Results) -> Table:
-    """A row a reading: its best score, and what it needs for shares of the task's best, in one of its sets."""
-    points = points_of(runs, name)
-    bars = {keep: needed(points, bar_of(points, keep)) for keep in KEEPS} if points else {}
+def build_task_table(title: str, set_name: str, runs: Results) -> Table:
+    """Build the table of one set: each halting method's best score and its compute for shares of the task's best."""
+    points = collect_points(runs, set_name)
+    by_share = (
+        {share: find_requirements(points, compute_threshold(points, share)) for share in QUALITY_SHARES}
+        if points
+        else {}
+    )
     columns = [
         Column("way", "way", text, "text"),
         Column("read", "read by", text, "text"),
-        *_with_error("score", "best score"),
-        *(column for keep in KEEPS for column in _with_error(f"work_{keep:g}", f"work for {keep:.0%}")),
-        Column("updates", f"updates for {ADVISED:.0%}", make_number_format(2)),
+        *_make_error_columns("score", "best score"),
+        *(
+            column
+            for share in QUALITY_SHARES
+            for column in _make_error_columns(f"work_{share:g}", f"work for {share:.0%}")
+        ),
+        Column("updates", f"updates for {ADVISED_SHARE:.0%}", make_number_format(2)),
         Column("spearman", "with difficulty", signed),
         Column("setting", "setting", text, "text"),
         Column("seeds"),
     ]
-    full = full_work(points) if points else 1.0
+    full_depth = find_full_depth_compute(points) if points else 1.0
     rows = []
-    for reading, seeds in points.items():
-        best = [max(every, key=lambda each: float(each["score"])) for every in seeds.values()]
-        score = mean_of_seeds([each["score"] for each in best], [each["score_error"] for each in best])
-        row: dict[str, Any] = {"way": reading.way, "read": reading.read, "seeds": len(seeds)}
-        row |= {"score": score.mean, "score_error": score.error, "score_told": _plus(score, 4)}
-        for keep, needs in bars.items():
-            if (told := needs[reading]) is not None:
-                work, key = told["work"], f"work_{keep:g}"
-                row |= {key: work.mean / full, f"{key}_told": share_of(work, full)}
-                row[f"{key}_error"] = None if work.error is None else work.error / full
-        if (told := bars[ADVISED][reading]) is not None:
-            row |= {"updates": told["updates"].mean, "spearman": told["spearman"], "setting": _settings(told)}
+    for method, by_seed in points.items():
+        best_points = [max(seed_points, key=lambda point: float(point["score"])) for seed_points in by_seed.values()]
+        score = average_over_seeds(
+            [point["score"] for point in best_points], [point["score_error"] for point in best_points]
+        )
+        row: dict[str, Any] = {"way": method.name, "read": method.rule, "seeds": len(by_seed)}
+        row |= {"score": score.mean, "score_error": score.error, "score_told": _format_estimate(score, 4)}
+        for share, requirements in by_share.items():
+            if (requirement := requirements[method]) is not None:
+                compute, key = requirement["compute"], f"work_{share:g}"
+                row |= {key: compute.mean / full_depth, f"{key}_told": format_share(compute, full_depth)}
+                row[f"{key}_error"] = None if compute.error is None else compute.error / full_depth
+        if (requirement := by_share[ADVISED_SHARE][method]) is not None:
+            row |= {
+                "updates": requirement["updates"].mean,
+                "spearman": requirement["spearman"],
+                "setting": _format_settings(requirement),
+            }
         rows.append(row)
-    rows.sort(key=lambda row: (row.get(f"work_{ADVISED:g}", 9.0), -row["score"]))
+    rows.sort(key=lambda row: (row.get(f"work_{ADVISED_SHARE:g}", 9.0), -row["score"]))
     return Table(title, columns, rows)
 
 
-def _with_error(key: str, title: str) -> list[Column]:
-    """A figure with its standard error: two numbers in files, one text for people."""
+def _make_error_columns(key: str, title: str) -> list[Column]:
+    """Return the columns of a figure with its standard error: two numbers in files, one text on pages."""
     return [
         Column(key, where="file"),
         Column(f"{key}_error", where="file"),
@@ -321,60 +371,60 @@ def _with_error(key: str, title: str) -> list[Column]:
     ]
 
 
-def _more(updates: float) -> str:
-    """A difference of updates, with its sign."""
+def _format_difference(updates: float) -> str:
+    """Format a difference of updates with its sign."""
     return f"{updates:+.2f}"
 
 
-def rules_table(task: str, name: str, runs: Results) -> list[Table]:
-    """A row a rule as it was studied: its controls, its time, and how far its probabilities are from the truth.
+def build_rules_table(task: str, set_name: str, runs: Results) -> list[Table]:
+    """Build the table of exit rules on one set: score, controls, calibration error and time.
 
-    Empty where no rule was studied on this set.
+    Empty where no rule was evaluated on this set.
     """
     rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for run in runs:
-        for row in run["sets"].get(name, {}).get("rules", ()):
+        for row in run["sets"].get(set_name, {}).get("rules", ()):
             rows.setdefault((run["way"], row["rule"]), []).append(row)
-    batches = sorted({batch for every in rows.values() for row in every for batch in row["time"]}, key=int)
-    shown = dict.fromkeys([*batches[:1], *batches[-1:]])
+    batches = sorted({batch for rule_rows in rows.values() for row in rule_rows for batch in row["time"]}, key=int)
+    batch_sizes = dict.fromkeys([*batches[:1], *batches[-1:]])
     columns = [
         Column("way", "way", text, "text"),
         Column("rule", "rule", text, "text"),
         Column("updates", "updates", make_number_format(2)),
-        Column("above", "above the oracle", _more),
+        Column("above", "above the oracle", _format_difference),
         Column("score", "score", make_number_format(4)),
         Column("online", "run for real", make_number_format(4)),
         Column("permuted", "permuted exits", make_number_format(4)),
         Column("mixture", "two fixed depths", make_number_format(4)),
         Column("spearman", "with difficulty", signed),
         Column("calibration", "calibration error", make_number_format(3)),
-        *(Column(f"time_{batch}", f"time, batch {batch}", percent) for batch in shown),
+        *(Column(f"time_{batch}", f"time, batch {batch}", percent) for batch in batch_sizes),
         Column("seeds"),
     ]
-    told: list[dict[str, Any]] = [
-        {"way": way, "rule": rule, "seeds": len(every)}
-        | {key: _mean([row.get(key) for row in every]) for key in _OF_RULES}
-        | {f"time_{batch}": _mean([row["time"].get(batch) for row in every]) for batch in shown}
-        for (way, rule), every in rows.items()
+    table_rows: list[dict[str, Any]] = [
+        {"way": way, "rule": rule, "seeds": len(rule_rows)}
+        | {key: _average_measured([row.get(key) for row in rule_rows]) for key in _RULE_FIGURES}
+        | {f"time_{batch}": _average_measured([row["time"].get(batch) for row in rule_rows]) for batch in batch_sizes}
+        for (way, rule), rule_rows in rows.items()
     ]
-    oracle = {row["way"]: row["updates"] for row in told if row["rule"] == SETTLED}
-    for row in told:
+    oracle = {row["way"]: row["updates"] for row in table_rows if row["rule"] == SETTLED}
+    for row in table_rows:
         row["above"] = row["updates"] - oracle[row["way"]] if row["way"] in oracle else None
-    return [Table(f"{task}_{name}_rules", columns, told)] if told else []
+    return [Table(f"{task}_{set_name}_rules", columns, table_rows)] if table_rows else []
 
 
-_OF_RULES = ("updates", "score", "online", "permuted", "mixture", "spearman", "calibration")
+_RULE_FIGURES = ("updates", "score", "online", "permuted", "mixture", "spearman", "calibration")
 
 
-def overthinking_table(task: str, name: str, runs: Results) -> list[Table]:
-    """A row a way that can be read after every update: the best update for everybody, and what those after it cost.
+def build_overthinking_table(task: str, set_name: str, runs: Results) -> list[Table]:
+    """Build the table of overthinking: the best fixed update of each method, and the score lost after it.
 
-    Empty where none can on this set.
+    Empty where no method of this set predicts after every update.
     """
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
-        if told := run["sets"].get(name, {}).get("overthinking"):
-            found.setdefault(run["way"], []).append(told)
+        if overthinking := run["sets"].get(set_name, {}).get("overthinking"):
+            by_method.setdefault(run["way"], []).append(overthinking)
     columns = [
         Column("way", "way", text, "text"),
         Column("step", "best update for all", make_number_format(1)),
@@ -384,66 +434,68 @@ def overthinking_table(task: str, name: str, runs: Results) -> list[Table]:
         Column("seeds"),
     ]
     rows = [
-        {"way": way, "seeds": len(every)}
-        | {key: _mean([each.get(key) for each in every]) for key in ("step", "best", "last", "lost")}
-        for way, every in found.items()
+        {"way": way, "seeds": len(method_rows)}
+        | {key: _average_measured([row.get(key) for row in method_rows]) for key in ("step", "best", "last", "lost")}
+        for way, method_rows in by_method.items()
     ]
-    return [Table(f"{task}_{name}_overthinking", columns, rows)] if rows else []
+    return [Table(f"{task}_{set_name}_overthinking", columns, rows)] if rows else []
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _average_measured(values: Iterable[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
 
 
-_MOST_CURVES = 8
+_MAX_CURVES = 8
 
 
-def task_figure(task: str, runs: Results) -> Figure:
-    """Score against work for the readings that need least, and everybody's fixed depths; beyond training by updates."""
-    panels = [_panel(name, points_of(runs, name)) for name in sets_of(runs)]
+def build_task_figure(task: str, runs: Results) -> Figure:
+    """Plot score against compute: uniform depths and the halting methods that need least, a panel for each set."""
+    panels = [_build_panel(set_name, collect_points(runs, set_name)) for set_name in list_sets(runs)]
     return Figure(task, [panel for panel in panels if panel is not None])
 
 
-def _panel(name: str, points: WayPoints) -> Panel | None:
+def _build_panel(set_name: str, points: OperatingPoints) -> Panel | None:
     if not points:
         return None
-    curves = {reading: _curve(seeds) for reading, seeds in points.items()}
-    needs = needed(points, bar_of(points, ADVISED))
+    curves = {method: _build_curve(by_seed) for method, by_seed in points.items()}
+    requirements = find_requirements(points, compute_threshold(points, ADVISED_SHARE))
 
-    def order(reading: Way) -> tuple[bool, float]:
-        told = needs[reading]
-        return not is_same_for_all(reading), 1e30 if told is None else told["work"].mean
+    def rank(method: HaltingMethod) -> tuple[bool, float]:
+        requirement = requirements[method]
+        return not has_uniform_depth(method), 1e30 if requirement is None else requirement["compute"].mean
 
-    chosen = sorted(curves, key=order)[:_MOST_CURVES]
-    drawn = [(reading.label, curves[reading]) for reading in chosen]
-    flat = [point for _, curve in drawn for point in curve]
-    x, y = (pad_range([point[place] for point in flat]) for place in (0, 1))
-    title = "multiply-accumulates of a unit" if _is_counted(points) else "updates of a unit (mean)"
-    description = f"{name}: score against {title} for {', '.join(label for label, _ in drawn)}"
-    return Panel(name, Lines(drawn), Axis(title, x), Axis("score", y), description, 1.3)
-
-
-def _is_counted(points: WayPoints) -> bool:
-    first = next(point for seeds in points.values() for every in seeds.values() for point in every)
-    return bool(first["work"] == first.get("macs"))
+    shown_methods = sorted(curves, key=rank)[:_MAX_CURVES]
+    labelled_curves = [(method.label, curves[method]) for method in shown_methods]
+    curve_points = [point for _, curve in labelled_curves for point in curve]
+    x, y = (pad_range([point[axis] for point in curve_points]) for axis in (0, 1))
+    title = "multiply-accumulates of a unit" if _has_macs(points) else "updates of a unit (mean)"
+    description = f"{set_name}: score against {title} for {', '.join(label for label, _ in labelled_curves)}"
+    return Panel(set_name, Lines(labelled_curves), Axis(title, x), Axis("score", y), description, 1.3)
 
 
-def _curve(seeds: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[float, float]]:
-    """The points of one seed, and of several the means of those with the same setting."""
+def _has_macs(points: OperatingPoints) -> bool:
+    first = next(point for by_seed in points.values() for seed_points in by_seed.values() for point in seed_points)
+    return bool(first["compute"] == first.get("macs"))
+
+
+def _build_curve(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[float, float]]:
+    """Return (compute, score) of each setting, averaged over seeds; settings that some seed lacks are left out."""
     by_setting: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for every in seeds.values():
-        for point in every:
+    for seed_points in by_seed.values():
+        for point in seed_points:
             by_setting.setdefault((point["rule"], *point["setting"]), []).append(point)
-    known = [each for each in by_setting.values() if len(each) == len(seeds)]
-    return sorted((fmean(point["work"] for point in each), fmean(point["score"] for point in each)) for each in known)
+    complete = [points for points in by_setting.values() if len(points) == len(by_seed)]
+    return sorted(
+        (fmean(point["compute"] for point in points), fmean(point["score"] for point in points)) for points in complete
+    )
 
 
-# ---- conditions, and the page as Markdown
+# ---- conditions and Markdown
 
 
-def conditions_table(results: Results) -> Table:
-    """A row a run: its seed, time, settings, commit and machine."""
+def build_conditions_table(results: Results) -> Table:
+    """Build the table of runs: seed, training time, settings, commit and machine."""
     columns = [
         Column("run", "run", text, "text"),
         Column("seed"),
@@ -459,57 +511,58 @@ def conditions_table(results: Results) -> Table:
             "time": result["seconds"],
             "overrides": " ".join(result["overrides"]),
             "commit": (result["commit"] or "")[:8],
-            "machine": _machine(result["hardware"] or {}),
+            "machine": _format_machine(result["hardware"] or {}),
         }
         for result in results
     ]
     return Table("conditions", columns, rows)
 
 
-def _machine(hardware: Mapping[str, Any]) -> str:
+def _format_machine(hardware: Mapping[str, Any]) -> str:
     gpus = ", ".join(map(str, hardware.get("gpus") or ()))
     size = f"{hardware.get('cpus')} CPUs, {hardware.get('threads')} threads"
     return gpus or ", ".join(filter(None, (hardware.get("processor"), size)))
 
 
-def as_markdown(results: Results, about: Mapping[str, str]) -> str:
-    """What the page says, as a document: every number of it follows from the results."""
+def to_markdown(results: Results, about: Mapping[str, str]) -> str:
+    """Format the page as Markdown."""
     lines = [
         "# Which way of allocating depth should I use?",
         "",
         "Made from the results of `python adadepth/run.py --config-name depth_bench`. Work and "
         "score are of examples that no threshold was chosen on. To be taken is the reading of least work that keeps "
-        f"{percent(ADVISED)} of the best score of the task; the rule stands in `adadepth/contrib/bench/measures.py`.",
+        f"{percent(ADVISED_SHARE)} of the best score of the task; the rule stands in "
+        "`adadepth/contrib/bench/measures.py`.",
         "",
-        *_markdown(advice_table(results, about)),
+        *_format_table(build_advice_table(results, about)),
         "",
-        *(f"- **{task}**: {sentence}" for task, sentence in recommendations(results)),
+        *(f"- **{task}**: {sentence}" for task, sentence in format_recommendations(results)),
         "",
         "## What is said, and what came out",
         "",
-        f"Each contest compares the work of two groups of ways at {percent(ADVISED)} of the task's best score, by the "
-        "cheapest of each.",
+        f"Each contest compares the work of two groups of ways at {percent(ADVISED_SHARE)} of the task's best score, "
+        "by the cheapest of each.",
         "",
-        *(f"- {contest.asked} {contest.said}" for contest in CONTESTS),
+        *(f"- {comparison.question} {comparison.literature}" for comparison in COMPARISONS),
         "",
-        *_markdown(outcomes_table(results)),
+        *_format_table(build_outcomes_table(results)),
     ]
-    for task in tasks_of(results):
-        runs = _of_task(results, task)
+    for task in list_tasks(results):
+        runs = _select_task(results, task)
         lines += ["", f"## {task}", "", about.get(task, ""), ""]
-        for name in sets_of(runs):
-            for table in tables_of(task, name, runs):
-                lines += [f"### {table.name.replace('_', ' ')}", "", *_markdown(table), ""]
+        for set_name in list_sets(runs):
+            for table in build_set_tables(task, set_name, runs):
+                lines += [f"### {table.name.replace('_', ' ')}", "", *_format_table(table), ""]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
-def _markdown(table: Table) -> list[str]:
+def _format_table(table: Table) -> list[str]:
     columns = table.of("view")
-    cells = [[_cell(column, row) for column in columns] for row in table.rows]
-    rule = ["---" if column.kind != "number" else "--:" for column in columns]
-    return [f"| {' | '.join(line)} |" for line in ([column.heading for column in columns], rule, *cells)]
+    cells = [[_format_cell(column, row) for column in columns] for row in table.rows]
+    alignments = ["---" if column.kind != "number" else "--:" for column in columns]
+    return [f"| {' | '.join(line)} |" for line in ([column.heading for column in columns], alignments, *cells)]
 
 
-def _cell(column: Column, row: Mapping[str, Any]) -> str:
+def _format_cell(column: Column, row: Mapping[str, Any]) -> str:
     value = row.get(column.key)
     return column.absent if value is None else column.write(value).replace("|", "\\|")

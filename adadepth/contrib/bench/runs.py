@@ -1,10 +1,11 @@
-"""A bench: ways of allocating depth on tasks, each run once with every seed; which runs there are, and what they say.
+"""Runs of a bench: their overrides and order, and the results read from their folders.
 
-A *task* is a list of overrides and has *ways*, lists of overrides too. A way with several values of a key has several
-settings, a run each. Overrides that begin with `exit_rules=` or `budget.targets=` are of an evaluation that follows.
-A value that begins with `@NAME` begins with the folder of the run of another way of that name, on the same task with
-the same seed, which comes first. A run is known by the hash of its settings, so that a repeated command finds what is
-done. `places` of a task are overrides that say where its files are, which is no part of what its runs are.
+A *task* is a list of overrides and has methods (`ways` in YAML), lists of overrides too. A method with several values
+of a key has several settings, with a run for each setting and seed. Overrides that begin with `exit_rules=` or
+`budget.targets=` belong to an evaluation that follows the training. In a value, the prefix `@NAME` stands for the run
+directory of the method NAME on the same task with the same seed, which is run first. A run is identified by the hash of
+its settings, so that a repeated command finds finished runs. The overrides under `places` of a task locate its files
+and are not part of that identity.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from adadepth.runs.directory import RECORD, read_settings
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.grid_search import read_sound_record, warn_once
 
-_EVALUATES = ("exit_rules=", "budget.targets=")
-_NAMED = re.compile(r"(?<==)@(\w+)")
+_EVALUATION_PREFIXES = ("exit_rules=", "budget.targets=")
+_RUN_REFERENCE = re.compile(r"(?<==)@(\w+)")
 
-Swept = Callable[[Sequence[str]], list[list[str]]]
+OverrideExpander = Callable[[Sequence[str]], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -34,145 +35,161 @@ class BenchRun:
     """A run of the bench.
 
     Attributes:
-        task: Its name.
-        way: Its name.
-        setting: The overrides that tell it from other runs of the way; empty: it has one run a seed.
-        seed: Of the run.
-        training: Its overrides; some may name another way.
-        evaluation: Further overrides of the evaluation that follows; empty: none does.
-        places: Those of the training that only say where files are.
+        task: Name of the task.
+        method: Name of the method.
+        setting: Overrides that differ between the runs of the method; empty if it has one run per seed.
+        seed: Seed of the run.
+        training: Overrides of the training; a value may refer to the run of another method.
+        evaluation: Overrides of the evaluation that follows, added to those of the training; empty if none follows.
+        file_locations: Overrides of the training that only locate files.
     """
 
     task: str
-    way: str
+    method: str
     setting: tuple[str, ...]
     seed: int
     training: tuple[str, ...]
     evaluation: tuple[str, ...]
-    places: tuple[str, ...] = ()
+    file_locations: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Of its file of results."""
-        told = "".join(f".{override.replace('=', '_')}" for override in self.setting)
-        return re.sub(r"[^\w.-]+", "_", f"{self.task}.{self.way}{told}.{self.seed}")
+        """Name of the result file."""
+        setting = "".join(f".{override.replace('=', '_')}" for override in self.setting)
+        return re.sub(r"[^\w.-]+", "_", f"{self.task}.{self.method}{setting}.{self.seed}")
 
     @property
     def overrides(self) -> list[str]:
-        """All it was run and evaluated with, wherever its files are and whichever other runs there were."""
-        every = (*self.training, *self.evaluation)
-        return [each for each in every if each not in self.places and not each.startswith(("output_dir=", "bench="))]
+        """All overrides of training and evaluation except file locations, output directory and choice of bench."""
+        overrides = (*self.training, *self.evaluation)
+        return [
+            override
+            for override in overrides
+            if override not in self.file_locations and not override.startswith(("output_dir=", "bench="))
+        ]
 
     @property
-    def needs(self) -> set[str]:
-        """Ways whose runs it starts from."""
-        return {name for override in self.training for name in _NAMED.findall(override)}
+    def prerequisites(self) -> set[str]:
+        """Names of the methods whose runs this run starts from."""
+        return {name for override in self.training for name in _RUN_REFERENCE.findall(override)}
 
-    def after(self, folders: Mapping[str, Path]) -> BenchRun:
-        """With the folders of the runs that it starts from."""
-        named = (_NAMED.sub(lambda found: str(folders[found[1]]), override) for override in self.training)
-        return replace(self, training=tuple(named))
+    def resolve_folders(self, folders: Mapping[str, Path]) -> BenchRun:
+        """Return the run with references replaced by run directories.
+
+        Args:
+            folders: Run directory of each method that this run starts from.
+        """
+        resolved = (_RUN_REFERENCE.sub(lambda match: str(folders[match[1]]), override) for override in self.training)
+        return replace(self, training=tuple(resolved))
 
 
-def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[str], swept: Swept) -> list[BenchRun]:
-    """All runs of a bench.
+def list_bench_runs(
+    tasks: Mapping[str, Any], seeds: Iterable[int], common_overrides: Sequence[str], expand: OverrideExpander
+) -> list[BenchRun]:
+    """List all runs of a bench.
 
     Args:
-        tasks: By name `overrides`, `places`, and `ways`, lists of overrides by name.
-        seeds: Of every run.
-        further: Overrides of all runs, which have the last word.
-        swept: From overrides to those of each combination of their values.
+        tasks: Settings by task: `overrides`, `places`, and `ways`, the lists of overrides by method.
+        seeds: Seeds with which every method is run.
+        common_overrides: Overrides of all runs, which take precedence over those of tasks and methods.
+        expand: Function that returns the overrides of each combination of swept values.
 
     Raises:
-        ConfigError: If a task has no ways, or a way needs one that there is not.
+        ConfigError: If a task has no methods, or a method refers to one that does not exist.
     """
-    found = []
-    for task, about in tasks.items():
-        ways = {
-            name: _split(overrides)
-            for name, overrides in dict(about.get("ways") or {}).items()
+    runs = []
+    for task, task_settings in tasks.items():
+        methods = {
+            name: _split_overrides(overrides)
+            for name, overrides in dict(task_settings.get("ways") or {}).items()
             if overrides is not None
         }
-        if not ways:
+        if not methods:
             raise ConfigError(f"hydra.sweeper.tasks.{task}: has no ways")
-        places = tuple(about.get("places", ()))
-        for (way, (trained, evaluated)), seed in itertools.product(ways.items(), seeds):
-            for setting in swept(trained):
-                shared = (*about.get("overrides", ()), *places)
-                given = _last_words([*shared, *setting, *further, f"seed={seed}", "seeds=1"])
-                told = tuple(setting) if len(swept(trained)) > 1 else ()
-                told = tuple(each for each in told if each not in trained)
-                cell = BenchRun(task, way, told, seed, given, tuple(evaluated), places)
-                if unknown := cell.needs - (set(ways) - {way}):
+        file_locations = tuple(task_settings.get("places", ()))
+        for (method, (training, evaluation)), seed in itertools.product(methods.items(), seeds):
+            for setting in expand(training):
+                shared = (*task_settings.get("overrides", ()), *file_locations)
+                overrides = _deduplicate_overrides([*shared, *setting, *common_overrides, f"seed={seed}", "seeds=1"])
+                distinct = tuple(setting) if len(expand(training)) > 1 else ()
+                distinct = tuple(override for override in distinct if override not in training)
+                run = BenchRun(task, method, distinct, seed, overrides, tuple(evaluation), file_locations)
+                if unknown := run.prerequisites - (set(methods) - {method}):
                     raise ConfigError(
-                        f"hydra.sweeper.tasks.{task}.ways.{way}: no other way is named {sorted(unknown)[0]}"
+                        f"hydra.sweeper.tasks.{task}.ways.{method}: no other way is named {sorted(unknown)[0]}"
                     )
-                found.append(cell)
-    return found
+                runs.append(run)
+    return runs
 
 
-def _last_words(overrides: Iterable[str]) -> tuple[str, ...]:
-    """The overrides of a run: of a key that is given several times the last, which Hydra refuses of groups."""
+def _deduplicate_overrides(overrides: Iterable[str]) -> tuple[str, ...]:
+    """Return the last override of each key; Hydra refuses a group that is set twice."""
     return tuple({override.lstrip("+").partition("=")[0]: override for override in overrides}.values())
 
 
-def _split(overrides: Any) -> tuple[list[str], list[str]]:
-    """Those of the training, and those of the evaluation."""
-    given = [str(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
-    evaluated = [override for override in given if override.startswith(_EVALUATES)]
-    return [override for override in given if override not in evaluated], evaluated
+def _split_overrides(overrides: Any) -> tuple[list[str], list[str]]:
+    """Split overrides into those of the training and those of the evaluation."""
+    texts = [str(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
+    evaluation = [override for override in texts if override.startswith(_EVALUATION_PREFIXES)]
+    return [override for override in texts if override not in evaluation], evaluation
 
 
-def with_needed(missing: Iterable[BenchRun], cells: Sequence[BenchRun]) -> list[BenchRun]:
-    """Runs, and those that they start from, in the order of all."""
-    wanted = set(missing)
+def add_prerequisites(missing: Iterable[BenchRun], all_runs: Sequence[BenchRun]) -> list[BenchRun]:
+    """Return the missing runs and all runs that they start from, in the order of `all_runs`."""
+    selected = set(missing)
     while True:
-        needed = {(cell.task, cell.seed, name) for cell in wanted for name in cell.needs}
-        more = {cell for cell in cells if (cell.task, cell.seed, cell.way) in needed} - wanted
-        if not more:
-            return [cell for cell in cells if cell in wanted]
-        wanted |= more
+        prerequisites = {(run.task, run.seed, name) for run in selected for name in run.prerequisites}
+        added = {run for run in all_runs if (run.task, run.seed, run.method) in prerequisites} - selected
+        if not added:
+            return [run for run in all_runs if run in selected]
+        selected |= added
 
 
-def ready(
-    cells: Iterable[BenchRun], done: Mapping[BenchRun, Path], failed: Collection[BenchRun]
+def find_ready_runs(
+    runs: Iterable[BenchRun], finished: Mapping[BenchRun, Path], failed: Collection[BenchRun]
 ) -> Iterator[tuple[BenchRun, BenchRun]]:
-    """Cells that were not run yet and need none that was not, as they are and with the folders that they name."""
-    folders = {(cell.task, cell.seed, cell.way): run for cell, run in done.items()}
-    for cell in cells:
-        if cell in done or cell in failed or any((cell.task, cell.seed, name) not in folders for name in cell.needs):
+    """Yield each run whose prerequisites are finished, as it is and with the run directories that it refers to.
+
+    Args:
+        runs: Runs to choose from; finished and failed ones are skipped.
+        finished: Run directories of the finished runs.
+        failed: Runs that failed.
+    """
+    folders = {(run.task, run.seed, run.method): folder for run, folder in finished.items()}
+    for run in runs:
+        if (
+            run in finished
+            or run in failed
+            or any((run.task, run.seed, name) not in folders for name in run.prerequisites)
+        ):
             continue
-        yield cell, cell.after({name: folders[cell.task, cell.seed, name] for name in cell.needs})
+        yield run, run.resolve_folders({name: folders[run.task, run.seed, name] for name in run.prerequisites})
 
 
-def evaluation_of(cell: BenchRun, run: Path) -> list[str]:
-    """The overrides of the evaluation that follows a run; a second stage, `halting`, is of training alone."""
-    read = [override for override in cell.training if not override.lstrip("+").startswith("halting.")]
-    return [*read, "mode=evaluate", f"checkpoint={run}", *cell.evaluation]
+def build_evaluation_overrides(run: BenchRun, folder: Path) -> list[str]:
+    """Return the overrides of the evaluation that follows a run, without those of a second stage (`halting.`)."""
+    training = [override for override in run.training if not override.lstrip("+").startswith("halting.")]
+    return [*training, "mode=evaluate", f"checkpoint={folder}", *run.evaluation]
 
 
-def finished_evaluation(run: Path, asked: ExperimentConfig) -> Path | None:
-    """The newest finished evaluation of a run by these exit rules and budgets."""
-    wanted = (asked.exit_rules, asked.budget.targets)
+def find_finished_evaluation(run: Path, config: ExperimentConfig) -> Path | None:
+    """Return the newest finished evaluation of a run with the exit rules and budgets of a configuration."""
+    expected = (config.exit_rules, config.budget.targets)
     for record in sorted(run.glob(f"evaluations/*/{RECORD}"), reverse=True):
         try:
             settings = read_settings(record.parent)
         except CheckpointError as error:
             warn_once(f"{error}; that evaluation is made anew")
             continue
-        found = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
-        is_wanted = found == [list(each or ()) for each in wanted]
-        if (
-            is_wanted
-            and read_sound_record(record.parent).get("status") == "finished"
-            and not _is_damaged(record.parent)
-        ):
+        stored = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
+        is_match = stored == [list(values or ()) for values in expected]
+        if is_match and read_sound_record(record.parent).get("status") == "finished" and not _is_damaged(record.parent):
             return record.parent
     return None
 
 
 def _is_damaged(evaluation: Path) -> bool:
-    """Whether what an evaluation studied cannot be read, which a warning says."""
+    """Return whether the results of an evaluation are unreadable, after a warning."""
     files = read_run(evaluation)
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
@@ -181,23 +198,28 @@ def _is_damaged(evaluation: Path) -> bool:
     return problem is not None
 
 
-def readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
-    """Leave out the finished runs that cannot say what a bench asks of them, each with a warning."""
-    problems = {run: _problem_of_run(run) for run in runs.values()}
+def select_readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the finished runs with all fields that a bench reads; warn of each other one.
+
+    Args:
+        runs: Run directories by the hash of their settings.
+    """
+    problems = {run: _find_problem(run) for run in runs.values()}
     for run, problem in problems.items():
         if problem is not None:
             warn_once(f"{run}: {problem}; that run is made anew")
     return {name: run for name, run in runs.items() if problems[run] is None}
 
 
-def _problem_of_run(run: Path) -> str | None:
+def _find_problem(run: Path) -> str | None:
+    """Return which file or field a bench misses in a run directory."""
     files = read_run(run)
     if problem := next((files.missing[name] for name in (RECORD, HALTING) if name in files.missing), None):
         return problem
-    needed = (("unit", "max_depth", "set", "classes"), ("steps", "final_metrics"))
+    required = (("unit", "max_depth", "set", "classes"), ("steps", "final_metrics"))
     absent = [
         f"{file} lacks {name}"
-        for file, names, fields in zip((HALTING, RECORD), needed, (files.halting, files.run), strict=True)
+        for file, names, fields in zip((HALTING, RECORD), required, (files.halting, files.run), strict=True)
         for name in names
         if fields.get(name) is None
     ]
@@ -206,38 +228,52 @@ def _problem_of_run(run: Path) -> str | None:
     return next(iter(absent), None)
 
 
-# ---- what runs say
+# ---- results
 
 
-def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, Any]:
-    """What a run, and the evaluation that followed, say about one place of the bench: figures of every evaluated set.
+def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> dict[str, Any]:
+    """Read the result of a run and of the evaluation that followed, for every evaluated set.
+
+    Args:
+        run: Run of the bench.
+        folder: Run directory of its training.
+        evaluation: Run directory of the evaluation that followed; None without one.
 
     Returns:
-        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions`,
-        `seconds` and the `steps` of its training. Then `unit`, `max_updates`, and `sets` by name: `n` units;
-        `readings`, points by name of what was read, those of the run itself as `run`, and those of budgets as `budget`;
-        and of exit studies `rules`, what was studied with its controls and times, and `overthinking`. See
-        `adadepth.measure.exit_rule_selection.readings` for points; what was not chosen has no `chosen_score`.
+        Its origin: `name`, `task`, `way` (the method), `setting`, `seed`, `overrides`, `commit`, `hardware`,
+        `versions`, `seconds` and the `steps` of the training. Then `unit`, `max_updates`, and `sets` by name. A set has
+        `n` units and `readings`, the operating points by halting rule: `run` for the run itself, `budget` for mean
+        depths set afterwards, and the exit rules. Exit studies add `rules`, with controls and times, and
+        `overthinking`. See `adadepth.measure.exit_rule_selection.readings` for the fields of a point; one that was not
+        selected on a half of the examples has no `chosen_score`.
     """
-    files, studied = read_run(run), {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {})
+    files, exit_studies = (
+        read_run(folder),
+        {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {}),
+    )
     record, halting = files.run, files.halting
     sets = {}
-    for number, name in enumerate([halting["set"], *halting.get("further_sets", {})]):
-        told = halting if number == 0 else halting["further_sets"][name]
-        found: dict[str, Any] = {"n": _units(told), "readings": {"run": [_own_point(files, told, name, number == 0)]}}
-        if study := studied.get(name):
-            found |= _studied(study)
-            found["readings"] |= study["readings"] | really_run(found["rules"])
+    for number, set_name in enumerate([halting["set"], *halting.get("further_sets", {})]):
+        statistics = halting if number == 0 else halting["further_sets"][set_name]
+        set_result: dict[str, Any] = {
+            "n": _count_units(statistics),
+            "readings": {"run": [_build_run_point(files, statistics, set_name, number == 0)]},
+        }
+        if study := exit_studies.get(set_name):
+            set_result |= _summarise_exit_study(study)
+            set_result["readings"] |= study["readings"] | collect_online_points(set_result["rules"])
         if number == 0 and evaluation is not None and (rows := read_run(evaluation).of(BUDGETS).get("rows")):
-            found["readings"]["budget"] = [_budget_point(row, halting) for row in rows if row.get("target") is not None]
-        sets[name] = found
+            set_result["readings"]["budget"] = [
+                _build_budget_point(row, halting) for row in rows if row.get("target") is not None
+            ]
+        sets[set_name] = set_result
     return {
-        "name": cell.name,
-        "task": cell.task,
-        "way": cell.way,
-        "setting": list(cell.setting),
-        "seed": cell.seed,
-        "overrides": cell.overrides,
+        "name": run.name,
+        "task": run.task,
+        "way": run.method,
+        "setting": list(run.setting),
+        "seed": run.seed,
+        "overrides": run.overrides,
         "commit": record.get("git_commit"),
         "hardware": record.get("hardware"),
         "versions": {name: record.get("versions", {}).get(name) for name in ("adadepth", "torch", "transformers")},
@@ -249,81 +285,88 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
     }
 
 
-def _own_point(files: RunFiles, told: Mapping[str, Any], name: str, is_first: bool) -> dict[str, Any]:
-    """A run at the depths that it has by itself; of further sets the work is not measured."""
-    score = _score(files.run["final_metrics"], "eval/" if is_first else f"eval/{name}/")
-    difficulty = told.get("difficulty", {})
-    rows = [told["classes"]["all"]] if is_first else difficulty.get("rows", [])
+def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: str, is_first: bool) -> dict[str, Any]:
+    """Return the operating point of a run with its own halting; only the first set has measured compute."""
+    score = _get_score(files.run["final_metrics"], "eval/" if is_first else f"eval/{set_name}/")
+    difficulty = statistics.get("difficulty", {})
+    rows = [statistics["classes"]["all"]] if is_first else difficulty.get("rows", [])
     units = sum(row["n"] for row in rows)
     point = {
         "rule": None,
         "score": score,
-        "score_error": _share_error(score, units),
+        "score_error": _compute_share_error(score, units),
         "updates": sum(row["n"] * row["mean"] for row in rows) / units if units else None,
         "updates_error": rows[0]["std"] / math.sqrt(units) if is_first else None,
-        "macs": told["cost"]["adaptive_macs"] / units if "adaptive_macs" in told.get("cost", {}) else None,
+        "macs": statistics["cost"]["adaptive_macs"] / units if "adaptive_macs" in statistics.get("cost", {}) else None,
     }
     return point | ({"spearman": difficulty["spearman"]["value"]} if "spearman" in difficulty else {})
 
 
-def _score(metrics: Mapping[str, float], prefix: str) -> float | None:
-    """The mean of the task's metrics, or minus the loss of a text's tokens."""
+def _get_score(metrics: Mapping[str, float], prefix: str) -> float | None:
+    """Return the mean of the task's metrics, or minus the language modelling loss in nats."""
     losses = [-metrics[name] for part in ("lm_loss", "mlm_loss") if (name := f"{prefix}{part}") in metrics]
     return next(iter(losses), metrics.get(f"{prefix}score"))
 
 
-def _units(told: Mapping[str, Any]) -> int:
-    """How many units of a set were predicted."""
-    if "classes" in told:
-        return int(told["classes"]["all"]["n"])
-    return sum(row["n"] for row in told.get("difficulty", {}).get("rows", []))
+def _count_units(statistics: Mapping[str, Any]) -> int:
+    """Return the number of evaluated units of a set."""
+    if "classes" in statistics:
+        return int(statistics["classes"]["all"]["n"])
+    return sum(row["n"] for row in statistics.get("difficulty", {}).get("rows", []))
 
 
-def _budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
-    """A run at another depth, to which a half of the examples has set it."""
-    score, units = _score(row["metrics"], "eval/"), halting["classes"]["all"]["n"] // 2
+def _build_budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operating point of a run at a mean depth that was set on one half of the examples."""
+    score, units = _get_score(row["metrics"], "eval/"), halting["classes"]["all"]["n"] // 2
     full = halting["cost"]["full_macs"] / halting["classes"]["all"]["n"]
     return {
         "rule": f"budget.target={row['target']:g}",
         "score": score,
-        "score_error": _share_error(score, units),
+        "score_error": _compute_share_error(score, units),
         "updates": row["mean"],
         "updates_error": row["std"] / math.sqrt(units),
         "macs": row["adaptive_over_full"] * full,
     }
 
 
-def _share_error(score: float | None, units: int) -> float | None:
-    """The standard error of a share of independent units."""
+def _compute_share_error(score: float | None, units: int) -> float | None:
+    """Return the standard error of a share of independent units; None for a score that is not a share."""
     return math.sqrt(score * (1.0 - score) / units) if units and score is not None and 0.0 <= score <= 1.0 else None
 
 
-_SEEN = 0.005  # a difference of scores from which on exits are said to change what others see
+_SCORE_TOLERANCE = (
+    0.005  # difference between online and replayed scores from which on exits are taken to change other units' inputs
+)
 
 
-def really_run(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Points of rules as they ran, by name of the rule, where exits change what others see: a replay says too much.
+def collect_online_points(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return operating points of exit rules as they ran online; empty where their scores match the replay.
 
-    Work is that of the replay at the updates that there really were.
+    Where an exit changes what other units see, a replay overestimates the score. Compute is that of the replay, scaled
+    to the updates that ran online.
+
+    Returns:
+        Points by name of the rule.
     """
-    ran = [row for row in rules if row["online"] is not None and row["updates"]]
-    if all(abs(row["online"] - row["score"]) < _SEEN for row in ran):
+    executed = [row for row in rules if row["online"] is not None and row["updates"]]
+    if all(abs(row["online"] - row["score"]) < _SCORE_TOLERANCE for row in executed):
         return {}
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in ran:
+    by_rule: dict[str, list[dict[str, Any]]] = {}
+    for row in executed:
         name, updates = row["rule"].partition(":")[0], row["online_updates"]
         macs = row["macs"] * updates / row["updates"]
         point = {"rule": row["rule"], "score": row["online"], "score_error": None, "updates": updates, "macs": macs}
         if name != "fixed":
-            found.setdefault(name, []).append(point | {"updates_error": None, "spearman": row["spearman"]})
-    return found
+            by_rule.setdefault(name, []).append(point | {"updates_error": None, "spearman": row["spearman"]})
+    return by_rule
 
 
-def _studied(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What an exit study says besides its readings: the rules as they were given, and what updates after the best cost.
+def _summarise_exit_study(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rules and the overthinking of an exit study, as result files store them.
 
-    A rule has `score`; `online`, its score where it really ran; `updates`, `macs`; `permuted` and `mixture`, its
-    controls' scores, with `permuted_std`; `spearman`, `calibration`; and `time`, the share of full depth's by batch.
+    A rule has `score`; `online`, its score as it ran online; `updates` and `macs`; `permuted` and `mixture`, the scores
+    of its controls, with `permuted_std`; `spearman` and `calibration`; and `time`, the share of full depth's time by
+    batch size.
     """
     rules = []
     for row in study["rows"]:

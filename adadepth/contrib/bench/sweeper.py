@@ -1,4 +1,4 @@
-"""The sweeper that runs a bench: methods on tasks with seeds, and the page that says which method to take."""
+"""Hydra sweeper of a bench: runs methods on tasks over seeds, and writes the page that recommends one per task."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,35 +17,34 @@ from adadepth.system.console import say
 from adadepth.system.distributed import is_main_process
 from adadepth.system.failures import activity
 from adadepth.tasks import grid_search
-from hydra_plugins.adadepth_sweepers import GridSweeper, failure_of, meet
+from hydra_plugins.adadepth_sweepers import GridSweeper, format_failure, wait_for_all_processes
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class BenchSettings:
-    """What a YAML file and the command line can say below `hydra.sweeper`."""
+    """Settings of the bench below `hydra.sweeper`."""
 
-    tasks: dict[str, Any] = setting({}, "by name what each is about, overrides of its runs, and ways with theirs")
-    seeds: list[int] = setting([0], "of every run")
-    folder: str = setting(
-        "${output_dir}/${name}", "of the runs, the results and the page; another folder is another bench"
+    tasks: dict[str, Any] = setting(
+        {}, "tasks by name: `about`, `overrides` of all runs, and `ways`, the overrides of each method"
     )
-    results: str | None = setting(
-        None, "folder with results of runs that were finished elsewhere and are not run again"
-    )
+    seeds: list[int] = setting([0], "seeds of every method")
+    folder: str = setting("${output_dir}/${name}", "folder of runs, results and page; another folder is another bench")
+    results: str | None = setting(None, "folder with results of runs that finished elsewhere and are not run again")
 
 
 class BenchSweeper(GridSweeper):
-    """Run what is missing of a bench, and write its results and its page.
+    """Sweeper that completes a bench and writes its results and page.
 
-    Everything is in one folder; repeating the command runs what is missing. A run that fails is named and left out.
+    All files are in one folder; repeating the command runs what is missing. A run that fails is named and left out.
 
     Args:
-        tasks: By name what it is `about`, the `overrides` of all its runs, and its `ways`, overrides by name.
-        seeds: Every run is run with each.
-        folder: Of the runs, the results and the page.
-        results: Of files of runs that were finished elsewhere, which are not run again.
+        tasks: Settings by task: its description `about`, the `overrides` of all its runs, and `ways`, the overrides of
+            each method.
+        seeds: Seeds with which every method is run.
+        folder: Folder of the runs, the results and the page.
+        results: Folder with results of runs that finished elsewhere and are not run again; None without one.
     """
 
     settings = BenchSettings
@@ -57,32 +56,34 @@ class BenchSweeper(GridSweeper):
         self.results = None if results is None else Path(results)
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Train and evaluate what is missing, then say what all of it shows; returns the results.
+        """Train and evaluate the missing runs, write the page and return all results.
 
         Raises:
-            ConfigError: If the bench or a run of it is set wrongly, or none has ended well.
+            ConfigError: If a setting of the bench or of a run is invalid, or no run has finished.
         """
-        further, *others = self.grid(arguments)[0]
-        if others:
+        common_overrides, *rest = self.grid(arguments)[0]
+        if rest:
             raise ConfigError(f"{' '.join(arguments)}: a bench has several values in its ways only")
-        cells = bench.runs_of(self.tasks, self.seeds, further, lambda overrides: self.grid(list(overrides))[0])
-        known = self._known(cells)
-        missing = bench.with_needed([cell for cell in cells if cell not in known], cells)
-        self.check([self._training(cell) for cell in missing if not cell.needs])
-        runs = self._train(missing)
-        evaluations = self._evaluate(runs)
-        for cell, run in runs.items():
-            with activity(f"reading what {run.folder} says for the bench"):
-                known[cell] = bench.result_of(cell, run.folder, evaluations.get(cell))
-        if not known:
+        runs = bench.list_bench_runs(
+            self.tasks, self.seeds, common_overrides, lambda overrides: self.grid(list(overrides))[0]
+        )
+        results = self._read_known_results(runs)
+        missing_runs = bench.add_prerequisites([run for run in runs if run not in results], runs)
+        self.check([self._build_training_overrides(run) for run in missing_runs if not run.prerequisites])
+        trained = self._train(missing_runs)
+        evaluations = self._evaluate(trained)
+        for run, finished in trained.items():
+            with activity(f"reading what {finished.folder} says for the bench"):
+                results[run] = bench.read_bench_result(run, finished.folder, evaluations.get(run))
+        if not results:
             raise ConfigError(f"{self.folder}: no run of the bench has ended well")
-        found = [known[cell] for cell in cells if cell in known]
+        ordered = [results[run] for run in runs if run in results]
         if is_main_process():
-            self._write(found, [cell.name for cell in cells if cell not in known])
-        return found
+            self._write(ordered, [run.name for run in runs if run not in results])
+        return ordered
 
-    def _known(self, cells: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, dict[str, Any]]:
-        """The results of runs that were finished elsewhere with the same settings."""
+    def _read_known_results(self, runs: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, dict[str, Any]]:
+        """Read the results of runs that finished elsewhere with the same settings."""
         from adadepth.contrib.bench.page import read_results
 
         if self.results is None:
@@ -90,61 +91,68 @@ class BenchSweeper(GridSweeper):
         if not self.results.is_dir():
             raise ConfigError(f"hydra.sweeper.results={self.results}: there is no such folder")
         by_name = {result["name"]: result for result in read_results(self.results)}
-        every = {cell: by_name.get(cell.name) for cell in cells}
-        return {cell: found for cell, found in every.items() if found and found["overrides"] == cell.overrides}
+        by_run = {run: by_name.get(run.name) for run in runs}
+        return {run: result for run, result in by_run.items() if result and result["overrides"] == run.overrides}
 
-    def _training(self, cell: bench.BenchRun) -> list[str]:
-        return [*cell.training, f"output_dir={self.folder / grid_search.RUNS}"]
+    def _build_training_overrides(self, run: bench.BenchRun) -> list[str]:
+        return [*run.training, f"output_dir={self.folder / grid_search.RUNS}"]
 
-    def _train(self, cells: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, "_Run"]:
-        """The runs of all cells that ended well; those that start from others follow in a round of their own."""
-        done: dict[bench.BenchRun, _Run] = {}
+    def _train(self, bench_runs: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, "_FinishedRun"]:
+        """Train runs and return those that finished; runs that start from others follow in a later round."""
+        trained: dict[bench.BenchRun, _FinishedRun] = {}
         failed: set[bench.BenchRun] = set()
-        while todo := list(bench.ready(cells, {cell: run.folder for cell, run in done.items()}, failed)):
-            jobs = [self._training(named) for _, named in todo]
+        while pending := list(
+            bench.find_ready_runs(bench_runs, {run: finished.folder for run, finished in trained.items()}, failed)
+        ):
+            jobs = [self._build_training_overrides(resolved) for _, resolved in pending]
             hashes = [hash_result_settings(config) for config in self.check(jobs)]
-            before = bench.readable_runs(grid_search.find_finished_runs(self.folder))
-            self._launched([job for job, each in zip(jobs, hashes, strict=True) if each not in before])
-            runs = bench.readable_runs(grid_search.find_finished_runs(self.folder))
-            for (cell, named), each in zip(todo, hashes, strict=True):
-                if each in runs:
-                    done[cell] = _Run(named, runs[each])
+            stored = bench.select_readable_runs(grid_search.find_finished_runs(self.folder))
+            self._launch_jobs(
+                [job for job, settings_hash in zip(jobs, hashes, strict=True) if settings_hash not in stored]
+            )
+            stored = bench.select_readable_runs(grid_search.find_finished_runs(self.folder))
+            for (run, resolved), settings_hash in zip(pending, hashes, strict=True):
+                if settings_hash in stored:
+                    trained[run] = _FinishedRun(resolved, stored[settings_hash])
                 else:
-                    failed.add(cell)
-        return {cell: done[cell] for cell in cells if cell in done}
+                    failed.add(run)
+        return {run: trained[run] for run in bench_runs if run in trained}
 
-    def _evaluate(self, runs: Mapping[bench.BenchRun, "_Run"]) -> dict[bench.BenchRun, Path]:
-        """The evaluations that follow runs."""
+    def _evaluate(self, runs: Mapping[bench.BenchRun, "_FinishedRun"]) -> dict[bench.BenchRun, Path]:
+        """Run the evaluations that follow training, and return their run directories."""
         jobs = {
-            cell: [*bench.evaluation_of(run.cell, run.folder), f"output_dir={self.folder / grid_search.RUNS}"]
-            for cell, run in runs.items()
-            if cell.evaluation
+            run: [
+                *bench.build_evaluation_overrides(finished.run, finished.folder),
+                f"output_dir={self.folder / grid_search.RUNS}",
+            ]
+            for run, finished in runs.items()
+            if run.evaluation
         }
-        asked = dict(zip(jobs, self.check(list(jobs.values())), strict=True))
-        done = {cell: bench.finished_evaluation(runs[cell].folder, config) for cell, config in asked.items()}
-        self._launched([job for cell, job in jobs.items() if done[cell] is None])
-        done = {cell: bench.finished_evaluation(runs[cell].folder, config) for cell, config in asked.items()}
-        return {cell: folder for cell, folder in done.items() if folder is not None}
+        configs = dict(zip(jobs, self.check(list(jobs.values())), strict=True))
+        evaluations = {run: bench.find_finished_evaluation(runs[run].folder, config) for run, config in configs.items()}
+        self._launch_jobs([job for run, job in jobs.items() if evaluations[run] is None])
+        evaluations = {run: bench.find_finished_evaluation(runs[run].folder, config) for run, config in configs.items()}
+        return {run: folder for run, folder in evaluations.items() if folder is not None}
 
-    def _launched(self, jobs: list[list[str]]) -> None:
-        """Run jobs, and name those that fail."""
+    def _launch_jobs(self, jobs: list[list[str]]) -> None:
+        """Run jobs and log those that fail."""
         returns = self.launcher.launch(jobs, initial_job_idx=0) if jobs else []
-        meet()
+        wait_for_all_processes()
         for job, result in zip(jobs, returns, strict=True):
             if result.status is not JobStatus.COMPLETED:
-                log.warning("%s failed: %s", " ".join(job), failure_of(result))
+                log.warning("%s failed: %s", " ".join(job), format_failure(result))
 
-    def _write(self, found: list[dict[str, Any]], missing: list[str]) -> None:
-        from adadepth.contrib.bench.page import bench_text, write_bench  # jinja, which `--help` has no use for
+    def _write(self, results: list[dict[str, Any]], missing: list[str]) -> None:
+        from adadepth.contrib.bench.page import format_bench, write_bench  # jinja, which `--help` has no use for
 
         about = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
         with activity(f"writing the page of the bench in {self.folder}"):
-            page = write_bench(self.folder, found, about, missing)
-        say(f"\n{bench_text(found, about)}\n\nreport: {page}")
+            page = write_bench(self.folder, results, about, missing)
+        say(f"\n{format_bench(results, about)}\n\nreport: {page}")
 
 
-class _Run(NamedTuple):
-    """A cell with the folders of the runs that it names, and the folder of its own."""
+class _FinishedRun(NamedTuple):
+    """A run with its references resolved, and its run directory."""
 
-    cell: bench.BenchRun
+    run: bench.BenchRun
     folder: Path

@@ -1,4 +1,7 @@
-"""Trackers that join by the entry points group `adadepth.loggers`: MLflow, Trackio and Comet. None is imported here."""
+"""MLflow, Trackio and Comet as trackers, registered by entry points of the group `adadepth.loggers`.
+
+None of their packages is imported here.
+"""
 
 from adadepth.training.trackers import TrackerKind
 

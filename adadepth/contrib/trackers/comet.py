@@ -1,4 +1,4 @@
-"""Comet: an archive in the run's ``comet`` folder, for `comet upload`, or the service itself."""
+"""Comet tracker: writes to the service, or offline to an archive in the run's ``comet`` folder for `comet upload`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from adadepth.settings import ExperimentConfig
 from adadepth.settings.experiment import TrackerMode
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
-# What Comet would find out by itself, of a library that is imported before it.
+# What Comet would log by itself about libraries that are imported before it.
 _LOGS = ("log_code", "log_graph", "parse_args", "log_git_metadata", "log_git_patch", "log_env_details")
 _AUTOMATIC = ("auto_param_logging", "auto_metric_logging", "auto_output_logging", "auto_log_co2")
-_UNWANTED = (*_LOGS, *_AUTOMATIC)
+_DISABLED = (*_LOGS, *_AUTOMATIC)
 
 
 class CometTracker(Tracker):
-    """One experiment a run; a continued run adds to that of its key."""
+    """Tracker with one experiment per run; a resumed run continues the experiment of its key."""
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
     ) -> None:
         if config.logger.mode is not TrackerMode.online:
-            os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # which its makers would be told online
+            os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # error reports go to Comet over the network
         import comet_ml
 
         self.comet_ml = comet_ml
-        quiet: dict[str, Any] = dict.fromkeys(_UNWANTED, False)
+        disabled: dict[str, Any] = dict.fromkeys(_DISABLED, False)
         self.experiment = comet_ml.start(
             workspace=config.logger.entity,
             project_name=config.logger.project,
@@ -41,7 +41,7 @@ class CometTracker(Tracker):
                 display_summary_level=0,
                 name=directory.name,
                 tags=[config.logger.group or config.name, *config.logger.tags],
-                **quiet,
+                **disabled,
             ),
         )
         self.identity = self.experiment.get_key()
@@ -53,12 +53,12 @@ class CometTracker(Tracker):
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         from comet_ml.data_structure import Histogram
 
-        drawn = Histogram()
-        drawn.add(values=[float(first_bin + number) for number in range(len(counts))], counts=list(counts))
-        self.experiment.log_histogram_3d(drawn, name=name, step=step)
+        histogram = Histogram()
+        histogram.add(values=[float(first_bin + number) for number in range(len(counts))], counts=list(counts))
+        self.experiment.log_histogram_3d(histogram, name=name, step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
-        table = [list(map(escape_csv_formula, row)) for row in rows]  # kept as CSV
+        table = [list(map(escape_csv_formula, row)) for row in rows]  # Comet stores tables as CSV
         self.experiment.log_table(f"{name}/step_{step:06d}.csv", table, headers=list(columns))
 
     def image(self, name: str, path: Path, step: int) -> None:

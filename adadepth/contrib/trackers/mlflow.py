@@ -1,4 +1,4 @@
-"""MLflow, as the package `mlflow-skinny` has it: files below ``output_dir``, or the server that is named."""
+"""MLflow tracker on `mlflow-skinny`: files below ``output_dir``, or the server of MLFLOW_TRACKING_URI."""
 
 import os
 import time
@@ -10,31 +10,34 @@ from adadepth.runs.directory import flat, get_plain_settings, jsonable
 from adadepth.settings import ExperimentConfig
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
-_LONGEST = 500  # characters of a parameter
+_MAX_PARAMETER_LENGTH = 500  # characters
 
 
 class MlflowTracker(Tracker):
-    """One run of the experiment ``logger.project``; histograms and tables are JSON files among its artifacts."""
+    """Tracker with one MLflow run in the experiment ``logger.project``.
+
+    Histograms and tables are JSON files among its artifacts.
+    """
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
     ) -> None:
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a data base would need more than the package has
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a database needs more than mlflow-skinny
         import mlflow
         from mlflow.entities import Metric, Param
 
         self._metric = Metric
-        place = os.environ.get("MLFLOW_TRACKING_URI") or (Path(config.output_dir) / "mlruns").resolve().as_uri()
-        self.client = mlflow.MlflowClient(tracking_uri=place)
+        tracking_uri = os.environ.get("MLFLOW_TRACKING_URI") or (Path(config.output_dir) / "mlruns").resolve().as_uri()
+        self.client = mlflow.MlflowClient(tracking_uri=tracking_uri)
         if identity is None:
-            found = self.client.get_experiment_by_name(config.logger.project)
-            experiment = found.experiment_id if found else self.client.create_experiment(config.logger.project)
+            existing = self.client.get_experiment_by_name(config.logger.project)
+            experiment = existing.experiment_id if existing else self.client.create_experiment(config.logger.project)
             tags = {"group": config.logger.group or config.name, "mode": config.mode.value}
             tags |= dict.fromkeys(config.logger.tags, "")
             identity = self.client.create_run(experiment, run_name=directory.name, tags=tags).info.run_id
             settings = flat(get_plain_settings(config))
-            params = [Param(key, str(value)[:_LONGEST]) for key, value in settings.items()]
-            for begin in range(0, len(params), 100):  # as many as a call takes
+            params = [Param(key, str(value)[:_MAX_PARAMETER_LENGTH]) for key, value in settings.items()]
+            for begin in range(0, len(params), 100):  # the limit of one call
                 self.client.log_batch(identity, params=params[begin : begin + 100])
         self.identity: str = identity
         self.client.update_run(identity, status="RUNNING")
@@ -42,14 +45,14 @@ class MlflowTracker(Tracker):
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         now, scalars = int(time.time() * 1000), select_numbers(metrics)
         if scalars:
-            found = [self._metric(name, float(value), now, step) for name, value in scalars.items()]
-            self.client.log_batch(self.identity, metrics=found)
+            logged = [self._metric(name, float(value), now, step) for name, value in scalars.items()]
+            self.client.log_batch(self.identity, metrics=logged)
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
-        self._write(name, {"first_bin": first_bin, "counts": list(counts)}, step)
+        self._log_json(name, {"first_bin": first_bin, "counts": list(counts)}, step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
-        self._write(name, {"columns": list(columns), "data": [list(row) for row in rows]}, step)
+        self._log_json(name, {"columns": list(columns), "data": [list(row) for row in rows]}, step)
 
     def image(self, name: str, path: Path, step: int) -> None:
         self.client.log_artifact(self.identity, str(path), str(Path(name).parent))
@@ -68,5 +71,5 @@ class MlflowTracker(Tracker):
     def finish(self, exit_code: int = 0) -> None:
         self.client.set_terminated(self.identity, "FAILED" if exit_code else "FINISHED")
 
-    def _write(self, name: str, value: Mapping[str, Any], step: int) -> None:
+    def _log_json(self, name: str, value: Mapping[str, Any], step: int) -> None:
         self.client.log_dict(self.identity, jsonable(value), f"{name}/step_{step:06d}.json")

@@ -1,4 +1,4 @@
-"""Trackio, Hugging Face's local tracker: `trackio show` reads what it wrote."""
+"""Trackio, Hugging Face's local tracker, whose files `trackio show` displays."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,10 @@ from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 
 class TrackioTracker(Tracker):
-    """One run of the project ``logger.project`` in Trackio's own folder (``TRACKIO_DIR``), by the name of the run's."""
+    """Tracker with one Trackio run, named like the run directory, in the project ``logger.project``.
+
+    Trackio writes to its own folder (``TRACKIO_DIR``).
+    """
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None

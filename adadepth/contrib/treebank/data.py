@@ -1,4 +1,4 @@
-"""The words of a treebank: form, part of speech, relation, depth in the tree and frequency."""
+"""Words of a treebank (form, part of speech, relation, depth in the tree, frequency), and their sentences as examples."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("tokens", "upos", "head", "deprel")
-_NO_HEAD = (None, "None", "_", "")  # of rows for what is no word of a tree, in tables that keep them
-_LONGEST_TOLD = 40  # characters of a head in a message
+_NO_HEAD = (None, "None", "_", "")  # heads of rows that are not words of a tree, such as contractions
+_MAX_HEAD_CHARACTERS = 40  # characters of a head in a message
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Words, sentence after sentence.
+    """Words of a treebank in the order of its sentences.
 
     Attributes:
-        sentences: Where each sentence begins in the words, then their number, (sentences + 1,) int64.
-        forms: The words as they are written.
-        upos: Part of speech of each.
-        deprel: Its relation to its head, subtypes such as ``nsubj:pass`` included.
-        depth: Arcs from the root of its sentence, which has 0, (words,) int64.
+        sentences: Index of the first word of each sentence, then the number of words, (sentences + 1,) int64.
+        forms: Form of each word as it is written.
+        upos: Part of speech of each word.
+        deprel: Relation of each word to its head, subtypes such as ``nsubj:pass`` included.
+        depth: Number of arcs from the root of the sentence, 0 for the root, (words,) int64.
     """
 
     sentences: np.ndarray
@@ -71,13 +71,13 @@ def read_trees(table: DataTable) -> Trees:
     Sentences without words are left out.
 
     Raises:
-        DataError: There are no trees, or a sentence is none; it names the line or row.
+        DataError: If no sentence is a tree, or one is invalid; the message names the line or row.
     """
     names = table.class_names.get("upos", [])
     lengths, forms, upos, deprel = [], [], [], []
     depths: list[int] = []
-    for words in _sentences(table):
-        depths += _depths(words)
+    for words in _iterate_sentences(table):
+        depths += _count_depths(words)
         forms += [word.form for word in words]
         upos += [names[word.upos] if names and isinstance(word.upos, int) else str(word.upos) for word in words]
         deprel += [str(word.deprel) for word in words]
@@ -88,88 +88,89 @@ def read_trees(table: DataTable) -> Trees:
 
 
 class _Word(NamedTuple):
-    """A word: where it stands, for messages, and what the columns say of it."""
+    """A word: its location for messages, and its values in the columns."""
 
-    place: str
+    location: str
     form: Any
     upos: Any
     head: Any
     deprel: Any
 
 
-def _sentences(table: DataTable) -> Iterator[list[_Word]]:
+def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
     """Yield the words of each sentence.
 
-    CoNLL-U has nothing but words. Other tables may have rows for contractions beside their parts, and for words that
-    are not written: these have no head and are left out.
+    The reader of CoNLL-U yields words only. Other tables may also have rows for contractions and for empty nodes, which
+    have no head and are left out.
     """
     first = 0
     for batch in table.batches():
         columns = [batch[name] for name in COLUMNS]
         for number, row in enumerate(zip(*columns, strict=True), start=first):
-            place = f"row {number} of {table.label}"
+            location = f"row {number} of {table.label}"
             for name, values in zip(COLUMNS, row, strict=True):
                 if not isinstance(values, list) or len(values) != len(row[0]):
-                    raise DataError(f"{place}: its column {name} is not a list with a value for each of its tokens")
+                    raise DataError(f"{location}: its column {name} is not a list with a value for each of its tokens")
             is_conllu = WORD_LOCATIONS in batch
-            places = batch[WORD_LOCATIONS][number - first] if is_conllu else [place] * len(row[0])
-            words = list(map(_Word, places, *row))
-            yield [_whole(word) for word in words if is_conllu or word.head not in _NO_HEAD]
+            locations = batch[WORD_LOCATIONS][number - first] if is_conllu else [location] * len(row[0])
+            words = list(map(_Word, locations, *row))
+            yield [_require_columns(word) for word in words if is_conllu or word.head not in _NO_HEAD]
         first += len(columns[0])
 
 
-def _whole(word: _Word) -> _Word:
+def _require_columns(word: _Word) -> _Word:
+    """Return the word; raise DataError if one of its columns is empty."""
     for name, value in zip(COLUMNS, word[1:], strict=True):
         is_empty = not value if name == "tokens" else isinstance(value, str) and not value.strip()
         if value is None or is_empty:
-            raise DataError(f"{word.place} has a word whose column {name} is empty")
+            raise DataError(f"{word.location} has a word whose column {name} is empty")
     return word
 
 
-def _depths(words: Sequence[_Word]) -> list[int]:
+def _count_depths(words: Sequence[_Word]) -> list[int]:
     """Return how many arcs lead from the root to each word; heads count words from 1, and 0 is above the root."""
-    heads = _heads(words)
-    found: dict[int, int] = {0: -1}
+    heads = _check_heads(words)
+    depths: dict[int, int] = {0: -1}
     for word in range(1, len(heads) + 1):
         path: dict[int, None] = {}
-        while word not in found:
+        while word not in depths:
             if word in path:
-                raise DataError(f"{words[word - 1].place}: the heads of its words go round in a circle")
+                raise DataError(f"{words[word - 1].location}: the heads of its words go round in a circle")
             path[word] = None
             word = heads[word - 1]
-        for step, passed in enumerate(reversed(path), start=1):
-            found[passed] = found[word] + step
-    return [found[word] for word in range(1, len(heads) + 1)]
+        for step, ancestor in enumerate(reversed(path), start=1):
+            depths[ancestor] = depths[word] + step
+    return [depths[word] for word in range(1, len(heads) + 1)]
 
 
-def _heads(words: Sequence[_Word]) -> list[int]:
+def _check_heads(words: Sequence[_Word]) -> list[int]:
     """Return the number of each word's head, of which exactly one is 0."""
     allowed = {str(number): number for number in range(len(words) + 1)}
     for word in words:
         if str(word.head) not in allowed:
             raise DataError(
-                f"{word.place} has the head {str(word.head)[:_LONGEST_TOLD]!r}; "
+                f"{word.location} has the head {str(word.head)[:_MAX_HEAD_CHARACTERS]!r}; "
                 f"allowed are 0, of the root, and the words 1 to {len(words)} of its sentence"
             )
     roots = [word for word in words if str(word.head) == "0"]
     if len(roots) > 1:
-        raise DataError(f"{roots[1].place} has a second root, a word with the head 0; a sentence has one")
+        raise DataError(f"{roots[1].location} has a second root, a word with the head 0; a sentence has one")
     if words and not roots:
-        raise DataError(f"{words[0].place} begins a sentence without a root, a word with the head 0; each has one")
+        raise DataError(f"{words[0].location} begins a sentence without a root, a word with the head 0; each has one")
     return [allowed[str(word.head)] for word in words]
 
 
 def count_forms(tables: Iterable[DataTable]) -> Counter[str]:
-    """Return how often each lower-cased form occurs as a word of some tables."""
+    """Return the number of occurrences of each lower-cased form in the tables."""
     counts: Counter[str] = Counter()
     for table in tables:
-        for words in _sentences(table):
+        for words in _iterate_sentences(table):
             counts.update(str(word.form).lower() for word in words)
     return counts
 
 
-def per_million(forms: Sequence[str], counts: Mapping[str, int]) -> np.ndarray:
-    """Return the frequency of each lower-cased form among a million of the counted words, (forms,) float64."""
+def count_per_million(forms: Sequence[str], counts: Mapping[str, int]) -> np.ndarray:
+    """Return the occurrences of each lower-cased form per million counted words, (forms,) float64."""
     occurrences = np.array([counts[form.lower()] for form in forms], dtype=np.float64)
     return occurrences * 1e6 / sum(counts.values())
 
@@ -179,21 +180,21 @@ NO_WORD = -1  # the owner of special tokens
 
 @dataclass(frozen=True)
 class Masks:
-    """How tokens are masked: the model's vocabulary, and shares and limits."""
+    """Vocabulary and settings with which tokens are masked."""
 
     vocabulary: Vocabulary
     settings: MaskingConfig
 
 
 class TreebankExamples(Dataset[dict[str, Any]]):
-    """Some sentences as sequences; the same in every epoch and for every seed.
+    """Dataset of sentences as token sequences, the same in every epoch and for every seed.
 
     Args:
         pieces: Token ids of each word of each sentence.
         first_words: Number of each sentence's first word in the treebank.
         layout: Special tokens and length of a sequence; longer sentences are cut.
-        masks: With them an example also has what `adadepth.data.pretraining.examples.make_example` returns, masked
-            like the examples of an evaluation in pretraining.
+        masks: Masking of the tokens, as in evaluations of pretraining; None: tokens are not masked. Masked examples
+            also have the fields of `adadepth.data.pretraining.examples.make_example`.
     """
 
     def __init__(
@@ -213,21 +214,21 @@ class TreebankExamples(Dataset[dict[str, Any]]):
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         index = split_item(item)[1]
-        example = {**self._sequence(index), "index": index}
-        return example if self.masks is None else {**example, **self._masked(example["input_ids"], index)}
+        example = {**self._build_sequence(index), "index": index}
+        return example if self.masks is None else {**example, **self._mask_sequence(example["input_ids"], index)}
 
-    def _sequence(self, index: int) -> dict[str, Any]:
+    def _build_sequence(self, index: int) -> dict[str, Any]:
         return self.layout.build([np.array([token for word in self.pieces[index] for token in word])])
 
-    def _masked(self, ids: np.ndarray, index: int) -> dict[str, Any]:
+    def _mask_sequence(self, ids: np.ndarray, index: int) -> dict[str, Any]:
         assert self.masks is not None
         generator = random_generator(EVALUATION_SEED, Purpose.EXAMPLE, FIXED_EPOCH, index)
         corrupted, labels, kinds = mask_tokens(ids, self.masks.vocabulary, self.masks.settings, generator)
         return {"input_ids": corrupted, "labels": labels, "mask_kind": kinds, "sentence_order_label": NO_PAIR}
 
     def owners(self, index: int) -> np.ndarray:
-        """Return the number in the treebank of the word that each token is a piece of, (S,) int64, or `NO_WORD`."""
-        special = self._sequence(index)["special_tokens_mask"] == 1
+        """Return the index in the treebank of the word that each token is a piece of, or `NO_WORD`, (S,) int64."""
+        special = self._build_sequence(index)["special_tokens_mask"] == 1
         words = np.repeat(np.arange(len(self.pieces[index])), [len(word) for word in self.pieces[index]])
         owners = np.full(len(special), NO_WORD, dtype=np.int64)
         owners[~special] = self.first_words[index] + words[: (~special).sum()]
@@ -235,7 +236,7 @@ class TreebankExamples(Dataset[dict[str, Any]]):
 
 
 _SPLITS = ("train", "validation", "test")
-WHOLE = "treebank"  # the set of files that are no splits
+WHOLE = "treebank"  # name of the set of files that are not splits
 
 
 @dataclass(frozen=True)
@@ -243,10 +244,10 @@ class TreebankSet:
     """A split of a treebank.
 
     Attributes:
-        trees: All of its words.
-        per_million: Frequency of each word's form, (words,).
-        plain: The evaluated sentences as they are.
-        masked: The evaluated sentences with masked tokens, for a model that predicts them.
+        trees: All words of the split.
+        per_million: Frequency of each word's form per million words, (words,) float64.
+        plain: Evaluated sentences without masks.
+        masked: Evaluated sentences with masked tokens; None for a model that does not predict them.
     """
 
     trees: Trees
@@ -257,14 +258,14 @@ class TreebankSet:
 
 @dataclass(frozen=True)
 class TreebankData:
-    """What is read of a treebank; nothing is trained on it.
+    """The evaluated splits of a treebank and their tokenizer.
 
     Attributes:
-        sets: By the name of the split.
-        tokenizer: The model's.
-        summary: What was read, for logs and reports.
-        sequence_length: Longest sequence.
-        pad_to_length: Whether every batch is that long.
+        sets: Splits by name.
+        tokenizer: Tokenizer of the model.
+        summary: Source and sizes of the data, for logs and reports.
+        sequence_length: Maximum number of tokens of a sequence.
+        pad_to_length: Whether every batch is padded to that length.
     """
 
     sets: dict[str, TreebankSet]
@@ -275,11 +276,11 @@ class TreebankData:
 
     @property
     def train(self) -> TreebankExamples:
-        """Some examples, because a trainer has to have some."""
+        """Examples of the first split; a trainer requires some."""
         return next(iter(self.sets.values())).plain
 
     def collate(self, examples: Examples) -> dict[str, Tensor]:
-        """Make a padded batch; see the two collators."""
+        """Return a padded batch from the collator of plain or masked examples."""
         kind = PretrainingCollator if "labels" in examples[0] else SequenceCollator
         return kind(self.tokenizer.pad_token_id, self.sequence_length, self.pad_to_length)(examples)
 
@@ -288,29 +289,30 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     """Read and tokenise the sentences of a treebank.
 
     Args:
-        dataset: Where it is, and which splits are read.
-        tokenizer: Folder or hub id of the model's own.
+        dataset: Settings of the treebank: its files and evaluated splits.
+        tokenizer: Folder or hub id of the model's tokenizer.
         masks: Whether the sentences are also masked; the tokenizer then needs [MASK].
 
     Raises:
-        DataError: Something the files or the tokenizer lack, in one line.
+        DataError: If the files or the tokenizer lack something.
     """
     words = load_tokenizer(tokenizer, PRETRAINING_TOKENS if masks else list_needed_tokens(1))
-    tables = _tables(dataset)
+    tables = _open_tables(dataset)
     for table in tables.values():
         if missing := [name for name in COLUMNS if name not in table.columns]:
             raise DataError(f"{table.label}: a treebank has the columns {', '.join(COLUMNS)}; missing: {missing[0]}")
     with require_unchanged([source for table in tables.values() for source in table.sources]):
         counts = count_forms(tables.values())
-        trees_by_split = {name: read_trees(tables[name]) for name in _evaluated(dataset, tables)}
+        trees_by_split = {name: read_trees(tables[name]) for name in _choose_evaluated_splits(dataset, tables)}
     layout = Layout.of(words, dataset.sequence_length).cut_at_end()
-    rule = Masks(Vocabulary.of(words), dataset.masking) if masks else None
+    token_masks = Masks(Vocabulary.of(words), dataset.masking) if masks else None
     sets = {}
     for name, trees in trees_by_split.items():
         rows = spread_rows(len(trees), dataset.max_evaluation_examples)
         pieces = encode_words(words, [trees.sentence(row) for row in rows])
-        plain, masked = (TreebankExamples(pieces, trees.sentences[rows], layout, kind) for kind in (None, rule))
-        sets[name] = TreebankSet(trees, per_million(trees.forms, counts), plain, masked if masks else None)
+        plain = TreebankExamples(pieces, trees.sentences[rows], layout)
+        masked = TreebankExamples(pieces, trees.sentences[rows], layout, token_masks) if masks else None
+        sets[name] = TreebankSet(trees, count_per_million(trees.forms, counts), plain, masked)
     summary = {
         "name": dataset.name,
         "source": "hub" if dataset.path is None else "local",
@@ -318,26 +320,27 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
         "counted_words": sum(counts.values()),
         "counted_in": list(tables),
         "tokenizer": {"path": tokenizer, "vocab_size": len(words)},
-        "evaluation": {name: _describe(found, layout) for name, found in sets.items()},
+        "evaluation": {name: _summarise_set(split, layout) for name, split in sets.items()},
     }
     return TreebankData(sets, words, summary, dataset.sequence_length, dataset.pad_to_length)
 
 
-def _tables(dataset: TreebankConfig) -> dict[str, DataTable]:
-    """Return all splits that there are, or all files as one set where they are not called like splits."""
+def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:
+    """Open all splits, or all files as one set if they are not named like splits."""
     path = dataset.path
     if path is None:
         return load_hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
     is_folder = isinstance(path, str) and to_path("dataset.path", path).is_dir()
     if isinstance(path, Mapping) or is_folder:
-        if found := open_file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
-            return found
+        if splits := open_file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
+            return splits
         if not (path := sorted(map(str, to_path("dataset.path", path).glob("*.conllu")))):
             raise DataError(f"dataset.path={dataset.path}: no file of CoNLL-U (.conllu) in that folder")
-    return {WHOLE: concatenate_tables([open_conll_table(file) for file in _treebank_files(path)])}
+    return {WHOLE: concatenate_tables([open_conll_table(file) for file in _find_treebank_files(path)])}
 
 
-def _treebank_files(path: Any) -> list[Path]:
+def _find_treebank_files(path: Any) -> list[Path]:
+    """Return the files of a path; raise DataError if one is not CoNLL-U."""
     files = find_files("dataset.path", path)
     for file in files:
         if file.suffix != ".conllu":
@@ -345,8 +348,8 @@ def _treebank_files(path: Any) -> list[Path]:
     return files
 
 
-def _evaluated(dataset: TreebankConfig, tables: Mapping[str, DataTable]) -> list[str]:
-    """Return the names of the sets to evaluate, among those that there are."""
+def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataTable]) -> list[str]:
+    """Return the names of the splits to evaluate."""
     if dataset.evaluation_splits is None:
         return [name for name in ("validation", "test") if name in tables] or list(tables)
     for name in dataset.evaluation_splits:
@@ -357,13 +360,13 @@ def _evaluated(dataset: TreebankConfig, tables: Mapping[str, DataTable]) -> list
     return list(dataset.evaluation_splits)
 
 
-def _describe(found: TreebankSet, layout: Layout) -> dict[str, int]:
-    """Return the sentences and words there are, those evaluated, and how many sentences are cut."""
-    pieces = found.plain.pieces
+def _summarise_set(split: TreebankSet, layout: Layout) -> dict[str, int]:
+    """Return the numbers of sentences and words, of evaluated ones, and of truncated sentences."""
+    pieces = split.plain.pieces
     tokens = [sum(map(len, words)) for words in pieces]
     return {
-        "sentences": len(found.trees),
-        "words": len(found.trees.forms),
+        "sentences": len(split.trees),
+        "words": len(split.trees.forms),
         "examples": len(pieces),
         "examples_words": sum(map(len, pieces)),
         "tokens": sum(tokens),

@@ -1,4 +1,4 @@
-"""`mode=evaluate` on a treebank: the depth of a trained model's tokens by what the words are."""
+"""`mode=evaluate` on a treebank: the depth of a trained model's tokens by linguistic class of their words."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from adadepth.contrib.treebank.data import TreebankData, TreebankSet
-from adadepth.contrib.treebank.measures import describe_words, word_classes
-from adadepth.contrib.treebank.report import every_row, flatten_words, words_text, write_words
+from adadepth.contrib.treebank.measures import classify_words, describe_words
+from adadepth.contrib.treebank.report import build_full_table, flatten_words, format_words, write_words
 from adadepth.contrib.treebank.scorers import MaskedTreebankScorer, TreebankScorer
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
@@ -33,15 +33,15 @@ from adadepth.tasks.stored_models import (
 )
 from adadepth.training.arguments import training_arguments
 
-_MASKED = "masked"  # beside `plain`; also the end of the names of masked sets
-_HEADS = ("classification", "tagging", "question_answering")  # that read one sentence at a time
+_MASKED = "masked"  # key of masked sentences, and suffix of the names of masked sets
+_HEAD_KINDS = ("classification", "tagging", "question_answering")  # heads that read one sentence at a time
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Measure depths by word on every set of a treebank, write and show them; returns the metrics."""
+    """Measure, write and print depths by word on every set of a treebank; return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
-    model = _load(config, path)
+    model = _load_model(config, path)
     check_weights(model, path)
     tokenizer, masks = str(choose_checkpoint_tokenizer(config, path).path), config.task is Task.pretrain
     data: TreebankData = run_main_process_first(
@@ -50,7 +50,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
-    scorers = _scorers(data, args.device)
+    scorers = _build_scorers(data, args.device)
     examples = {name: scorer.words.examples for name, scorer in scorers.items()}
 
     def start(name: str) -> Evaluation:
@@ -60,21 +60,21 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     session = Session(config, args, data, model, examples, start)
     with session.open(directory):
         session.trainer.evaluate()
-        found = _describe(data, scorers, session)
-        session.tracking.last_metrics |= flatten_words(found)
+        summary = _summarise_words(data, scorers, session)
+        session.tracking.last_metrics |= flatten_words(summary)
         if session.trainer.is_world_process_zero():
-            _tell(found, session)
+            _publish_summary(summary, session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
         return session.tracking.last_metrics
 
 
-def _load(config: ExperimentConfig, path: str) -> Any:
-    """The checkpoint's model with the head it was trained with.
+def _load_model(config: ExperimentConfig, path: str) -> Any:
+    """Load the checkpoint's model with the head it was trained with.
 
     Raises:
-        CheckpointError: If its tokens have no depth of their own, or it does not read single sentences.
+        CheckpointError: If its tokens do not halt one by one, or it does not read single sentences.
     """
-    model: Any = load_model(path, _head(config, path), config.model, list_overridden_model_settings())
+    model: Any = load_model(path, _resolve_head_class(config, path), config.model, list_overridden_model_settings())
     if model.depth_unit != "token":
         raise CheckpointError(
             f"checkpoint={path}: {config.model.name} gives a whole {model.depth_unit} one depth; "
@@ -83,69 +83,72 @@ def _load(config: ExperimentConfig, path: str) -> Any:
     return model
 
 
-def _head(config: ExperimentConfig, path: str) -> Any:
+def _resolve_head_class(config: ExperimentConfig, path: str) -> Any:
+    """Return the model class of the head that a checkpoint stores."""
     if config.task is Task.pretrain:
         return pretraining_class(config.model)
-    about = family(config.model.name)
-    heads = {head.__name__: head for kind in _HEADS if kind in about.heads for head in [about.head(kind)]}
-    held = (read_config("checkpoint", path).architectures or ["no architecture"])[0]
-    if held not in heads:
+    spec = family(config.model.name)
+    heads = {head.__name__: head for kind in _HEAD_KINDS if kind in spec.heads for head in [spec.head(kind)]}
+    stored = (read_config("checkpoint", path).architectures or ["no architecture"])[0]
+    if stored not in heads:
         raise CheckpointError(
-            f"checkpoint={path}: holds {held}; dataset={config.dataset.name} with task=finetune reads "
-            f"{', '.join(heads) or f'no head of {about.name}'}"
+            f"checkpoint={path}: holds {stored}; dataset={config.dataset.name} with task=finetune reads "
+            f"{', '.join(heads) or f'no head of {spec.name}'}"
         )
-    return heads[held]
+    return heads[stored]
 
 
-def _scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | MaskedTreebankScorer]:
-    """A scorer for every set; masked ones come first, because they have the published classes of tokens."""
+def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | MaskedTreebankScorer]:
+    """Build a scorer for every set; masked ones come first, because they have the published classes of tokens."""
     scorers: dict[str, TreebankScorer | MaskedTreebankScorer] = {
-        f"{name}_{_MASKED}": MaskedTreebankScorer(data.tokenizer, found.masked, device)
-        for name, found in data.sets.items()
-        if found.masked is not None
+        f"{name}_{_MASKED}": MaskedTreebankScorer(data.tokenizer, split.masked, device)
+        for name, split in data.sets.items()
+        if split.masked is not None
     }
-    return scorers | {name: TreebankScorer(data.tokenizer, found.plain) for name, found in data.sets.items()}
+    return scorers | {name: TreebankScorer(data.tokenizer, split.plain) for name, split in data.sets.items()}
 
 
-def _describe(
+def _summarise_words(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
-    """What words.json holds of all sets."""
+    """Return the content of words.json."""
     max_updates = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
-    for name, found in data.sets.items():
-        readings = {"plain": scorers[name]}
-        if found.masked is not None:
-            readings[_MASKED] = scorers[f"{name}_{_MASKED}"]
+    for name, split in data.sets.items():
+        set_scorers = {"plain": scorers[name]}
+        if split.masked is not None:
+            set_scorers[_MASKED] = scorers[f"{name}_{_MASKED}"]
         sets[name] = {
-            reading: describe_words(scorer.words.pieces(), _classes(found), _sentences(found), max_updates)
-            for reading, scorer in readings.items()
+            reading: describe_words(
+                scorer.words.pieces(), _classify_words(split), _list_sentence_numbers(split), max_updates
+            )
+            for reading, scorer in set_scorers.items()
         }
     return {
         "max_depth": max_updates,
-        "masks": any(found.masked is not None for found in data.sets.values()),
+        "masks": any(split.masked is not None for split in data.sets.values()),
         "counted_words": data.summary["counted_words"],
         "counted_in": data.summary["counted_in"],
-        "sentences": {name: len(found.plain) for name, found in data.sets.items()},
-        "words": {name: sum(map(len, found.plain.pieces)) for name, found in data.sets.items()},
+        "sentences": {name: len(split.plain) for name, split in data.sets.items()},
+        "words": {name: sum(map(len, split.plain.pieces)) for name, split in data.sets.items()},
         "sets": sets,
     }
 
 
-def _classes(found: TreebankSet) -> dict[str, list[str]]:
-    trees = found.trees
-    return word_classes(trees.upos, trees.deprel, trees.depth.tolist(), found.per_million.tolist())
+def _classify_words(split: TreebankSet) -> dict[str, list[str]]:
+    trees = split.trees
+    return classify_words(trees.upos, trees.deprel, trees.depth.tolist(), split.per_million.tolist())
 
 
-def _sentences(found: TreebankSet) -> np.ndarray:
-    """Number of the sentence that each word belongs to, (words,) int64."""
-    return np.repeat(np.arange(len(found.trees)), np.diff(found.trees.sentences))
+def _list_sentence_numbers(split: TreebankSet) -> np.ndarray:
+    """Return the index of the sentence of each word, (words,) int64."""
+    return np.repeat(np.arange(len(split.trees)), np.diff(split.trees.sentences))
 
 
-def _tell(found: dict[str, Any], session: Session) -> None:
-    """Write, print and track what was found of words."""
-    write_words(session.run.directory, found)
-    say(words_text(found))
+def _publish_summary(summary: dict[str, Any], session: Session) -> None:
+    """Write the summary of words, print it and log it to trackers."""
+    write_words(session.run.directory, summary)
+    say(format_words(summary))
     tracker, step = session.tracking.tracker, session.trainer.state.global_step
-    tracker.log(flatten_words(found), step)
-    tracker.table("halting/words", *to_records(every_row(found)), step)
+    tracker.log(flatten_words(summary), step)
+    tracker.table("halting/words", *to_records(build_full_table(summary)), step)

@@ -1,4 +1,4 @@
-"""The kind of data `trees`: its settings, their checks and its descriptor."""
+"""Kind of data `trees`: settings, their checks and the descriptor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.settings.kinds import Kind
 
 @dataclass
 class TreebankConfig(ExamplesConfig):
-    """Words with part of speech, relation and head, by which mode=evaluate tells the depths of a model's tokens."""
+    """Settings of a treebank, on which `mode=evaluate` measures depth by linguistic class."""
 
     name: str = setting("trees", "shown in reports")
     path: Any = setting(
@@ -39,7 +39,7 @@ TREES = Kind(
 
 
 def check_treebank(dataset: TreebankConfig, config: ExperimentConfig) -> Iterator[str]:
-    """A treebank is read by evaluations of models of tokens, and by nothing else."""
+    """Yield problems of a configuration; a treebank serves evaluations of models of tokens only."""
     if config.mode is Mode.train:
         how = f"read with {format_mode(Mode.evaluate, config)} only"
         yield f"dataset={dataset.name}: {how}; to train on CoNLL-U files take --config-name act_pos dataset=ud_pos"

@@ -1,4 +1,4 @@
-"""The classes that words are sorted into, one of each kind."""
+"""Linguistic classes of words, and the depth statistics of every class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adadepth.measure.adaptation import estimate_clustered_mean
 
-# Kind -> what its classes are, in the order of tables.
+# Description of each kind of classes, in the order of tables.
 CLASS_KINDS: dict[str, str] = {
     "upos": "part of speech",
     "deprel": "relation: that to the head, subtypes within their main one",
@@ -19,47 +19,47 @@ CLASS_KINDS: dict[str, str] = {
     "frequency": "frequency: occurrences in a million words",
     "deprel_full": "relation with its subtype",
 }
-_RANKED = ("upos", "deprel", "deprel_full")  # their classes have no order of their own
-FILE_ONLY = ("deprel_full",)  # not shown, only written
+_UNORDERED_KINDS = ("upos", "deprel", "deprel_full")  # kinds whose classes are sorted by depth
+FILE_ONLY = ("deprel_full",)  # kinds that are written to files but not shown
 DEEPEST = 7  # words this deep or deeper are one class
 _BANDS = ((10_000, "10,000 or more"), (1_000, "1,000 to 10,000"), (100, "100 to 1,000"), (10, "10 to 100"))
 _RAREST = "below 10"
 
 
-def word_classes(
+def classify_words(
     upos: Sequence[str], deprel: Sequence[str], depth: Iterable[int], per_million: Iterable[float]
 ) -> dict[str, list[str]]:
-    """The class of each word by kind; all arguments have an entry a word."""
+    """Return the class of each word by kind; every argument has one entry per word."""
     return {
         "upos": list(upos),
         "deprel": [relation.partition(":")[0] for relation in deprel],
         "tree_depth": [str(arcs) if arcs < DEEPEST else f"{DEEPEST} or more" for arcs in depth],
-        "frequency": [_band(frequency) for frequency in per_million],
+        "frequency": [_choose_frequency_band(frequency) for frequency in per_million],
         "deprel_full": list(deprel),
     }
 
 
-def _class_order(kind: str) -> list[str]:
-    """The classes of a kind in their order; empty where they have none."""
+def _list_ordered_classes(kind: str) -> list[str]:
+    """Return the classes of a kind in their natural order; empty for kinds without one."""
     if kind == "tree_depth":
         return [*map(str, range(DEEPEST)), f"{DEEPEST} or more"]
     return [*(name for _, name in _BANDS), _RAREST] if kind == "frequency" else []
 
 
-def _band(frequency: float) -> str:
+def _choose_frequency_band(frequency: float) -> str:
     return next((name for least, name in _BANDS if frequency >= least), _RAREST)
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """What the pieces of words got, in any order.
+class WordPieces:
+    """Depths of the subword pieces of words, in any order.
 
     Attributes:
-        word: Number of the word that each is a piece of, (K,) int64.
-        first: Whether it is the word's first one, (K,) bool.
-        updates: Its depth, (K,) float64.
-        cosines: Of first pieces the similarity of the states before and after each iteration, NaN for iterations that
-            they did not run, (first pieces, L) float32; None where the states are not known.
+        word: Index of the word of each piece, (K,) int64.
+        first: Whether a piece is the first of its word, (K,) bool.
+        updates: Depth of each piece in updates, (K,) float64.
+        cosines: Cosine similarity of the states of first pieces before and after each iteration, NaN for iterations
+            that were not run, (first pieces, L) float32; None where the states are not available.
     """
 
     word: NDArray[np.int64]
@@ -68,10 +68,10 @@ class Pieces:
     cosines: NDArray[np.float32] | None
 
 
-def joined_pieces(parts: Sequence[Pieces]) -> Pieces:
-    """The pieces of several batches or processes."""
+def concatenate_pieces(parts: Sequence[WordPieces]) -> WordPieces:
+    """Concatenate the pieces of several batches or processes."""
     cosines = [part.cosines for part in parts if part.cosines is not None]
-    return Pieces(
+    return WordPieces(
         np.concatenate([part.word for part in parts]),
         np.concatenate([part.first for part in parts]),
         np.concatenate([part.updates for part in parts]),
@@ -80,18 +80,19 @@ def joined_pieces(parts: Sequence[Pieces]) -> Pieces:
 
 
 def describe_words(
-    pieces: Pieces, classes: Mapping[str, Sequence[str]], sentences: NDArray[np.int64], max_updates: int
+    pieces: WordPieces, classes: Mapping[str, Sequence[str]], sentences: NDArray[np.int64], max_updates: int
 ) -> dict[str, Any]:
-    """Depths by class, as JSON values: the depth of a word's first piece, and beside it the mean over its pieces.
+    """Return depth statistics by class as JSON values, for first pieces and for the mean over the pieces of a word.
 
     Args:
-        pieces: Of the set. Words without a first piece are not counted.
-        classes: Class of every word of the treebank by kind.
-        sentences: Number of the sentence that each word of the treebank belongs to.
-        max_updates: L.
+        pieces: Pieces of the set; words without a first piece are not counted.
+        classes: Class of every word of the treebank, by kind.
+        sentences: Index of the sentence of each word of the treebank, (words,) int64.
+        max_updates: Maximum number of updates L.
 
     Returns:
-        `all`, a row of all words, and `kinds`: rows by kind, see `_row`; those of `_RANKED` deepest first.
+        `all`, a row of all words, and `kinds`: rows by kind, see `_summarise_class`. Rows of `_UNORDERED_KINDS` are
+        sorted by falling depth.
     """
     order = np.argsort(pieces.word[pieces.first], kind="stable")
     words = pieces.word[pieces.first][order]
@@ -102,21 +103,23 @@ def describe_words(
         "sentence": sentences[words],
         "cosines": None if pieces.cosines is None else pieces.cosines[order],
     }
-    found: dict[str, Any] = {"kinds": {}}
+    summary: dict[str, Any] = {"kinds": {}}
     if len(words):
-        found["all"] = _row("all", depths, np.ones(len(words), dtype=bool), max_updates)
+        summary["all"] = _summarise_class("all", depths, np.ones(len(words), dtype=bool), max_updates)
     for kind in CLASS_KINDS:
         names = np.array(classes[kind])[words]
-        rows = [_row(str(name), depths, names == name, max_updates) for name in np.unique(names)]
-        found["kinds"][kind] = _sorted(kind, rows)
-    return found
+        rows = [_summarise_class(str(name), depths, names == name, max_updates) for name in np.unique(names)]
+        summary["kinds"][kind] = _sort_rows(kind, rows)
+    return summary
 
 
-def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_updates: int) -> dict[str, Any]:
-    """What is told of a class: n words in how many sentences, spread of the depth of first pieces, mean and interval.
+def _summarise_class(
+    name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_updates: int
+) -> dict[str, Any]:
+    """Return the row of a class: numbers of words and sentences, mean depth of first pieces, its interval and spread.
 
     `split` is the share of words of several pieces. `over_pieces` is the mean over words of the mean over their pieces.
-    `cosine` has a value an iteration, over the first pieces that ran it, `cosine_n` of them.
+    `cosine` has a value per iteration, averaged over the `cosine_n` first pieces that ran it.
     """
     first, sentence = depths["first"][members], depths["sentence"][members]
     mean, over_pieces = (
@@ -125,15 +128,19 @@ def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_u
     )
     low, median, high = np.quantile(first, (0.1, 0.5, 0.9), method="inverted_cdf")
     pieces, at_cap = depths["pieces"][members], float((first == max_updates).mean())
-    where = {"n": len(first), "sentences": mean.clusters, "mean": mean.mean, "low": mean.low, "high": mean.high}
+    counts = {"n": len(first), "sentences": mean.clusters, "mean": mean.mean, "low": mean.low, "high": mean.high}
     spread = {"std": float(first.std()), "p10": int(low), "median": int(median), "p90": int(high), "at_cap": at_cap}
-    over = {"over_pieces": over_pieces.mean, "over_pieces_low": over_pieces.low, "over_pieces_high": over_pieces.high}
+    all_pieces = {
+        "over_pieces": over_pieces.mean,
+        "over_pieces_low": over_pieces.low,
+        "over_pieces_high": over_pieces.high,
+    }
     split = {"pieces": float(pieces.mean()), "split": float((pieces > 1).mean())}
-    row = {"class": name, **where, **spread, **split, **over}
-    return row if depths["cosines"] is None else row | _cosines(depths["cosines"][members])
+    row = {"class": name, **counts, **spread, **split, **all_pieces}
+    return row if depths["cosines"] is None else row | _average_cosines(depths["cosines"][members])
 
 
-def _cosines(cosines: NDArray[np.float32]) -> dict[str, Any]:
+def _average_cosines(cosines: NDArray[np.float32]) -> dict[str, Any]:
     ran = ~np.isnan(cosines)
     counts = ran.sum(axis=0)
     totals = np.where(ran, cosines, 0).sum(axis=0, dtype=np.float64)
@@ -141,8 +148,8 @@ def _cosines(cosines: NDArray[np.float32]) -> dict[str, Any]:
     return {"cosine": means, "cosine_n": counts.tolist()}
 
 
-def _sorted(kind: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if kind in _RANKED:
+def _sort_rows(kind: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if kind in _UNORDERED_KINDS:
         return sorted(rows, key=lambda row: (-row["mean"], row["class"]))
-    order = _class_order(kind)
+    order = _list_ordered_classes(kind)
     return sorted(rows, key=lambda row: order.index(row["class"]))

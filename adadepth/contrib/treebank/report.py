@@ -1,4 +1,4 @@
-"""Depth by linguistic class as tables and text."""
+"""Depth by linguistic class: tables, text, files and the section of the report."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from adadepth.system.files import write_atomic
 
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 
-_Found = Mapping[str, Any]  # what words.json holds; see `every_row`
-SHOWN = [kind for kind in CLASS_KINDS if kind not in FILE_ONLY]
+_WordSummary = Mapping[str, Any]  # content of words.json, or a part of it; see `build_full_table`
+SHOWN_KINDS = [kind for kind in CLASS_KINDS if kind not in FILE_ONLY]
 _INTERVAL = Column("interval", "95 %", text, "text")
 
 
-def kind_table(name: str, kind: str, readings: Mapping[str, _Found]) -> Table:
-    """The classes of a kind: n, depth and interval of sentences as they are, and beside it of masked words.
+def build_kind_table(name: str, kind: str, readings: Mapping[str, _WordSummary]) -> Table:
+    """Build the table of a kind: number of words, depth and interval of each class, without and with masks.
 
     Args:
-        name: Of the set.
-        kind: See `adadepth.contrib.treebank.measures.CLASS_KINDS`.
-        readings: `plain`, and `masked` where the model predicts masked words.
+        name: Name of the set.
+        kind: Kind of classes from `adadepth.contrib.treebank.measures.CLASS_KINDS`.
+        readings: Statistics of `plain` sentences, and of `masked` ones where the model predicts masked words.
     """
     columns = [
         Column("class", kind, text, "text"),
@@ -47,19 +47,23 @@ def kind_table(name: str, kind: str, readings: Mapping[str, _Found]) -> Table:
             Column("masked_mean", "mean", make_number_format(2)),
             Column("masked_interval", "95 %", text, "text"),
         ]
-    masked = {row["class"]: row for row in _with_all(readings.get("masked", {}), kind)}
+    masked = {row["class"]: row for row in _prepend_all_words(readings.get("masked", {}), kind)}
     rows = []
-    for row in _with_all(readings["plain"], kind):
-        rows.append({**row, "interval": _interval(row)})
-        if other := masked.get(row["class"]):
-            named = {"masked_n": other["n"], "masked_mean": other["mean"], "masked_interval": _interval(other)}
-            rows[-1] |= named
+    for row in _prepend_all_words(readings["plain"], kind):
+        rows.append({**row, "interval": _format_interval(row)})
+        if masked_row := masked.get(row["class"]):
+            masked_cells = {
+                "masked_n": masked_row["n"],
+                "masked_mean": masked_row["mean"],
+                "masked_interval": _format_interval(masked_row),
+            }
+            rows[-1] |= masked_cells
     return Table(f"depth_by_{kind}_{name}", columns, rows)
 
 
-def cosine_table(name: str, kind: str, reading: _Found, max_updates: int) -> Table | None:
-    """Similarity of the states before and after each iteration by class; None where the states are not known."""
-    rows = [row for row in _with_all(reading, kind) if "cosine" in row]
+def build_cosine_table(name: str, kind: str, reading: _WordSummary, max_updates: int) -> Table | None:
+    """Build the table of state similarity before and after each iteration; None where the states are not available."""
+    rows = [row for row in _prepend_all_words(reading, kind) if "cosine" in row]
     if not rows:
         return None
     steps = range(1, max_updates + 1)
@@ -67,49 +71,49 @@ def cosine_table(name: str, kind: str, reading: _Found, max_updates: int) -> Tab
         Column("class", kind, text, "text"),
         *(Column(f"cosine_{step}", str(step), make_number_format(3)) for step in steps),
     ]
-    return Table(f"cosine_by_{kind}_{name}", columns, [{**row, **_cosines(row)} for row in rows])
+    return Table(f"cosine_by_{kind}_{name}", columns, [{**row, **_flatten_cosines(row)} for row in rows])
 
 
-def every_row(found: _Found) -> Table:
-    """All classes of all kinds, sets and readings, a row each.
+def build_full_table(summary: _WordSummary) -> Table:
+    """Build the table with a row for each class of all kinds, sets and readings.
 
     Args:
-        found: `max_depth`, and `sets`: by name, `plain` and `masked`, each from `describe_words`.
+        summary: Mapping with `max_depth` and `sets`: by name, `plain` and `masked`, both from `describe_words`.
     """
-    steps = range(1, found["max_depth"] + 1)
+    steps = range(1, summary["max_depth"] + 1)
     keys = ["set", "reading", "kind", "class", "n", "sentences", "mean", "low", "high", "std", "p10", "median", "p90"]
     keys += ["at_cap", "pieces", "split", "over_pieces", "over_pieces_low", "over_pieces_high"]
     keys += [*(f"cosine_{step}" for step in steps), *(f"cosine_{step}_n" for step in steps)]
     rows = [
-        {"set": name, "reading": reading, "kind": kind, **row, **_cosines(row)}
-        for name, readings in found["sets"].items()
-        for reading, described in readings.items()
-        for kind, row in _rows(described)
+        {"set": name, "reading": reading, "kind": kind, **row, **_flatten_cosines(row)}
+        for name, readings in summary["sets"].items()
+        for reading, reading_summary in readings.items()
+        for kind, row in _iterate_rows(reading_summary)
     ]
     return Table("depth_by_word", [Column(key) for key in keys], rows)
 
 
-def flatten_words(found: _Found) -> dict[str, float]:
-    """What trackers show: mean depth of all words and of every part of speech, by set and reading."""
+def flatten_words(summary: _WordSummary) -> dict[str, float]:
+    """Return the metrics for trackers: mean depth of all words and of each part of speech, by set and reading."""
     return {
         metric_name(f"halting/{name}{'_masked' * (reading == 'masked')}/{kind}/{row['class']}/mean"): row["mean"]
-        for name, readings in found["sets"].items()
-        for reading, described in readings.items()
-        for kind, row in _rows(described)
+        for name, readings in summary["sets"].items()
+        for reading, reading_summary in readings.items()
+        for kind, row in _iterate_rows(reading_summary)
         if kind in ("word", "upos")
     }
 
 
-def words_text(found: _Found) -> str:
-    """The tables of all sets as text."""
+def format_words(summary: _WordSummary) -> str:
+    """Format the tables of all sets as text."""
     parts = []
-    for name, readings in found["sets"].items():
-        n, words = readings["plain"].get("all", {}).get("n", 0), found["words"][name]
-        rest = " (the others are cut off)" if n < words else ""
+    for name, readings in summary["sets"].items():
+        n, words = readings["plain"].get("all", {}).get("n", 0), summary["words"][name]
+        remark = " (the others are cut off)" if n < words else ""
         parts.append(
-            f"depth by word, {name}: {found['sentences'][name]:,} sentences, {n:,} of their {words:,} words{rest}"
+            f"depth by word, {name}: {summary['sentences'][name]:,} sentences, {n:,} of their {words:,} words{remark}"
         )
-        parts += [to_text(kind_table(name, kind, readings)) for kind in SHOWN]
+        parts += [to_text(build_kind_table(name, kind, readings)) for kind in SHOWN_KINDS]
     parts.append(
         "a word's depth is that of its first piece; all pieces: mean over words of the mean over their pieces; "
         "split: words of several pieces;\n95 %: interval of the mean with sentences as clusters, of "
@@ -118,85 +122,98 @@ def words_text(found: _Found) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(described: _Found) -> Iterator[tuple[str, _Found]]:
-    """(kind, row) of all words, which are the one class of the kind `word`, and of every class."""
-    if "all" in described:
-        yield "word", described["all"]
-    yield from ((kind, row) for kind, rows in described["kinds"].items() for row in rows)
+def _iterate_rows(reading_summary: _WordSummary) -> Iterator[tuple[str, _WordSummary]]:
+    """Yield (kind, row) of all words, whose kind is `word`, and of every class."""
+    if "all" in reading_summary:
+        yield "word", reading_summary["all"]
+    yield from ((kind, row) for kind, rows in reading_summary["kinds"].items() for row in rows)
 
 
-def _with_all(described: _Found, kind: str) -> list[_Found]:
-    """The classes of a kind, after all words together."""
-    return [*([described["all"]] if "all" in described else []), *described.get("kinds", {}).get(kind, [])]
+def _prepend_all_words(reading_summary: _WordSummary, kind: str) -> list[_WordSummary]:
+    """Return the row of all words, then the rows of a kind."""
+    return [
+        *([reading_summary["all"]] if "all" in reading_summary else []),
+        *reading_summary.get("kinds", {}).get(kind, []),
+    ]
 
 
-def _cosines(row: _Found) -> dict[str, Any]:
-    """A value an iteration under keys of their own."""
+def _flatten_cosines(row: _WordSummary) -> dict[str, Any]:
+    """Return the values of each iteration under separate keys."""
     values = {f"cosine_{step}": value for step, value in enumerate(row.get("cosine", []), start=1)}
     return values | {f"cosine_{step}_n": n for step, n in enumerate(row.get("cosine_n", []), start=1)}
 
 
-def _interval(row: _Found) -> str | None:
+def _format_interval(row: _WordSummary) -> str | None:
     return None if row["low"] is None else f"{row['low']:.2f}–{row['high']:.2f}"
 
 
-def write_words(directory: Path, found: Mapping[str, Any]) -> None:
-    """Write words.json, the depths of a treebank's words by class, and depth_by_word.csv, its rows."""
-    write_json(directory / WORDS, found)
-    write_atomic(directory / WORDS_TABLE, to_csv(every_row(found)))
+def write_words(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write words.json and its rows as depth_by_word.csv."""
+    write_json(directory / WORDS, summary)
+    write_atomic(directory / WORDS_TABLE, to_csv(build_full_table(summary)))
 
 
-FEWEST_WORDS = 20  # words: the figures leave out rarer classes, whose intervals are as wide as the axis
-_READINGS = {"plain": "as they are", "masked": "masked"}
+FEWEST_WORDS = 20  # rarer classes are left out of figures, because their intervals are as wide as the axis
+_READING_LABELS = {"plain": "as they are", "masked": "masked"}
 
 
 def words(files: RunFiles) -> Section | None:
-    """How deep words went, by what they are."""
-    found = files.of(WORDS, OfSets)
-    if not found:
+    """Build the section on depth by linguistic class; None without words.json."""
+    summary = files.of(WORDS, OfSets)
+    if not summary:
         return None
-    sets = [_set(name, readings, found) for name, readings in found["sets"].items()]
-    figures = [kind["figure"] for each in sets for kind in each["kinds"] if kind["figure"].panels]
-    tables = [table for each in sets for kind in each["kinds"] for table in (kind["table"], kind["cosines"]) if table]
+    sets = [_describe_set(name, readings, summary) for name, readings in summary["sets"].items()]
+    figures = [kind["figure"] for word_set in sets for kind in word_set["kinds"] if kind["figure"].panels]
+    tables = [
+        table for word_set in sets for kind in word_set["kinds"] for table in (kind["table"], kind["cosines"]) if table
+    ]
     html = fill(
-        "words", "adadepth.contrib.treebank", sets=sets, found=found, fewest=FEWEST_WORDS, clusters=FEWEST_CLUSTERS
+        "words", "adadepth.contrib.treebank", sets=sets, found=summary, fewest=FEWEST_WORDS, clusters=FEWEST_CLUSTERS
     )
-    of = "n = " + ", ".join(f"{each['n']:,} words of {each['name']}" for each in sets)
-    return Section("Depth by linguistic class", "words", html, figures, tables, of=of)
+    sample = "n = " + ", ".join(f"{word_set['n']:,} words of {word_set['name']}" for word_set in sets)
+    return Section("Depth by linguistic class", "words", html, figures, tables, of=sample)
 
 
-def _set(name: str, readings: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of a set: of every kind a figure and a table."""
+def _describe_set(name: str, readings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figure and tables of each kind for one set."""
     kinds = [
         {
             "title": CLASS_KINDS[kind],
-            "figure": kind_figure(name, kind, readings),
-            "table": kind_table(name, kind, readings),
-            "cosines": cosine_table(name, kind, readings["plain"], found["max_depth"]),
+            "figure": build_kind_figure(name, kind, readings),
+            "table": build_kind_table(name, kind, readings),
+            "cosines": build_cosine_table(name, kind, readings["plain"], summary["max_depth"]),
         }
-        for kind in SHOWN
+        for kind in SHOWN_KINDS
     ]
     n = readings["plain"].get("all", {}).get("n", 0)
-    return {"name": name, "sentences": found["sentences"][name], "words": found["words"][name], "n": n, "kinds": kinds}
-
-
-def kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
-    """Mean depth and its interval of every class of a kind that has enough words: a panel a reading, on one axis."""
-    order = [row["class"] for row in readings["plain"]["kinds"][kind]]
-    drawn = {
-        reading: [row for row in described["kinds"][kind] if row["n"] >= FEWEST_WORDS and row["low"] is not None]
-        for reading, described in readings.items()
+    return {
+        "name": name,
+        "sentences": summary["sentences"][name],
+        "words": summary["words"][name],
+        "n": n,
+        "kinds": kinds,
     }
-    ends = [row[end] for rows in drawn.values() for row in rows for end in ("low", "high")]
+
+
+def build_kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
+    """Plot mean depth and interval of each class with enough words: a panel per reading, on the same axis."""
+    order = [row["class"] for row in readings["plain"]["kinds"][kind]]
+    shown_rows = {
+        reading: [row for row in reading_summary["kinds"][kind] if row["n"] >= FEWEST_WORDS and row["low"] is not None]
+        for reading, reading_summary in readings.items()
+    }
+    bounds = [row[end] for rows in shown_rows.values() for row in rows for end in ("low", "high")]
     panels = []
-    for reading, rows in drawn.items():
-        title = f"{CLASS_KINDS[kind].partition(':')[0].capitalize()}, {_READINGS[reading]}"
+    for reading, rows in shown_rows.items():
+        title = f"{CLASS_KINDS[kind].partition(':')[0].capitalize()}, {_READING_LABELS[reading]}"
         if rows:
-            panels.append(_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), pad_range(ends)))
+            panels.append(
+                _build_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), pad_range(bounds))
+            )
     return Figure(f"depth_by_{kind}_{name}", panels)
 
 
-def _panel(title: str, rows: Sequence[Mapping[str, Any]], span: Span) -> Panel:
+def _build_panel(title: str, rows: Sequence[Mapping[str, Any]], span: Span) -> Panel:
     names = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), [f"{row['class']} ({row['n']:,})" for row in rows])
     depth = Axis("mean depth (updates) with its 95 % interval", span)
     intervals = [(row["low"], row["mean"], row["high"]) for row in rows]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.contrib.bench.page import as_markdown, read_results
+from adadepth.contrib.bench.page import read_results, to_markdown
 from tests.toy_support import execute, toy_family_installed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,13 +29,13 @@ TASK = (
 )
 
 
-def said_by(folder: Path) -> list[dict[str, Any]]:
+def read_comparable_results(folder: Path) -> list[dict[str, Any]]:
     """The results in a folder but for times and what tells one run of the same code from another."""
 
     def without_times(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: without_times(each) for key, each in value.items() if key not in ("seconds", "time")}
-        return [without_times(each) for each in value] if isinstance(value, list) else value
+            return {key: without_times(entry) for key, entry in value.items() if key not in ("seconds", "time")}
+        return [without_times(entry) for entry in value] if isinstance(value, list) else value
 
     return [without_times(result) for result in read_results(folder)]
 
@@ -62,8 +62,8 @@ def test_a_bench_that_is_killed_twice_says_what_one_says_that_is_left_alone(tmp_
         killed.wait()
     assert start("killed").wait(300) == 0
     folders = [tmp_path / name / "depth_bench" / "results" for name in ("alone", "killed")]
-    assert said_by(folders[0]) == said_by(folders[1])
-    assert len(said_by(folders[0])) == 3
+    assert read_comparable_results(folders[0]) == read_comparable_results(folders[1])
+    assert len(read_comparable_results(folders[0])) == 3
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
         assert fixed["score"] in [record["final_metrics"]["eval/score"] for record in recorded]
         assert fixed["updates"] == 3.0
         assert [point["rule"] for point in results[0]["sets"]["inside"]["readings"]["budget"]] == ["budget.target=2"]
-        assert as_markdown(results, {"hops": "pointers"}) == page
+        assert to_markdown(results, {"hops": "pointers"}) == page
         assert "| router | run |" in page
         # What is there is not run again, and what is missing is.
         runs[0].unlink()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from adadepth.contrib.bench.page import bench_sections, read_results
-from adadepth.contrib.bench.runs import BenchRun, readable_runs
+from adadepth.contrib.bench.page import build_bench_sections, read_results
+from adadepth.contrib.bench.runs import BenchRun, select_readable_runs
 from adadepth.contrib.bench.sweeper import BenchSweeper
 from adadepth.tasks.grid_search import RUNS, find_finished_runs
 from tests.scripts_support import load_script
@@ -65,29 +65,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def damage(path: Path, how: Damage | bytes) -> None:
-    if isinstance(how, bytes):
-        path.write_bytes(how)
+def damage(path: Path, change: Damage | bytes) -> None:
+    if isinstance(change, bytes):
+        path.write_bytes(change)
         return
     content = result(NAMES[0])
-    how(content)
+    change(content)
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("change", DAMAGES)
 def test_a_damaged_result_is_named_and_its_run_is_missing(
-    folder: Path, how: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = [BenchRun("text_masked", "act", (), seed, tuple(result(NAMES[seed])["overrides"]), ()) for seed in (0, 1)]
+    runs = [BenchRun("text_masked", "act", (), seed, tuple(result(NAMES[seed])["overrides"]), ()) for seed in (0, 1)]
     sweeper = BenchSweeper({}, [0, 1], str(folder), str(folder))
-    assert list(sweeper._known(cells)) == cells
-    damage(folder / f"{NAMES[0]}.json", DAMAGES[how])
-    known = sweeper._known(cells)
-    assert list(known) == cells[1:]
+    assert list(sweeper._read_known_results(runs)) == runs
+    damage(folder / f"{NAMES[0]}.json", DAMAGES[change])
+    known_results = sweeper._read_known_results(runs)
+    assert list(known_results) == runs[1:]
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"warning: {folder / NAMES[0]}.json: ")
     assert line.endswith("; that run is made anew")
-    assert bench_sections(list(known.values()), {}, [cells[0].name])
+    assert build_bench_sections(list(known_results.values()), {}, [runs[0].name])
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link", "link to a device"])
@@ -102,7 +102,7 @@ def test_what_is_no_file_is_never_opened(folder: Path, kind: str, capsys: pytest
         "link to a device": lambda: path.symlink_to("/dev/zero"),
     }
     make[kind]()
-    assert [found["name"] for found in read_results(folder)] == [NAMES[1]]
+    assert [stored["name"] for stored in read_results(folder)] == [NAMES[1]]
     assert f"warning: {path}: " in capsys.readouterr().out
 
 
@@ -127,9 +127,9 @@ def test_a_damaged_run_of_a_bench_is_made_anew(
     (run / "run.json").write_text(json.dumps(record))
     halting = json.loads((run / "halting.json").read_text())
     (run / "halting.json").write_text(json.dumps({**halting, "set": "held_out"}))
-    assert readable_runs(find_finished_runs(tmp_path)) == {"a": run}
+    assert select_readable_runs(find_finished_runs(tmp_path)) == {"a": run}
     (run / file).unlink() if content is None else (run / file).write_text(content)
-    assert readable_runs(find_finished_runs(tmp_path)) == {}
+    assert select_readable_runs(find_finished_runs(tmp_path)) == {}
     said = capsys.readouterr().out
     assert said.count("\n") == (0 if content == '{"status": "finished"}' else 1)
     assert file in said or not said

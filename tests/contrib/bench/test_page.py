@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from adadepth.contrib.bench.page import (
-    as_markdown,
-    bench_sections,
-    outcomes_table,
-    overthinking_table,
+    build_bench_sections,
+    build_outcomes_table,
+    build_overthinking_table,
+    build_rules_table,
     read_results,
-    rules_table,
+    to_markdown,
 )
 from tests.scripts_support import load_script
 
@@ -46,7 +46,7 @@ RESULTS = [result(0, 0.8), result(1, 0.9)]
 
 
 def test_rules_are_means_over_seeds() -> None:
-    (table,) = rules_table("hops", "inside", RESULTS)
+    (table,) = build_rules_table("hops", "inside", RESULTS)
     row, oracle = table.rows
     assert (row["above"], oracle["above"]) == (0.5, 0.0)
     assert (row["way"], row["rule"], row["seeds"]) == ("mean", "margin:0.5", 2)
@@ -54,26 +54,26 @@ def test_rules_are_means_over_seeds() -> None:
     assert row["online"] is None
     assert (row["time_1"], row["time_16"]) == (0.5, 0.25)
     assert "time_8" not in row
-    names = [table.name for section in bench_sections(RESULTS, {}, []) for table in section.tables]
+    names = [table.name for section in build_bench_sections(RESULTS, {}, []) for table in section.tables]
     assert names == [
         "advice", "contests", "hops_inside", "hops_inside_rules", "hops_inside_overthinking", "conditions",
     ]  # fmt: skip
-    (overthinking,) = overthinking_table("hops", "inside", RESULTS)
+    (overthinking,) = build_overthinking_table("hops", "inside", RESULTS)
     assert [overthinking.rows[0][key] for key in ("way", "step", "lost", "seeds")] == ["mean", 3, 0.06, 2]
-    page = as_markdown(RESULTS, {})
+    page = to_markdown(RESULTS, {})
     assert "margin:0.5" in page
     # scores of .8 and .9, each with .01: the square root of (.005 + .0001) / 2
     assert "0.8500 ± 0.0505" in page
 
 
-def test_contests_are_decided_where_a_task_has_both_groups() -> None:
-    read = [result(seed, 0.9) for seed in (0, 1)]
-    fixed = copy.deepcopy(read)
-    for each in fixed:
-        (point,) = each["sets"]["inside"]["readings"].pop("margin")
-        each["sets"]["inside"]["readings"]["run"] = [point | {"macs": 8.0, "updates_error": 0.0, "chosen_score": None}]
-        each |= {"way": "fixed", "name": f"hops.fixed.{each['seed']}"}
-    table = outcomes_table([*read, *fixed])
+def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
+    margin_results = [result(seed, 0.9) for seed in (0, 1)]
+    fixed = copy.deepcopy(margin_results)
+    for item in fixed:
+        (point,) = item["sets"]["inside"]["readings"].pop("margin")
+        item["sets"]["inside"]["readings"]["run"] = [point | {"macs": 8.0, "updates_error": 0.0, "chosen_score": None}]
+        item |= {"way": "fixed", "name": f"hops.fixed.{item['seed']}"}
+    table = build_outcomes_table([*margin_results, *fixed])
     (row,) = table.rows
     assert row["contest"] == "differing depth or one depth"
     assert (row["one"], row["other"]) == ("mean, margin: 62.5% ± 2.2", "fixed: 100.0% ± 0.0")
@@ -88,7 +88,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_page_follows_from_the_stored_results(stored: ModuleType) -> None:
     files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
     about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == as_markdown(stored.read_table(), about)
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == to_markdown(stored.read_table(), about)
 
 
 def test_stored_results_are_written_as_files_that_a_bench_reads(stored: ModuleType, tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from adadepth.contrib.treebank import data
-from adadepth.contrib.treebank.data import TreebankData, Trees, count_forms, load_treebank, per_million, read_trees
+from adadepth.contrib.treebank.data import (
+    TreebankData,
+    Trees,
+    count_forms,
+    count_per_million,
+    load_treebank,
+    read_trees,
+)
 from adadepth.contrib.treebank.kind import TreebankConfig
 from adadepth.data.text.local_files import open_conll_table
 from adadepth.errors import DataError
@@ -121,7 +128,7 @@ def test_frequencies_are_those_of_lower_cased_words_of_all_splits(tmp_path: Path
     table = open_conll_table(write_treebank(tmp_path, "a.conllu") / "a.conllu")
     counts = count_forms([table, table])
     assert counts == Counter(dict.fromkeys(("do", "n't", "cats", ",", "please", "!", "it", "now"), 2) | {"stop": 4})
-    assert per_million(["STOP", "it"], counts).tolist() == [200_000, 100_000]
+    assert count_per_million(["STOP", "it"], counts).tolist() == [200_000, 100_000]
 
 
 def test_every_token_knows_its_word(tmp_path: Path) -> None:

@@ -10,8 +10,14 @@ import pytest
 import torch
 from scipy import stats
 
-from adadepth.contrib.treebank.measures import Pieces, describe_words, joined_pieces, word_classes
-from adadepth.contrib.treebank.report import every_row, flatten_words, kind_figure, kind_table, words_text
+from adadepth.contrib.treebank.measures import WordPieces, classify_words, concatenate_pieces, describe_words
+from adadepth.contrib.treebank.report import (
+    build_full_table,
+    build_kind_figure,
+    build_kind_table,
+    flatten_words,
+    format_words,
+)
 from adadepth.contrib.treebank.scorers import WordRecorder
 from adadepth.halting.trace import DepthTrace
 from adadepth.measure.adaptation import FEWEST_CLUSTERS, estimate_clustered_mean
@@ -76,7 +82,7 @@ def test_few_sentences_have_no_interval() -> None:
 
 
 def test_classes_of_words() -> None:
-    found = word_classes(
+    found = classify_words(
         ["NOUN"] * 6, ["nsubj:pass", "obj", "root", "a:b:c", "x", "y"], [1, 7, 0, 6, 8, 30],
         [10_000.0, 9_999.9, 100.0, 99.0, 10.0, 9.9],
     )  # fmt: skip
@@ -105,12 +111,12 @@ CLASSES = {
 }  # fmt: skip
 
 
-def described(pieces: Pieces | None = None) -> dict[str, Any]:
-    return describe_words(pieces or Pieces(WORD, FIRST, UPDATES, COSINES), CLASSES, SENTENCES, max_updates=8)
+def describe(pieces: WordPieces | None = None) -> dict[str, Any]:
+    return describe_words(pieces or WordPieces(WORD, FIRST, UPDATES, COSINES), CLASSES, SENTENCES, max_updates=8)
 
 
 def test_a_word_has_the_depth_of_its_first_piece_and_the_mean_of_all() -> None:
-    noun, verb = described()["kinds"]["upos"][1], described()["kinds"]["upos"][0]
+    noun, verb = describe()["kinds"]["upos"][1], describe()["kinds"]["upos"][0]
     assert (verb["class"], verb["n"], verb["mean"]) == ("VERB", 2, 5.5)  # deepest first
     assert (noun["n"], noun["sentences"], noun["mean"]) == (3, 2, pytest.approx((1 + 8 + 2) / 3))
     assert noun["over_pieces"] == pytest.approx((1 + 8 + (2 + 3 + 7) / 3) / 3)
@@ -121,38 +127,38 @@ def test_a_word_has_the_depth_of_its_first_piece_and_the_mean_of_all() -> None:
 
 
 def test_cosines_are_those_of_first_pieces_that_ran_the_iteration() -> None:
-    verb, noun = described()["kinds"]["upos"]
+    verb, noun = describe()["kinds"]["upos"]
     assert (noun["cosine_n"], verb["cosine_n"]) == ([3, 0], [2, 2])
     assert noun["cosine"] == [pytest.approx((-0.5 + 0.3 + 0.5) / 3), None]
     assert verb["cosine"] == pytest.approx([(0.2 + 0.1) / 2, (0.4 + 0.3) / 2])
 
 
 def test_orders_of_classes() -> None:
-    kinds = described()["kinds"]
+    kinds = describe()["kinds"]
     assert [row["class"] for row in kinds["tree_depth"]] == ["0", "1"]
     assert [row["class"] for row in kinds["frequency"]] == ["10,000 or more", "10 to 100", "below 10"]
     assert [row["class"] for row in kinds["deprel"]] == ["obj", "root", "nsubj"]
-    assert described()["all"]["n"] == 5
+    assert describe()["all"]["n"] == 5
 
 
 def test_a_word_without_its_first_piece_is_not_counted() -> None:
     kept = np.array([False, True, True, True, True, True, True])  # the first piece of word 3 was not masked
-    found = described(Pieces(WORD[kept], FIRST[kept], UPDATES[kept], None))
+    found = describe(WordPieces(WORD[kept], FIRST[kept], UPDATES[kept], None))
     assert found["all"]["n"] == 4
     assert "cosine" not in found["all"]
 
 
 def test_batches_add_up_in_any_order() -> None:
     first, second = (
-        Pieces(WORD[:4], FIRST[:4], UPDATES[:4], COSINES[:2]),
-        Pieces(WORD[4:], FIRST[4:], UPDATES[4:], COSINES[2:]),
+        WordPieces(WORD[:4], FIRST[:4], UPDATES[:4], COSINES[:2]),
+        WordPieces(WORD[4:], FIRST[4:], UPDATES[4:], COSINES[2:]),
     )
-    assert described(joined_pieces([second, first])) == described() == described(joined_pieces([first, second]))
+    assert describe(concatenate_pieces([second, first])) == describe() == describe(concatenate_pieces([first, second]))
 
 
 def test_nothing_masked_is_no_row() -> None:
-    nothing = Pieces(WORD[:0], FIRST[:0], UPDATES[:0], None)
-    found = described(nothing)
+    nothing = WordPieces(WORD[:0], FIRST[:0], UPDATES[:0], None)
+    found = describe(nothing)
     assert "all" not in found
     assert set(map(len, found["kinds"].values())) == {0}
 
@@ -164,7 +170,7 @@ class Owners:
         return np.array([[-1, 0, 1, 1, -1], [-1, 2, -1]][index])
 
 
-def recorded(**further: torch.Tensor) -> Pieces:
+def record(**further: torch.Tensor) -> WordPieces:
     recorder = WordRecorder(Owners())  # type: ignore[arg-type]
     ids = torch.arange(10).view(2, 5)
     batch = {"input_ids": ids, "index": torch.tensor([1, 0]), **further}
@@ -177,7 +183,7 @@ def recorded(**further: torch.Tensor) -> Pieces:
 
 
 def test_the_recorder_finds_the_pieces_of_a_batch() -> None:
-    found = recorded()
+    found = record()
     assert found.word.tolist() == [2, 0, 1, 1]
     assert found.first.tolist() == [True, True, True, False]
     assert found.updates.tolist() == [1, 2, 3, 4]
@@ -188,7 +194,7 @@ def test_the_recorder_finds_the_pieces_of_a_batch() -> None:
 
 def test_of_masked_sentences_it_keeps_what_was_fed_as_mask() -> None:
     kinds = torch.tensor([[0, 2, 0, 0, 0], [0, 1, 3, 1, 0]])  # random; [MASK], kept, [MASK]
-    found = recorded(mask_kind=kinds)
+    found = record(mask_kind=kinds)
     assert (found.word.tolist(), found.first.tolist(), found.updates.tolist()) == ([0, 1], [True, False], [2, 4])
     assert found.cosines is not None
     assert len(found.cosines) == 1
@@ -199,8 +205,8 @@ def test_of_masked_sentences_it_keeps_what_was_fed_as_mask() -> None:
 
 def found(masked: bool = True) -> dict[str, Any]:
     readings = {
-        "plain": described(),
-        **({"masked": described(Pieces(WORD[4:], FIRST[4:], UPDATES[4:], None))} if masked else {}),
+        "plain": describe(),
+        **({"masked": describe(WordPieces(WORD[4:], FIRST[4:], UPDATES[4:], None))} if masked else {}),
     }
     return {
         "max_depth": 8, "masks": masked, "counted_words": 5, "counted_in": ["dev"], "sentences": {"dev": 2},
@@ -209,17 +215,18 @@ def found(masked: bool = True) -> dict[str, Any]:
 
 
 def test_a_table_has_masked_words_beside_their_class() -> None:
-    table = kind_table("dev", "upos", found()["sets"]["dev"])
+    table = build_kind_table("dev", "upos", found()["sets"]["dev"])
     rows = {row["class"]: row for row in table.rows}
     assert list(rows) == ["all", "VERB", "NOUN"]
     assert (rows["NOUN"]["n"], rows["NOUN"]["masked_n"], rows["NOUN"]["masked_mean"]) == (3, 2, 4.5)
     assert not any(
-        column.key.startswith("masked") for column in kind_table("dev", "upos", found(False)["sets"]["dev"]).columns
+        column.key.startswith("masked")
+        for column in build_kind_table("dev", "upos", found(False)["sets"]["dev"]).columns
     )
 
 
 def test_the_file_has_every_row() -> None:
-    keys, rows = to_records(every_row(found()))
+    keys, rows = to_records(build_full_table(found()))
     cells = [dict(zip(keys, row, strict=True)) for row in rows]
     kinds = [(cell["reading"], cell["kind"], cell["class"]) for cell in cells]
     assert ("plain", "word", "all") in kinds
@@ -238,7 +245,7 @@ def test_trackers_get_few_and_safe_names() -> None:
 
 
 def test_the_text_says_how_words_are_counted() -> None:
-    text = words_text(found())
+    text = format_words(found())
     assert text.isascii()
     assert "depth by word, dev: 2 sentences, 5 of their 6 words" in text
     assert "first piece" in text
@@ -247,7 +254,7 @@ def test_the_text_says_how_words_are_counted() -> None:
 def test_the_figure_leaves_out_rare_classes() -> None:
     row = {"class": "NOUN", "n": 20, "low": 1.0, "mean": 2.0, "high": 3.0}
     rare, few = {**row, "class": "X", "n": 19}, {**row, "class": "SYM", "low": None}
-    figure = kind_figure(
+    figure = build_kind_figure(
         "dev", "upos", {"plain": {"kinds": {"upos": [row, rare, few]}}, "masked": {"kinds": {"upos": [rare]}}}
     )
     (panel,) = figure.panels
