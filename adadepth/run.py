@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 
 from adadepth.cli.command_line import CONFIGS, arguments, check_user_folder, folders, get_help_text
 from adadepth.cli.debug_sizes import find_overridden_keys
-from adadepth.cli.error_messages import format_error
+from adadepth.cli.error_messages import format_config_error
 from adadepth.cli.failures import end_with_failure, format_expected_error
 from adadepth.cli.help import register_key_help
 from adadepth.cli.hydra_keys import guard_hydra_keys
@@ -95,7 +95,7 @@ def _main(show: bool) -> None:
         if (line := format_expected_error(error)) is not None:
             exit_with_error(redact_env_values(line), 2)
         if _is_of_composition(error):
-            exit_with_error(format_error(error, folders), 2)
+            exit_with_error(format_config_error(error, folders), 2)
         end_with_failure(error, show=show)
     finally:
         _leave_process_group()

@@ -27,7 +27,7 @@ from adadepth.settings.declaration import format_value, get_field_specs
 _MAX_LINE = 2000  # characters; a line that lists all configurations has half of that
 
 
-def format_error(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
+def format_config_error(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
     """Return the line for an error of a composition or a `UserError`; a `UserError` may have several lines.
 
     Args:

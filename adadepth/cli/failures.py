@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from adadepth.cli.command_line import folders
-from adadepth.cli.error_messages import format_error
+from adadepth.cli.error_messages import format_config_error
 from adadepth.errors import UserError
 from adadepth.settings.env_redaction import redact_env_values
 from adadepth.system.distributed import format_memory_error
@@ -31,7 +31,7 @@ _OPEN_FILE_ERRORS, _OPEN_FILES_MESSAGE = (errno.EMFILE, errno.ENFILE), "Too many
 def format_expected_error(error: BaseException) -> str | None:
     """Return the line for a mistake of the user or a limit of the machine; None for any other error."""
     if isinstance(error, UserError | HydraException | OmegaConfBaseException | YAMLError):
-        return format_error(error, folders)
+        return format_config_error(error, folders)
     return (
         format_full_disk_error(error)
         or _format_open_files(error)

@@ -143,9 +143,7 @@ def find_run_of_launch(config: ExperimentConfig) -> Path | None:
         return None
     for run in reversed(_list_runs(Path(config.output_dir) / config.name, CHECKPOINTS)):
         record = read_record(run)
-        is_of_launch = (
-            names.intersection(record.get("launches", ())) and record.get("hash_result_settings") == expected_hash
-        )
+        is_of_launch = names.intersection(record.get("launches", ())) and record.get("result_hash") == expected_hash
         if is_of_launch and _has_trained(run):
             return run
     return None
@@ -341,7 +339,7 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     )
     defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
     earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
-    schedule, processes = _find_length_dependence(config), read_world_size(directory)
+    schedule, processes = _find_length_dependence(config), read_run_world_size(directory)
     free = _SHARDING | (_CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH))
     free |= {_BATCH, _MICRO} if processes != get_world_size() else set()
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
@@ -350,7 +348,7 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     return [*lines, *_check_step_size(earlier, now, processes)]
 
 
-def read_world_size(directory: Path) -> int:
+def read_run_world_size(directory: Path) -> int:
     """Return the world size of a run's last start; the present one if its record lacks it."""
     processes: int = read_record(directory).get("hardware", {}).get("processes", get_world_size())
     return processes
@@ -400,7 +398,7 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
         "config_name": config.name,
         "mode": str(config.mode),
         "seed": config.seed,
-        "hash_result_settings": hash_result_settings(config),
+        "result_hash": hash_result_settings(config),
         "dataset_schema": next(
             name for name, schema in list_dataset_schemas().items() if schema is type(config.dataset)
         ),

@@ -116,8 +116,8 @@ def find_finished_runs(folder: Path) -> dict[str, Path]:
     """
     runs = {}
     for path in sorted(folder.glob(f"{RUNS}/*/*/{RECORD}")):
-        if (record := read_sound_record(path.parent)).get("status") == "finished" and "hash_result_settings" in record:
-            runs[record["hash_result_settings"]] = path.parent
+        if (record := read_sound_record(path.parent)).get("status") == "finished" and "result_hash" in record:
+            runs[record["result_hash"]] = path.parent
     return runs
 
 
@@ -126,12 +126,12 @@ def read_sound_record(run: Path) -> dict[str, Any]:
     try:
         return read_record(run)
     except CheckpointError as error:
-        warn_once(f"{error}; that run is made anew")
+        log_warning_once(f"{error}; that run is made anew")
         return {}
 
 
 @cache
-def warn_once(text: str) -> None:
+def log_warning_once(text: str) -> None:
     """Log a warning the first time."""
     say(f"warning: {text}")
 

@@ -63,8 +63,8 @@ def test_a_stale_lock_is_taken_over_by_one_process_at_a_time(tmp_path: Path) -> 
 
 def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from adadepth.runs.lock import locked\n"
-        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from adadepth.runs.lock import lock_directory\n"
+        "with lock_directory(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert owner.stdout is not None

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.cli.error_messages import format_error
+from adadepth.cli.error_messages import format_config_error
 from adadepth.cli.schemas import list_keys
 from adadepth.cli.validation import build_config
 from adadepth.errors import UserError
@@ -97,7 +97,7 @@ def refuse_or_take(key: str, value: Any) -> None:
         OmegaConf.update(found, key, value, merge=True)
         taken = dataclasses.asdict(build_config(found))
     except (UserError, OmegaConfBaseException, OverflowError) as error:
-        lines = format_error(error, list).splitlines()
+        lines = format_config_error(error, list).splitlines()
         assert lines
         assert all(line and len(line) <= 2100 for line in lines)
     else:

@@ -22,7 +22,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
 from adadepth.runs.directory import RECORD, read_settings
 from adadepth.settings import ExperimentConfig
-from adadepth.tasks.grid_search import read_sound_record, warn_once
+from adadepth.tasks.grid_search import log_warning_once, read_sound_record
 
 _EVALUATION_PREFIXES = ("exit_rules=", "budget.targets=")
 _RUN_REFERENCE = re.compile(r"(?<==)@(\w+)")
@@ -179,7 +179,7 @@ def find_finished_evaluation(run: Path, config: ExperimentConfig) -> Path | None
         try:
             settings = read_settings(record.parent)
         except CheckpointError as error:
-            warn_once(f"{error}; that evaluation is made anew")
+            log_warning_once(f"{error}; that evaluation is made anew")
             continue
         stored = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
         is_match = stored == [list(values or ()) for values in expected]
@@ -194,7 +194,7 @@ def _is_damaged(evaluation: Path) -> bool:
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
     if problem is not None:
-        warn_once(f"{evaluation}: {problem}; that evaluation is made anew")
+        log_warning_once(f"{evaluation}: {problem}; that evaluation is made anew")
     return problem is not None
 
 
@@ -207,7 +207,7 @@ def select_readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
     problems = {run: _find_problem(run) for run in runs.values()}
     for run, problem in problems.items():
         if problem is not None:
-            warn_once(f"{run}: {problem}; that run is made anew")
+            log_warning_once(f"{run}: {problem}; that run is made anew")
     return {name: run for name, run in runs.items() if problems[run] is None}
 
 

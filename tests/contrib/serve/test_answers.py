@@ -158,7 +158,7 @@ def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
 
 def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path: Path) -> None:
     with toy_family_installed(tmp_path):
-        models._models.cache_clear()
+        models._load_heads.cache_clear()
         from adadepth_router.configuration import RouterConfig
         from adadepth_router.modeling import RouterForPreTraining
 
@@ -168,7 +168,7 @@ def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path:
         )
         assert answer.steps == {}
         assert [token["label"] is None for token in answer.row["tokens"]].count(False) == 1
-    models._models.cache_clear()
+    models._load_heads.cache_clear()
 
 
 def test_a_higher_level_is_never_shallower() -> None:

@@ -425,14 +425,14 @@ def test_an_outsiders_family_is_served(tmp_path: Path, visit: Any) -> None:
     from adadepth.contrib.serve.page import build_page, launch_page
 
     with toy_family_installed(tmp_path):
-        models._models.cache_clear()
+        models._load_heads.cache_clear()
         toy = served(tmp_path, "router_hops", *DATA, "budget=none", "model.num_hidden_layers=3")
         page = build_page([toy])
         opened = visit(launch_page(page, "127.0.0.1", 0))
         slide(opened, 0.05)
         assert tile(opened, "depth") < 3
         page.close(verbose=False)
-    models._models.cache_clear()
+    models._load_heads.cache_clear()
 
 
 def test_ctrl_c_closes_it(tmp_path: Path) -> None:

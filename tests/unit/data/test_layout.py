@@ -59,9 +59,7 @@ def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str]
     assert layout.build(encode_sentences(words, texts))["input_ids"].tolist() == expected
     (encoded,) = encode_texts(words, layout, [tuple(texts)])
     assert encoded.example["input_ids"].tolist() == expected
-    spans = words(*texts, truncation="longest_first", max_length=length, return_offsets_mapping=True)[
-        "offset_mapping"
-    ]
+    spans = words(*texts, truncation="longest_first", max_length=length, return_offsets_mapping=True)["offset_mapping"]
     assert [place.span for place in encoded.places if place is not None] == [span for span in spans if span != (0, 0)]
 
 

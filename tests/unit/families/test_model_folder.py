@@ -239,7 +239,7 @@ def test_a_size_that_came_later_may_be_missing(folder: Path, monkeypatch: pytest
         READERS["checkpoint"](str(folder))
     about = get_field_specs(AlbertActConfig)
     later = {"type_vocab_size": dataclasses.replace(about["type_vocab_size"], later=True)}
-    monkeypatch.setattr("adadepth.families.folder.declared", lambda _: about | later)
+    monkeypatch.setattr("adadepth.families.folder.get_field_specs", lambda _: about | later)
     assert READERS["checkpoint"](str(folder)).config.type_vocab_size == 2
 
 
