@@ -235,7 +235,7 @@ class GateConfig:
     tau_schedule: TauSchedule = setting(
         TauSchedule.exponential,
         "how the temperature falls",
-        more="See `gate_temperature` in `families/par_xl/gates.py`.",
+        more="The gates are drawn at this temperature.",
     )
 
 
