@@ -254,7 +254,7 @@ def _measure_step(
         _count_batch_tokens(batch),
         (_count_distinct(parameters), _count_distinct(trained)),
         gradients,
-        _largest_block(model),
+        _measure_largest_block(model),
     )
 
 
@@ -316,7 +316,7 @@ def _count_distinct(parameters: list[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in parameters}.values())
 
 
-def _largest_block(model: nn.Module) -> int:
+def _measure_largest_block(model: nn.Module) -> int:
     """Return the bytes of the weights of the largest block in a list of modules, or of the model without one."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     sizes = [sum(parameter.nbytes for parameter in block.parameters()) for blocks in lists for block in blocks]

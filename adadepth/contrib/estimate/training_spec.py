@@ -88,8 +88,8 @@ def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
     size = tokenizer.vocab_size or get_estimate_settings(config).words or getattr(model, "vocab_size", None)
     if size is None:
         raise ConfigError(
-            "estimate.words: how many there are, where the tokenizer takes all words of a text (tokenizer.vocab_size="
-            "null), which mode=estimate does not read; 267735 of WikiText-103"
+            "estimate.words: set the vocabulary size, because the tokenizer takes all words of a text "
+            "(tokenizer.vocab_size=null), which mode=estimate does not read; WikiText-103 has 267735"
         )
     return int(size)
 

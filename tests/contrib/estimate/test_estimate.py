@@ -155,5 +155,5 @@ def test_what_is_not_read_or_not_known_is_refused(overrides: list[str], line: st
 
 def test_words_that_only_a_text_says_are_asked_for(hub: Path) -> None:
     config = estimable("par_tiny", hub, "tokenizer.vocab_size=null")
-    with pytest.raises(ConfigError, match=r"^estimate\.words: how many there are"):
+    with pytest.raises(ConfigError, match=r"^estimate\.words: set the vocabulary size"):
         estimate_training(config)
