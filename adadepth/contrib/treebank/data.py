@@ -1,4 +1,4 @@
-"""Words of a treebank with part of speech, relation, depth in the tree and frequency, and their sentences as examples."""
+"""Words of a treebank with part of speech, relation, depth in the tree and frequency; their sentences as examples."""
 
 from __future__ import annotations
 
