@@ -17,7 +17,7 @@ from adadepth.report.architectures import build_evaluation_table, format_gate_li
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Finding, Verdict
 from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.layers import format_weight_lines
-from adadepth.report.run_files import RunFiles, halts
+from adadepth.report.run_files import RunFiles, get_evaluation_step, halts
 from adadepth.report.table import Column, Table, make_number_format, plain, to_text
 
 _WIDTH, _HEIGHT = 80, 24
@@ -59,7 +59,7 @@ def format_screen(
         commands: Commands to run next, as words.
         reference: Published depths, for a column beside the run's own.
     """
-    answers = format_verdict_lines(verdict)
+    answers = [*_format_interruption(files), *format_verdict_lines(verdict)]
     remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
     end = [f"report: {report}"]
     if commands:
@@ -68,6 +68,14 @@ def format_screen(
     table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
+
+
+def _format_interruption(files: RunFiles) -> list[str]:
+    """Return a line with the step of the evaluation behind the figures of an interrupted run; empty for other runs."""
+    step = get_evaluation_step(files)
+    if files.run.get("status") != "interrupted" or step is None:
+        return []
+    return [f"Interrupted: these are the figures of the evaluation at step {step:,}."]
 
 
 # ---- the verdict
