@@ -52,10 +52,8 @@ def with_rivals(files: RunFiles, *accuracies: float) -> RunFiles:
 def test_an_interrupted_run_says_which_evaluation_its_figures_are_of(run: Path) -> None:
     files = read_run(run)
     files = dataclasses.replace(files, run={**files.run, "status": "interrupted"})
-    assert (
-        screen_of(files)[0]
-        == f"Interrupted: these are the figures of the evaluation at step {files.halting['step']:,}."
-    )
+    step = files.halting["step"]
+    assert screen_of(files)[0] == f"Interrupted: these are the figures of the evaluation at step {step:,}."
 
 
 def test_verdict_table_report_and_commands_stand_in_this_order(run: Path) -> None:
