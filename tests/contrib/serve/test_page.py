@@ -90,7 +90,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a page with drawn data is served."""
     hops = served(tmp_path_factory.mktemp("served"), "act_hops", "budget=none", "model.num_hidden_layers=3")
     page = pages.build_page([hops])
-    yield urlsplit(pages.launch(page, "127.0.0.1", 0)).netloc
+    yield urlsplit(pages.launch_page(page, "127.0.0.1", 0)).netloc
     page.close(verbose=False)
 
 
@@ -153,10 +153,10 @@ def test_forged_requests_are_lines_of_the_console(address: str, capfd: pytest.Ca
 
 
 def test_a_port_that_is_taken_meanwhile_is_a_line(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "free_port", lambda host, port: int(address.rpartition(":")[2]))
+    monkeypatch.setattr(pages, "find_free_port", lambda host, port: int(address.rpartition(":")[2]))
     page = pages.build_page([of_text(small_ponder(), tokenizer("bert"))])
     with pytest.raises(ConfigError, match=r"^serve\.host=127\.0\.0\.1 serve\.port=\d+: cannot be listened at"):
-        pages.launch(page, "127.0.0.1", 0)
+        pages.launch_page(page, "127.0.0.1", 0)
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1"])
@@ -166,7 +166,7 @@ def test_it_opens_at_any_address_and_past_a_proxy(host: str, monkeypatch: pytest
     monkeypatch.setenv("no_proxy", "mine")
     monkeypatch.delenv("NO_PROXY", raising=False)
     page = pages.build_page([of_text(small_ponder(), tokenizer("bert"))])
-    netloc = urlsplit(pages.launch(page, host, 0)).netloc
+    netloc = urlsplit(pages.launch_page(page, host, 0)).netloc
     assert request(netloc, "GET", "/config")[0] == 200
     assert (os.environ["no_proxy"], "NO_PROXY" in os.environ) == ("mine", False)
     page.close(verbose=False)

@@ -160,7 +160,7 @@ def test_a_measurement_has_its_time_too(impatient: ModelLock, stuck: threading.E
         stuck.wait(60)
         return DepthQuality(0, 0, 0)
 
-    one = of_text(small_ponder(), tokenizer("bert"), lock=impatient, measured=QualityEvaluator("score", "", here))
+    one = of_text(small_ponder(), tokenizer("bert"), lock=impatient, evaluator=QualityEvaluator("score", "", here))
     with pytest.raises(DataError, match=r"^the question takes more than 0\.3 seconds"):
         measure_quality(one, Setting())
 
