@@ -41,7 +41,7 @@ def test_a_demo_says_its_configuration(name: str) -> None:
 
 
 def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
-    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).validate()
+    result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).checked()
     assert "dataset, tokenizer, context as in demo:hops" in result.out
     (run,) = tmp_path.glob("outputs/act_hops/*")
     metrics = json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]
@@ -58,7 +58,7 @@ def test_an_evaluation_inherits_the_data_of_the_training() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hops", "maze", "loop", "words"])
 def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp_path: Path) -> None:
-    command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true").validate()
+    command("mode=evaluate", f"checkpoint=demo:{name}", "trainer.use_cpu=true").checked()
     (run,) = tmp_path.glob("outputs/*/*")
     now, then = (
         json.loads((place / "run.json").read_text(encoding="utf-8"))["final_metrics"] for place in (run, DEMOS / name)
@@ -69,7 +69,7 @@ def test_a_demo_is_as_good_as_its_training_said(name: str, command: Command, tmp
 
 def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
     symbols = "red >0 >1 >2 blue >4 >5 >6 green >8 >9 yellow >11 >12 >3 >7"
-    command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true").validate()
+    command("mode=predict", "checkpoint=demo:hops", f"text={symbols}", "trainer.use_cpu=true").checked()
     (run,) = tmp_path.glob("outputs/act_hops/*")
     (prediction,) = json.loads((run / "texts.json").read_text(encoding="utf-8"))["texts"]
     assert [token["label"] for token in prediction["tokens"]][:4] == ["red"] * 4

@@ -129,7 +129,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         monkeypatch.setattr("adadepth.contrib.serve.serve.find_spec", lambda name: True)
         monkeypatch.setitem(sys.modules, "adadepth.contrib.serve.page", page)
         invoke(monkeypatch, *arguments, "debug=default")
-        assert [list(served.drawn.sets) for served in opened] == [["inside", "beyond"]]
+        assert [list(served.synthetic.sets) for served in opened] == [["inside", "beyond"]]
         return
     capsys.readouterr()
     invoke(monkeypatch, *arguments, "debug=default")

@@ -300,7 +300,7 @@ EXEMPT = {
     "log in with `hf auth login`": "an account",
     "has one step, so there is nothing": "what was given",
     "task={} on dataset={}": "what was given",
-    "estimate.words: how many": "a number of the user's",
+    "estimate.words: set the vocabulary size": "a number of the user's",
     "start it with torchrun": "tests/cli/test_readme.py runs torchrun",
     "rival_of={}": "a command of the last screen: as that of preset",
     "exit_rules=[all]": "a command of the last screen: as that of preset",
@@ -312,7 +312,7 @@ EXEMPT = {
     "search.stages={}: {} holds no finished search": "a run of the user's",
     "with task=finetune reads {}": "what was given",
     "task=architecture_search, and every supernet": "help of a key",
-    "with trainer.fsdp=true they share": "help of a key",
+    "trainer.fsdp=true shards the model": "help of a key",
 }  # fmt: skip
 
 

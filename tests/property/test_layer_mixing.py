@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given
+import hypothesis
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from adadepth.halting.layer_mixing import expected_state, layer_weights, weights_entropy
@@ -36,6 +37,7 @@ def plain_weights(scores, alpha, cutoff, top_k, kept):
 
 
 @given(settings())
+@hypothesis.settings(suppress_health_check=[HealthCheck.filter_too_much])
 def test_weights_equal_their_definition(case):
     scores, options = case
     logits = sorted(options["alpha"] * scores.double())

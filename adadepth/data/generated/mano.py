@@ -31,9 +31,12 @@ _BOS, END = "<bos>", "="
 class ManoExamples(DrawnTags):
     """Random expressions; two bytes a token are held in memory.
 
-    Args: dataset: Settings of the modulus and of the length token. operations: Fewest and most operations of an
-        expression. answers_only: Whether only the value has a label; otherwise the label of each token is the next one.
-        length: Number of examples. seed: Seed of the examples.
+    Args:
+        dataset: Settings of the modulus and of the length token.
+        operations: Fewest and most operations of an expression.
+        answers_only: Whether only the value has a label; otherwise the label of each token is the next one.
+        length: Number of examples.
+        seed: Seed of the examples.
     """
 
     purpose = Purpose.MANO

@@ -37,8 +37,7 @@ def load_labelled_data(
         tokenizer: Settings of a tokenizer, existing or to be trained; not used by data with symbols of their own.
         seed: Seed of random parts: shifted words, generated examples.
         cls_tokens: Number of leading [CLS]; they count against ``dataset.sequence_length``. 0: the model needs none, so
-            any
-        tokenizer with a padding token will do, and its own special tokens are used.
+            any tokenizer with a padding token will do, and its own special tokens are used.
         double_cls_pairs: ``both``: the second text of a pair also gets the additional [CLS].
         classes: Classes of a model, in its order: labels are then its numbers, by name. None: the data's own order.
 

@@ -205,8 +205,7 @@ def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[fl
 
     Args:
         weighting: `balanced`: examples / (classes · examples of the class), as in scikit-learn, and 1 for a class
-            without
-        examples; or a mapping of names to weights, 1 for classes that it leaves out.
+            without examples; or a mapping of names to weights, 1 for classes that it leaves out.
         counts: Class to the number of its training examples, in order.
 
     Raises:

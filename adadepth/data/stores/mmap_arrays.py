@@ -47,7 +47,7 @@ class ArrayWriter(ExitStack):
         folder: Existing folder without these arrays.
         arrays: Name to the type of an array, or to the type and the shape of a row.
         totals: Names of offset arrays: their input are sizes, their content the running sums, from a first row of zeros
-        to a last one of the totals.
+            to a last one of the totals.
     """
 
     def __init__(self, folder: Path, arrays: Mapping[str, DTypeLike], totals: Collection[str] = ()) -> None:

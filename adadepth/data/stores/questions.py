@@ -87,7 +87,7 @@ def write_questions(
 
     Raises:
         DataError: A text is not text, an answer is not in its context, or a required answer is missing; the message
-        names the row.
+            names the row.
     """
     seen_ids: set[str] = set()
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
