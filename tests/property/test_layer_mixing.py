@@ -3,9 +3,9 @@
 import math
 from itertools import pairwise
 
+import hypothesis
 import pytest
 import torch
-import hypothesis
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
