@@ -20,14 +20,16 @@ def wandb_records(folder: Path, kind: str) -> list[Any]:
 
 
 def _whole(file: Path) -> list[Any]:
-    """Return all records. W&B's own process writes the last one a moment after the end of a run, or, rarely, never."""
-    records: list[Any] = []
-    for _ in range(300):
+    """All records, once the end is there: W&B's own process writes it a moment after a run is finished.
+
+    What it has found out about the machine may come after the end.
+    """
+    for _ in range(3000):
         records = list(_records(file))
-        if records and records[-1].HasField("exit"):
-            break
+        if any(record.HasField("exit") for record in records):
+            return records
         time.sleep(0.1)
-    return records
+    raise AssertionError(f"{file} has no end")
 
 
 def _records(file: Path) -> Iterator[Any]:
