@@ -5,7 +5,7 @@ from __future__ import annotations
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
-from adadepth.families.ponder.family import PonderAlbertSettings, PonderRnnSettings
+from adadepth.families.ponder.family import PonderAlbertSettings, PonderRnnSettings, PonderSettings
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.halting.exit_rules import parse_rule
@@ -13,7 +13,21 @@ from adadepth.settings.declaration import at_least, setting
 
 
 @strict
-class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
+class PonderConfig(FamilyConfig, settings=PonderSettings):
+    """Base configuration of the families that halt by PonderNet's distribution."""
+
+    # The settings of `PonderSettings`, which documents them, with the values of a file that lacks them.
+    prior: str = "geometric"
+    target_halt_probability: int | float = 0.1
+    kl_penalty_factor: int | float = 0.01
+    kl_direction: str = "posterior_prior"
+    truncation: str = "renormalise"
+    halt_bias_init: int | float = 0.0
+    exit_rule: str = "sample"
+
+
+@strict
+class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlbertSettings):
     """The configuration of ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021).
 
     The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
@@ -22,13 +36,6 @@ class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
     """
 
     # The settings of `PonderAlbertSettings`, which documents them, with the values of a file that lacks them.
-    prior: str = "geometric"
-    target_halt_probability: int | float = 0.1
-    kl_penalty_factor: int | float = 0.01
-    kl_direction: str = "posterior_prior"
-    truncation: str = "renormalise"
-    halt_bias_init: int | float = 0.0
-    exit_rule: str = "sample"
     ce_normalisation: str = "sum"
     readout: str = "tokens"
     halting_head: str = "mlp"
@@ -48,19 +55,12 @@ class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
 
 
 @strict
-class PonderRnnConfig(FamilyConfig, settings=PonderRnnSettings):
+class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
     """The configuration of a recurrent network that ponders over one vector (Banino et al. 2021, section 3.1)."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
 
     # The settings of `PonderRnnSettings`, which documents them, with the values of a file that lacks them.
-    prior: str = "geometric"
-    target_halt_probability: int | float = 0.1
-    kl_penalty_factor: int | float = 0.01
-    kl_direction: str = "posterior_prior"
-    truncation: str = "renormalise"
-    halt_bias_init: int | float = 0.0
-    exit_rule: str = "sample"
     hidden_size: int = 128
     num_steps: int = 20
     cell: str = "tanh"

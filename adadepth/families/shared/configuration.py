@@ -173,7 +173,8 @@ def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]
 
 def _describe_fields(config_class: type, settings: type) -> None:
     """Declare the fields of the settings, before `dataclass` and `strict` read the class."""
-    inherited = {field.name: field for field in dataclasses.fields(config_class)}  # it is no dataclass itself yet
+    bases = filter(dataclasses.is_dataclass, reversed(config_class.__mro__[1:]))  # it is no dataclass itself yet
+    inherited = {field.name: field for base in bases for field in dataclasses.fields(base)}
     own = inspect.get_annotations(config_class, eval_str=True)
     declarations = {name: about for name, about in get_field_specs(settings).items() if about.in_model}
     if missing := [name for name in declarations if name not in own and name not in inherited]:
