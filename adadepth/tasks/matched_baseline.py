@@ -52,10 +52,10 @@ from adadepth.tasks.exit_study import select_unit_metrics
 from adadepth.tasks.session import Session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import (
-    EarlyStoppingCallback,
     EpochCallback,
     StepCallback,
     StopCallback,
+    build_early_stopping,
     rename_metrics,
 )
 from adadepth.training.trainer import DepthTrainer
@@ -318,10 +318,7 @@ def _train_baseline(
     args.output_dir = str(folder)
     other = build_session(config, args).with_extensions()
     epochs, stop = EpochCallback(), StopCallback(max(limit - (time.monotonic() - begin), 0.0) / 60)
-    callbacks = [epochs, stop, StepCallback()]
-    if config.trainer.early_stopping_patience is not None:
-        patience, threshold = config.trainer.early_stopping_patience, config.trainer.early_stopping_threshold
-        callbacks.append(EarlyStoppingCallback(patience, threshold))
+    callbacks = [epochs, stop, StepCallback(), *build_early_stopping(config.trainer)]
     sets, start = other.evaluation_sets, other.start_evaluation
     trainer = DepthTrainer(other.model, args, other.data, sets, start, config.trainer, callbacks, other.extensions)
     trainer.remove_callback(PrinterCallback)

@@ -35,11 +35,11 @@ from adadepth.tasks.stored_models import (
 )
 from adadepth.training.arguments import choose_precision
 from adadepth.training.callbacks import (
-    EarlyStoppingCallback,
     EpochCallback,
     StepCallback,
     StopCallback,
     TrackingCallback,
+    build_early_stopping,
 )
 from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
@@ -262,10 +262,7 @@ def _build_trainer(session: Session, tracker: Tracker) -> tuple[DepthTrainer, Tr
     tracking = TrackingCallback(tracker, directory, has_target=config.budget.target is not None)
     tracking.last_metrics = read_last_scalars(directory)
     console = ConsoleCallback(time_budget, is_averaged=config.trainer.ema_decay is not None)
-    callbacks = [epochs, stop, tracking, console, StepCallback()]
-    if config.trainer.early_stopping_patience is not None:
-        threshold = config.trainer.early_stopping_threshold
-        callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience, threshold))
+    callbacks = [epochs, stop, tracking, console, StepCallback(), *build_early_stopping(config.trainer)]
     trainer = DepthTrainer(
         session.model,
         session.args,

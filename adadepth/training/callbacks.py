@@ -26,6 +26,7 @@ from adadepth.report.architectures import build_frame_panel
 from adadepth.report.depth_by_class import build_class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import to_records
+from adadepth.settings.experiment import TrainerConfig
 from adadepth.system.console import discard_terminal_output
 from adadepth.system.signals import HANGUP, list_stop_signals, may_repeat
 from adadepth.training.selection import fill_undefined_metric
@@ -163,6 +164,13 @@ def _describe_interruption(number: int) -> str:
 def _is_epoch_end(state: TrainerState) -> bool:
     """Return whether an epoch has just ended."""
     return float(state.epoch or 0).is_integer()
+
+
+def build_early_stopping(settings: TrainerConfig) -> list[TrainerCallback]:
+    """Build the callback that stops after evaluations without improvement, where one is configured."""
+    if settings.early_stopping_patience is None:
+        return []
+    return [EarlyStoppingCallback(settings.early_stopping_patience, settings.early_stopping_threshold)]
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
