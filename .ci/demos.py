@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from adadepth.runs.directory import read_record  # noqa: E402
-from adadepth.system.files import describe_files, write_atomic  # noqa: E402
+from adadepth.runtime.files import describe_files, write_atomic  # noqa: E402
 
 DEMOS: dict[str, tuple[str, ...]] = {
     "hops": ("--config-name", "act_hops"),

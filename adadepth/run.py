@@ -32,22 +32,22 @@ from adadepth.cli.help import register_key_help
 from adadepth.cli.hydra_keys import guard_hydra_keys
 from adadepth.cli.schemas import register_schema
 from adadepth.cli.validation import build_config
+from adadepth.config import ExperimentConfig
+from adadepth.config.env_redaction import redact_env_values
+from adadepth.config.modes import modes
 from adadepth.runs.commands import get_choices, note_choices
 from adadepth.runs.inheritance import describe_inheritance, describe_resumption
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.env_redaction import redact_env_values
-from adadepth.settings.modes import modes
-from adadepth.system.console import say
-from adadepth.system.distributed import (
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import (
     check_launcher,
     exit_with_error,
     is_main_process,
     set_malloc_thresholds,
     stop_when_launcher_exits,
 )
-from adadepth.system.failures import activity
-from adadepth.system.hub_access import allow_remote_code
-from adadepth.system.signals import convert_signals_to_exits, exit_at_once_on_signals, restore_signal_handlers
+from adadepth.runtime.failures import activity
+from adadepth.runtime.hub_access import allow_remote_code
+from adadepth.runtime.signals import convert_signals_to_exits, exit_at_once_on_signals, restore_signal_handlers
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")

@@ -32,9 +32,9 @@ from adadepth import AdaLayersForSequenceClassification
 from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, ensure_features
 from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.data.text.corpora import read_embedded_documents
-from adadepth.system.distributed import set_malloc_thresholds
-from adadepth.system.hardware import describe_machine
-from adadepth.system.hub_access import resolve_path
+from adadepth.runtime.distributed import set_malloc_thresholds
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.hub_access import resolve_path
 
 CACHE_TARGET, TRUNCATE_TARGET, MEMORY_TARGET = 20.0, 1.03, 1.1
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

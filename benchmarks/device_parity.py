@@ -21,7 +21,7 @@ import torch
 from family_cases import case_of, moved, without_dropout
 from torch import Tensor
 
-from adadepth.system.hardware import describe_machine
+from adadepth.runtime.hardware import describe_machine
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LOSS_TARGET, GRADIENT_TARGET, SAME_TARGET = 1e-4, 1e-3, 0.99

@@ -31,8 +31,8 @@ from transformers import LlamaForCausalLM as Llama
 
 from adadepth.contrib.estimate.devices import find_driver_device, get_peak_rate
 from adadepth.contrib.estimate.fake_step import MemoryTracker
-from adadepth.system.hardware import describe_machine
-from adadepth.system.timing import time_interleaved
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.timing import time_interleaved
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PRECISION = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32

@@ -24,7 +24,7 @@ from typing import Any
 
 from adadepth.report.baseline_comparison import ANSWERS, qualities
 from adadepth.report.run_files import HALTING, RunFiles, read_run, write_json
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
 # The quickest first.

@@ -9,7 +9,7 @@ import time
 import torch
 
 from adadepth import LoopedConfig, LoopedForCausalLM
-from adadepth.families.looped.cache import bytes_per_token
+from adadepth.models.looped.cache import bytes_per_token
 
 POLICIES = ("all", "frozen", "last", "mean", "first", "ring:2")
 

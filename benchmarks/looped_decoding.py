@@ -38,10 +38,10 @@ from adadepth import LoopedConfig, LoopedForCausalLM
 from adadepth.contrib.decoding import speculative_decoding
 from adadepth.contrib.decoding.continuous_batching import DecodingWork, decode_texts
 from adadepth.contrib.decoding.speculative_decoding import self_speculation
-from adadepth.families.looped.heads import compute_layer_macs
 from adadepth.halting.exit_rules import ExitRule, StepView
-from adadepth.system.distributed import set_malloc_thresholds
-from adadepth.system.hardware import describe_machine
+from adadepth.models.looped.heads import compute_layer_macs
+from adadepth.runtime.distributed import set_malloc_thresholds
+from adadepth.runtime.hardware import describe_machine
 
 TARGET = 0.85
 

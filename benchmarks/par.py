@@ -31,19 +31,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
-from adadepth.families.par_xl.configuration import (
+from adadepth.models.par_xl.adaptive_softmax import AdaptiveSoftmax
+from adadepth.models.par_xl.configuration import (
     ParXLConfig,
     alternating,
     architecture_macs,
     paper_rule,
     parse_architecture,
 )
-from adadepth.families.par_xl.latency import derive, draw_ids, model_latencies, operation_latencies
-from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
-from adadepth.families.shared.layers import Product, sinusoidal_positions
-from adadepth.system.hardware import describe_machine
-from adadepth.system.timing import time_interleaved
+from adadepth.models.par_xl.latency import derive, draw_ids, model_latencies, operation_latencies
+from adadepth.models.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
+from adadepth.models.shared.layers import Product, sinusoidal_positions
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.timing import time_interleaved
 
 SAMPLED_TARGET, NETWORK_TARGET, SOFTMAX_TARGET = 0.6, 0.65, 0.2
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

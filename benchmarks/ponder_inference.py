@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification
-from adadepth.families.shared.albert.stepper import PackedRows
 from adadepth.halting.exit_rules import ExitRule, Fixed, StepView
-from adadepth.system.distributed import set_malloc_thresholds
-from adadepth.system.hardware import describe_machine
+from adadepth.models.shared.albert.stepper import PackedRows
+from adadepth.runtime.distributed import set_malloc_thresholds
+from adadepth.runtime.hardware import describe_machine
 
 TARGET = 1.05
 LENGTH = 128

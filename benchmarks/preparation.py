@@ -32,12 +32,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from adadepth.config.data import CausalConfig, CorpusConfig, Separator, Source
+from adadepth.config.experiment import TokenizerConfig
 from adadepth.data.pretraining.load import load_pretraining_data
 from adadepth.data.streams.blocks import load_text_blocks
 from adadepth.data.text.local_files import read_lines, split_documents
 from adadepth.data.text.passages import split_sentences
-from adadepth.settings.data import CausalConfig, CorpusConfig, Separator, Source
-from adadepth.settings.experiment import TokenizerConfig
 
 KINDS = ("sequences", "lines")
 VOCABULARY, LEARNED_FROM = 8000, 20_000  # pieces, and rows that they are learned from

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adadepth.system.timing import time_interleaved
+from adadepth.runtime.timing import time_interleaved
 
 PUBLISHED_MEANS = {6: 3.8, 12: 7.1, 24: 10.0}  # of all tokens, by cap: Simoulin & Crabbé 2021
 DEPTHS, MODES = ("published", "shallow", "geometric"), ("inference", "training")

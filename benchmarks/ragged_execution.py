@@ -53,8 +53,8 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
-from adadepth.system.hardware import describe_machine
-from adadepth.system.timing import time_interleaved
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.timing import time_interleaved
 
 EXECUTIONS = ("dense", "ragged", "auto")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -31,9 +31,9 @@ from prescribed_depths import prescribe_depths
 from torch import Tensor
 
 from adadepth import AlbertActConfig, AlbertActForTokenClassification
-from adadepth.system.distributed import set_malloc_thresholds
-from adadepth.system.hardware import describe_machine
-from adadepth.system.timing import time_interleaved
+from adadepth.runtime.distributed import set_malloc_thresholds
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.timing import time_interleaved
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MODES = ("forward", "training")

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActForPreTraining
-from adadepth.families.shared.albert.heads import MaskedWordsHead, SentenceOrderHead
-from adadepth.system.hardware import describe_machine
-from adadepth.system.timing import time_interleaved
+from adadepth.models.shared.albert.heads import MaskedWordsHead, SentenceOrderHead
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.timing import time_interleaved
 
 
 class AlbertWithSparseHead(nn.Module):

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from adadepth import TrmForPuzzles
+from adadepth.config.data import SudokuConfig
 from adadepth.data.puzzles.generated import load_sudoku
-from adadepth.settings.data import SudokuConfig
-from adadepth.system.distributed import set_malloc_thresholds
-from adadepth.system.hardware import describe_machine
-from adadepth.system.timing import time_interleaved
+from adadepth.runtime.distributed import set_malloc_thresholds
+from adadepth.runtime.hardware import describe_machine
+from adadepth.runtime.timing import time_interleaved
 
 FULL = 64  # puzzles that run all N steps, which take the same time whichever they are
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,7 +8,7 @@ harness' own default, 2,048, is more than small models were trained with. `pytho
 the embedded corpus and needs no network; the harness' own tasks (`--tasks wikitext`) fetch their data from the hub.
 """
 
-from adadepth.families.auto import register_auto_classes
+from adadepth.models.auto import register_auto_classes
 
 if __name__ == "__main__":
     from lm_eval.__main__ import cli_evaluate

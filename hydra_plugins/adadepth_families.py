@@ -6,7 +6,7 @@ Hydra discovers such plug-ins in the namespace `hydra_plugins` only; this module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from adadepth.families.registry import config_folders
+from adadepth.models.registry import config_folders
 
 
 class FamilyConfigs(SearchPathPlugin):

@@ -10,7 +10,7 @@ from dataclasses import field, is_dataclass, make_dataclass
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.sweeper import Sweeper
 
-from adadepth.settings.plugins import load_plugins
+from adadepth.config.plugins import load_plugins
 
 GROUP = "adadepth.sweepers"
 _RESERVED_NAMES = ("basic", "choice", "grid", "optuna")

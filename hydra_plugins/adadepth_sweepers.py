@@ -28,14 +28,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.failures import format_job_failure
 from adadepth.cli.validation import build_config
+from adadepth.config import ExperimentConfig
+from adadepth.config.declaration import Allowed, at_least, between, find_range_errors, setting
 from adadepth.errors import ConfigError, missing_package
-from adadepth.measure.directions import Direction, is_contradicted, resolve_direction
+from adadepth.metrics.directions import Direction, is_contradicted, resolve_direction
 from adadepth.report.sweep import format_cell_settings
 from adadepth.runs.directory import SWEEP
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.declaration import Allowed, at_least, between, find_range_errors, setting
-from adadepth.system.console import say
-from adadepth.system.distributed import is_distributed, is_main_process
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import is_distributed, is_main_process
 from adadepth.tasks import grid_search
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from adadepth import (
     AlbertActForTokenClassification,
     AlbertActModel,
 )
-from adadepth.families.albert_act.ragged import _REPACK_SAVES
+from adadepth.models.albert_act.ragged import _REPACK_SAVES
 from tests.models_support import padded_batch
 
 

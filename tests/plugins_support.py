@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.families import registry
+from adadepth.config.kinds import kinds
+from adadepth.config.modes import modes
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
-from adadepth.settings.kinds import kinds
-from adadepth.settings.modes import modes
+from adadepth.models import registry
 from adadepth.training.trackers import trackers
 
 

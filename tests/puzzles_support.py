@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.config.data import PuzzleTableConfig
 from adadepth.data.labelled import bigram_shift
 from adadepth.data.puzzles import generated
-from adadepth.settings.data import PuzzleTableConfig
 
 SUDOKU, MAZE = ".123456789", "# SGo"
 Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentations: tokens of cells and of answers

@@ -36,7 +36,7 @@ def toy_family_installed(folder: Path, package: Path = TOY) -> Iterator[None]:
 
 
 def _register_anew() -> None:
-    from adadepth.families.auto import register_auto_classes
+    from adadepth.models.auto import register_auto_classes
 
     register_auto_classes.cache_clear()
     register_auto_classes()

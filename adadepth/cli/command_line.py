@@ -13,11 +13,11 @@ from adadepth.cli.error_messages import list_configs, list_published_configs
 from adadepth.cli.help import describe_topic, format_usage, format_versions
 from adadepth.cli.python_values import from_python
 from adadepth.cli.schemas import check_yaml
+from adadepth.config.overrides import escape_references, quote_text
 from adadepth.errors import ConfigError, nearest
-from adadepth.families.registry import config_folders
+from adadepth.models.registry import config_folders
 from adadepth.runs.directory import read_record
-from adadepth.settings.overrides import escape_references, quote_text
-from adadepth.system.demos import DEMO_PREFIX, resolve_demo
+from adadepth.runtime.demos import DEMO_PREFIX, resolve_demo
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "configs"  # a wheel has those of the repository here

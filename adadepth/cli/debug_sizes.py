@@ -7,8 +7,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.declaration import get_field_specs
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.declaration import get_field_specs
 
 
 def apply_debug_sizes(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:

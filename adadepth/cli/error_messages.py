@@ -21,8 +21,8 @@ from omegaconf.errors import (
 )
 
 from adadepth.cli.schemas import list_keys
+from adadepth.config.declaration import format_value, get_field_specs
 from adadepth.errors import UserError, nearest
-from adadepth.settings.declaration import format_value, get_field_specs
 
 _MAX_LINE = 2000  # characters; a line that lists all configurations has half of that
 

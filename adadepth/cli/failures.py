@@ -14,11 +14,11 @@ from yaml import YAMLError
 
 from adadepth.cli.command_line import folders
 from adadepth.cli.error_messages import format_config_error
+from adadepth.config.env_redaction import redact_env_values
 from adadepth.errors import UserError
-from adadepth.settings.env_redaction import redact_env_values
-from adadepth.system.distributed import format_memory_error
-from adadepth.system.failures import format_failure
-from adadepth.system.files import format_full_disk_error
+from adadepth.runtime.distributed import format_memory_error
+from adadepth.runtime.failures import format_failure
+from adadepth.runtime.files import format_full_disk_error
 
 # Errors of files that a person can put right.
 _FILE_ERRORS = (
@@ -73,7 +73,7 @@ def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
     line = format_failure(error, redact_env_values)
     if show:
         print(redact_env_values("".join(traceback.format_exception(error))), file=sys.stderr, end="", flush=True)
-    from adadepth.system.console import visible  # its imports would slow `--help`
+    from adadepth.runtime.console import visible  # its imports would slow `--help`
 
     rank = os.environ.get("RANK", "0")
     print(visible(f"error: {'' if rank == '0' else f'process {rank}: '}{line}"), file=sys.stderr, flush=True)

@@ -17,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from adadepth import __version__
 from adadepth.cli.error_messages import list_published_configs
 from adadepth.cli.schemas import list_declared_keys, list_group_schemas
+from adadepth.config.declaration import MISSING, choices, format_help, get_field_specs
+from adadepth.config.modes import modes
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings.declaration import MISSING, choices, format_help, get_field_specs
-from adadepth.settings.modes import modes
 
 _WIDTH = 112
 _RESOLVER = "adadepth_keys"  # of the template of Hydra's help

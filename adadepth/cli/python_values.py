@@ -6,7 +6,7 @@ import ast
 import re
 from typing import Any
 
-from adadepth.settings.overrides import quote_text
+from adadepth.config.overrides import quote_text
 
 _CLASS_NAMES = "dataset.labels"  # whose entries are texts, whatever they look like
 _PLAIN_LIST = re.compile(r"\[([^][{}()\"'\\]+)\]")

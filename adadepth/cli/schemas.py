@@ -9,11 +9,11 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from adadepth.config import DatasetConfig, ExperimentConfig, ModelConfig
+from adadepth.config.kinds import list_dataset_schemas
+from adadepth.config.modes import experiment_schema
 from adadepth.errors import ConfigError
-from adadepth.families.registry import families
-from adadepth.settings import DatasetConfig, ExperimentConfig, ModelConfig
-from adadepth.settings.kinds import list_dataset_schemas
-from adadepth.settings.modes import experiment_schema
+from adadepth.models.registry import families
 
 
 def list_model_schemas() -> dict[str, type[ModelConfig]]:

@@ -21,6 +21,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.cli.command_line import is_override, parse_config_name
+from adadepth.config import LabelledConfig, Source, TableConfig, TaggingConfig, TokenizerConfig
+from adadepth.config.modes import modes
+from adadepth.config.overrides import format_override
 from adadepth.data.cache import get_cache_root
 from adadepth.data.labelled.classes import format_label, is_numeric
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
@@ -31,10 +34,7 @@ from adadepth.data.text.table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, parallel_encoding
 from adadepth.errors import ConfigError, DataError
 from adadepth.runs.commands import note_choices
-from adadepth.settings import LabelledConfig, Source, TableConfig, TaggingConfig, TokenizerConfig
-from adadepth.settings.modes import modes
-from adadepth.settings.overrides import format_override
-from adadepth.system.hub_access import check_hub
+from adadepth.runtime.hub_access import check_hub
 
 _CONFIGURATION = "finetune"
 _SCHEMAS: dict[str, type[TableConfig]] = {"table": LabelledConfig, "tagging_table": TaggingConfig}

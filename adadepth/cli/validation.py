@@ -14,16 +14,16 @@ from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer
 from adadepth.cli.debug_sizes import apply_debug_sizes, find_overridden_keys
 from adadepth.cli.schemas import to_config
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.declaration import find_range_errors, find_type_errors, format_value
+from adadepth.config.env_redaction import record_env_references
+from adadepth.config.kinds import TASKS, get_kind, get_problem
+from adadepth.config.modes import find_misplaced_settings, modes
+from adadepth.config.plugins import load
 from adadepth.errors import ConfigError, missing_package, nearest
-from adadepth.families.registry import families, family, join_alternatives, list_families_with_head
-from adadepth.measure.task_metrics import get_metric_key
+from adadepth.metrics.task_metrics import get_metric_key
+from adadepth.models.registry import families, family, join_alternatives, list_families_with_head
 from adadepth.runs.inheritance import load_resumed_config, merge_run_settings
-from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.declaration import find_range_errors, find_type_errors, format_value
-from adadepth.settings.env_redaction import record_env_references
-from adadepth.settings.kinds import TASKS, get_kind, get_problem
-from adadepth.settings.modes import find_misplaced_settings, modes
-from adadepth.settings.plugins import load
 from adadepth.training.trackers import trackers
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")

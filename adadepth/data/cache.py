@@ -17,7 +17,7 @@ from typing import Protocol
 from filelock import FileLock
 
 from adadepth.errors import DataError
-from adadepth.system.files import damage, describe_files, format_free_space, is_full, write_atomic
+from adadepth.runtime.files import damage, describe_files, format_free_space, is_full, write_atomic
 
 logger = logging.getLogger(__name__)
 

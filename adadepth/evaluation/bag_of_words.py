@@ -14,7 +14,7 @@ import numpy as np
 from adadepth.data.labelled.sequence_classification import LabelledExamples
 from adadepth.data.labelled.token_classification import TaggingExamples
 from adadepth.data.labelled.types import LabelledData, spread_rows
-from adadepth.measure.task_metrics import quality, score_tagging
+from adadepth.metrics.task_metrics import quality, score_tagging
 
 _MOST_ROWS = 20_000  # training rows of a baseline, evenly spread
 _PAIRS = 2**18  # shared columns of pairs of neighbouring pieces

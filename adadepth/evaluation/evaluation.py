@@ -12,12 +12,12 @@ from torch import Tensor
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.evaluation.vocabulary import vocabulary_depths
-from adadepth.families.contract import DepthModel, LearnsGates, MixesLayers
-from adadepth.families.registry import families
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.measure.architectures import describe_architecture
-from adadepth.measure.depth_statistics import HaltingStatistics, describe_work
-from adadepth.system.distributed import all_reduce_sum, gather_from_processes
+from adadepth.metrics.architectures import describe_architecture
+from adadepth.metrics.depth_statistics import HaltingStatistics, describe_work
+from adadepth.models.contract import DepthModel, LearnsGates, MixesLayers
+from adadepth.models.registry import families
+from adadepth.runtime.distributed import all_reduce_sum, gather_from_processes
 
 
 class TaskDepthReporter(Scorer):

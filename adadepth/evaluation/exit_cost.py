@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adadepth.families.contract import DepthModel
 from adadepth.halting.exit_rules import LOGITS
 from adadepth.halting.trace import DepthTrace, Execution
-from adadepth.measure.step_records import StepRecords, get_sequence_numbers
+from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
+from adadepth.models.contract import DepthModel
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.families.contract import DepthModel
-from adadepth.system.distributed import gather_from_processes
+from adadepth.models.contract import DepthModel
+from adadepth.runtime.distributed import gather_from_processes
 
 READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
 _COLUMNS = ("index", "labels", "difficulty")

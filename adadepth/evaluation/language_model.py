@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.scorer import EvaluationReport, Scorer
-from adadepth.system.distributed import all_reduce_sum
+from adadepth.runtime.distributed import all_reduce_sum
 
 _PATH_SEED = 0x9A7  # seed of the sampled paths, so that equal gates give equal paths in every evaluation
 _BATCH_KEY = 1  # second part of the noise key of a batch; the key of an update has one part

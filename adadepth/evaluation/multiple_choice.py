@@ -13,7 +13,7 @@ from torch import Tensor
 from adadepth.data.labelled.multiple_choice import BEGINNING, ENDING
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import RecordingScorer
-from adadepth.measure.unit_classes import CHOICE_CLASSES, classify_choice_tokens
+from adadepth.metrics.unit_classes import CHOICE_CLASSES, classify_choice_tokens
 
 
 class ChoiceScorer(RecordingScorer):

@@ -15,9 +15,9 @@ from torch import Tensor
 from adadepth.data.streams.blocks import BlockData, TextBlocks
 from adadepth.evaluation.language_model import likelihood
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
-from adadepth.families.contract import DepthModel
-from adadepth.measure.example_sentences import SentenceSampler
-from adadepth.system.distributed import all_reduce_sum
+from adadepth.metrics.example_sentences import SentenceSampler
+from adadepth.models.contract import DepthModel
+from adadepth.runtime.distributed import all_reduce_sum
 
 
 class BlockScorer(Scorer):
@@ -88,7 +88,7 @@ class BlockScorer(Scorer):
         return EvaluationReport(statistics, self._sentences.sentences(), exits=self._summarise_steps())
 
     def _summarise_steps(self) -> dict[str, Any] | None:
-        """Return the fields of `adadepth.measure.step_summary.summarise_steps` for the predicted tokens."""
+        """Return the fields of `adadepth.metrics.step_summary.summarise_steps` for the predicted tokens."""
         if not self._by_step:
             return None
         total, count = self._sums.tolist()

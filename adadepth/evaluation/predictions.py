@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.families.contract import DepthModel
-from adadepth.measure.step_records import StepRecorder, StepRecords, merge
-from adadepth.settings.kinds import Problem
-from adadepth.system.distributed import gather_from_processes
+from adadepth.config.kinds import Problem
+from adadepth.metrics.step_records import StepRecorder, StepRecords, merge
+from adadepth.models.contract import DepthModel
+from adadepth.runtime.distributed import gather_from_processes
 
 
 def make_exit_kwargs(model: DepthModel) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
-from adadepth.measure.example_sentences import SentenceSampler
-from adadepth.measure.unit_classes import TOKEN_CLASSES, token_classes
-from adadepth.system.distributed import all_reduce_sum
+from adadepth.metrics.example_sentences import SentenceSampler
+from adadepth.metrics.unit_classes import TOKEN_CLASSES, token_classes
+from adadepth.runtime.distributed import all_reduce_sum
 
 
 class PretrainingScorer(Scorer):

@@ -12,11 +12,11 @@ from adadepth.data import LabelledData
 from adadepth.data.puzzles.dataset import PuzzleExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import SequenceScorer
-from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.grid_examples import NO_SYMBOL, PuzzleSampler
-from adadepth.measure.scoring import is_right
-from adadepth.measure.unit_classes import SequenceClasses, describe_attributes
+from adadepth.metrics.grid_examples import NO_SYMBOL, PuzzleSampler
+from adadepth.metrics.scoring import is_right
+from adadepth.metrics.unit_classes import SequenceClasses, describe_attributes
+from adadepth.models.contract import DepthModel
 
 
 class PuzzleScorer(SequenceScorer):

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.config import QuestionConfig
 from adadepth.data import LabelledData
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, QuestionExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import LabelledScorer
-from adadepth.measure.spans import SPAN_CLASSES, classify_span_tokens, find_best_spans
-from adadepth.measure.task_metrics import score_answers
-from adadepth.settings import QuestionConfig
-from adadepth.system.distributed import gather_from_processes
+from adadepth.metrics.spans import SPAN_CLASSES, classify_span_tokens, find_best_spans
+from adadepth.metrics.task_metrics import score_answers
+from adadepth.runtime.distributed import gather_from_processes
 
 
 class AnswerPrediction(NamedTuple):

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adadepth.config.kinds import PREDICTED
 from adadepth.data import LabelledData
 from adadepth.evaluation.predictions import build_example_rows, merge_processes
 from adadepth.evaluation.pretraining import classify_tokens
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
-from adadepth.families.contract import DepthModel
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.example_sentences import SentenceSampler
-from adadepth.measure.grid_examples import GridSampler
-from adadepth.measure.scoring import compute_example_losses, compute_quality, compute_rightness
-from adadepth.measure.step_records import StepRecorder, StepRecords
-from adadepth.measure.step_summary import summarise_steps
-from adadepth.measure.unit_classes import SequenceClasses, build_sequence_classes, expand_to_units
-from adadepth.settings.kinds import PREDICTED
+from adadepth.metrics.example_sentences import SentenceSampler
+from adadepth.metrics.grid_examples import GridSampler
+from adadepth.metrics.scoring import compute_example_losses, compute_quality, compute_rightness
+from adadepth.metrics.step_records import StepRecorder, StepRecords
+from adadepth.metrics.step_summary import summarise_steps
+from adadepth.metrics.unit_classes import SequenceClasses, build_sequence_classes, expand_to_units
+from adadepth.models.contract import DepthModel
 
 _TOKEN_CLASSES = ("plain", "cls", "sep")  # further classes if tokens halt
 

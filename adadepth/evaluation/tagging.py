@@ -13,12 +13,12 @@ from adadepth.data.labelled.types import TaggedExamples
 from adadepth.evaluation.predictions import build_word_columns, build_word_row
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
-from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.scoring import token_losses
-from adadepth.measure.task_metrics import score_tagging
-from adadepth.measure.unit_classes import SequenceClasses
-from adadepth.system.distributed import gather_from_processes
+from adadepth.metrics.scoring import token_losses
+from adadepth.metrics.task_metrics import score_tagging
+from adadepth.metrics.unit_classes import SequenceClasses
+from adadepth.models.contract import DepthModel
+from adadepth.runtime.distributed import gather_from_processes
 
 _Value = TypeVar("_Value")
 _OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of speech

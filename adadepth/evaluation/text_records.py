@@ -16,7 +16,7 @@ from adadepth.data.batches import get_lengths
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.evaluation.predictions import merge_processes
-from adadepth.measure.step_records import POSITIONS, StepRecorder, StepRecords
+from adadepth.metrics.step_records import POSITIONS, StepRecorder, StepRecords
 
 NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 

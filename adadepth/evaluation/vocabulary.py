@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adadepth.data.pretraining.masking import find_word_starts
 from adadepth.evaluation.scorer import Scorer
-from adadepth.measure.words import WordDepths, Words
+from adadepth.metrics.words import WordDepths, Words
 
 
 class VocabularyDepths:

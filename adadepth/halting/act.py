@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.settings import choices
+from adadepth.config import choices
 
 CapRemainderLike = choices.CapRemainder | str
 StateRuleLike = choices.StateRule | str

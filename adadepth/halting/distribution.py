@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from adadepth.config import choices
 from adadepth.halting.trace import register_trace_part
-from adadepth.settings import choices
 
 
 def future_loss_reduction(losses: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from functools import cache
 
 from torch import Tensor
 
+from adadepth.config.plugins import load_plugins
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_by_prediction import (
     Confidence,
@@ -45,7 +46,6 @@ from adadepth.halting.exit_decisions import (
     select_predictions,
 )
 from adadepth.halting.rules import find_rule_problem, parse_named
-from adadepth.settings.plugins import load_plugins
 
 __all__ = [
     "CORRECTNESS",

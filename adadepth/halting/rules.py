@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from adadepth.config.declaration import find_range_errors
+from adadepth.config.plugins import load_plugins
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings.declaration import find_range_errors
-from adadepth.settings.plugins import load_plugins
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
     Args:
         text: Name and parameters.
         known: Dataclasses by name, whose fields are int or float, some with a range; see
-            `adadepth.settings.declaration.setting`.
+            `adadepth.config.declaration.setting`.
         noun: Kind of rule in messages.
 
     Raises:

@@ -12,11 +12,11 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import list_needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
-from adadepth.families.folder import convert_loading_errors, load_with_weights, read_config
-from adadepth.families.loading import find_model_class
-from adadepth.families.registry import Family, families, load
+from adadepth.models.folder import convert_loading_errors, load_with_weights, read_config
+from adadepth.models.loading import find_model_class
+from adadepth.models.registry import Family, families, load
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
-from adadepth.system.hub_access import resolve_path
+from adadepth.runtime.hub_access import resolve_path
 
 # Kind of prediction -> heads of families, and the auto classes of transformers under which families register them.
 _HEADS = {

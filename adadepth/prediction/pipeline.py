@@ -16,12 +16,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from adadepth.data.batches import get_sequence_columns, order_longest_first, pad_columns
 from adadepth.data.text.passages import EncodedText, Text, TextParts, TokenLocation, check_texts, encode_texts
 from adadepth.errors import CheckpointError, ConfigError, DataError, refuse_panics
-from adadepth.families.contract import Remembers
-from adadepth.families.shared.albert.heads import PretrainingHeads
-from adadepth.families.shared.losses import count_head_classes, takes_one_class
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.measure.grid_examples import NO_SYMBOL
+from adadepth.metrics.grid_examples import NO_SYMBOL
+from adadepth.models.contract import Remembers
+from adadepth.models.shared.albert.heads import PretrainingHeads
+from adadepth.models.shared.losses import count_head_classes, takes_one_class
 from adadepth.prediction.models import (
     build_layout,
     end_tokens,

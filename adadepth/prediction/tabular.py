@@ -17,12 +17,12 @@ from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import find_files, read_lines
 from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, DataError, nearest
-from adadepth.families.shared.losses import takes_one_class
+from adadepth.models.shared.losses import takes_one_class
 from adadepth.prediction.outputs import Prediction
 from adadepth.prediction.pipeline import Pipeline
 from adadepth.report.table import escape_csv_formula, format_csv
-from adadepth.system.files import open_atomic
-from adadepth.system.hub_access import get_first_line
+from adadepth.runtime.files import open_atomic
+from adadepth.runtime.hub_access import get_first_line
 
 _Row = dict[str, Any]
 OUTPUT_ENDINGS = (*DELIMITERS, ".jsonl")

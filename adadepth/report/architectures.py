@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.measure.architectures import (
+from adadepth.metrics.architectures import (
     EVALUATION_COSTS,
     LETTERS,
     NOT_RETRAINED,

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from typing import Any, Literal
 
-from adadepth.measure.architectures import OPERATION_NAMES, is_fixed
-from adadepth.measure.metric_names import is_loss
+from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
+from adadepth.metrics.metric_names import is_loss
 from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,

@@ -12,7 +12,7 @@ from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, make_number_format, text, to_csv, to_text
 from adadepth.report.training_curves import format_loss_title
 from adadepth.report.verdict import target
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 _WORK = ("executed_over_full", "adaptive_over_full")
 # Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.

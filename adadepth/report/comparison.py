@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from adadepth.measure.metric_names import WORK, find_first_depth
+from adadepth.metrics.metric_names import WORK, find_first_depth
 from adadepth.report.baseline_comparison import QUESTIONS
 from adadepth.report.comparison_tables import (
     Spread,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.metric_names import get_unit_wording, is_loss
+from adadepth.metrics.metric_names import get_unit_wording, is_loss
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, to_json
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.guard import build_or_leave_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adadepth.measure.metric_names import SPEEDUPS, get_unit_wording
+from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, get_run_unit, halts, series
 from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, text

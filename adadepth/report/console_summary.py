@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.architectures import is_fixed
+from adadepth.metrics.architectures import is_fixed
 from adadepth.report.architectures import build_evaluation_table, format_gate_lines
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Finding, Verdict
 from adadepth.report.depth_by_class import build_class_table

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.metric_names import CLASS_DEFINITIONS, definition, find_first_depth, get_unit_wording
+from adadepth.metrics.metric_names import CLASS_DEFINITIONS, definition, find_first_depth, get_unit_wording
 from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, build_depth_axis, pad_range
 from adadepth.report.run_files import (
     DEPTH_BY_CLASS,
@@ -32,7 +32,7 @@ from adadepth.report.table import (
     to_csv,
     to_text,
 )
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 ENDS = ("deepest", "shallowest")
 _MOST_WORDS = 6  # words and tags of a line

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adadepth.measure.metric_names import find_first_depth
+from adadepth.metrics.metric_names import find_first_depth
 from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, build_depth_axis, ticks
 from adadepth.report.run_files import RIVALS, RunFiles, get_run_unit
 from adadepth.report.section import Placed, Section, fill

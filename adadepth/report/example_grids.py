@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from adadepth.measure.grid_examples import (
+from adadepth.metrics.grid_examples import (
     _GIVEN,
     _NEW,
     _SAME,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
-from adadepth.measure.metric_names import definition
+from adadepth.metrics.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
+from adadepth.metrics.metric_names import definition
 from adadepth.report.depth_by_class import list_unavailable
 from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import (
@@ -40,7 +40,7 @@ from adadepth.report.table import (
     to_csv,
     to_text,
 )
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 NOT_MEASURED = "not measured"
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from adadepth.report.figure import Figure, Panel
 from adadepth.report.svg import document
-from adadepth.system.files import replace_atomically
+from adadepth.runtime.files import replace_atomically
 
 _PIXELS_PER_INCH = 144.0  # of which typst takes 96 for those of an SVG: 1.5 pixels each
 _FRAME_MILLISECONDS = 250

@@ -1,4 +1,4 @@
-"""The fields of a run's JSON files and their types, by which `adadepth.system.json_files` reads them.
+"""The fields of a run's JSON files and their types, by which `adadepth.runtime.json_files` reads them.
 
 Described are the record of a run, which every command reads, and of other files what a page reads before its sections
 do. What one section alone reads may hold anything: a section whose file is not as it expects is left out.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NotRequired, Required, TypedDict
 
-from adadepth.system.json_files import Count, DepthCount, JsonNumber
+from adadepth.runtime.json_files import Count, DepthCount, JsonNumber
 
 _Metrics = dict[str, JsonNumber]
 _Texts = dict[str, str]

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from jinja2 import TemplateError
 
+from adadepth.config.env_redaction import redact_env_values
 from adadepth.report.run_files import RunFiles
-from adadepth.settings.env_redaction import redact_env_values
-from adadepth.system.console import say
-from adadepth.system.failures import attach_run, write_traceback
+from adadepth.runtime.console import say
+from adadepth.runtime.failures import attach_run, write_traceback
 
 _CONTRADICTIONS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, TemplateError)
 _T = TypeVar("_T")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.measure.layer_weights import WEIGHTS, describe_layers
+from adadepth.metrics.layer_weights import WEIGHTS, describe_layers
 from adadepth.report.depth_by_class import describe_cost, format_at_step, list_unavailable
 from adadepth.report.figure import (
     Axis,

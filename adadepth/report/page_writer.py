@@ -13,7 +13,7 @@ from adadepth.report import svg
 from adadepth.report.section import Section, fill
 from adadepth.report.style import get_depth_color, get_text_color
 from adadepth.report.table import to_csv, to_latex
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 FIGURES, TABLES = "figures", "tables"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from adadepth import report
-from adadepth.measure.metric_names import get_unit_wording
+from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel, get_search_history
 from adadepth.report.comparison import build_comparison_sections, build_sections_beside_seeds, count_runs

@@ -10,7 +10,7 @@ from adadepth.report.page_writer import depth_styles
 from adadepth.report.run_files import TEXTS_FILE, RunFiles
 from adadepth.report.section import Note, Placed, Section, Token, fill, steps
 from adadepth.report.style import get_depth_color, get_share_color, get_text_color
-from adadepth.system.console import visible
+from adadepth.runtime.console import visible
 
 
 class RenderedToken(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.probes import FEWEST_EXAMPLES
+from adadepth.metrics.probes import FEWEST_EXAMPLES
 from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, build_depth_axis, pad_range
 from adadepth.report.run_files import PROBES, RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, percent, text, to_csv, to_text
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 _READOUTS = {"first": "first token", "mean": "mean of the tokens"}
 

@@ -16,11 +16,11 @@ from typing import Any, TypeGuard
 import yaml
 
 from adadepth.errors import CheckpointError
-from adadepth.measure.metric_names import get_unit_wording
+from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report.file_types import FILE_TYPES
-from adadepth.system.files import write_atomic
-from adadepth.system.json_files import find_type_problem, parse_json, read_regular_file
-from adadepth.system.plain_yaml import parse_yaml
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.json_files import find_type_problem, parse_json, read_regular_file
+from adadepth.runtime.plain_yaml import parse_yaml
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"

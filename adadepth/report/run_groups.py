@@ -12,8 +12,9 @@ from statistics import fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from adadepth.measure.exit_pareto import pareto
-from adadepth.measure.metric_names import SPEEDUPS, WORK, is_loss
+from adadepth.config.fingerprint import select_result_settings
+from adadepth.metrics.exit_pareto import pareto
+from adadepth.metrics.metric_names import SPEEDUPS, WORK, is_loss
 from adadepth.report.figure import Points
 from adadepth.report.run_files import (
     CONFIG,
@@ -31,7 +32,6 @@ from adadepth.report.run_files import (
 from adadepth.report.run_metadata import title
 from adadepth.report.seeds import select_headline_metrics, summarise_seeds
 from adadepth.report.table import number
-from adadepth.settings.fingerprint import select_result_settings
 
 
 @dataclass(frozen=True)

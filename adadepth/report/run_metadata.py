@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS
-from adadepth.measure.metric_names import get_unit_wording
+from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS
+from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report.baseline_comparison import SURE, UNDECIDED, format_whole_percent
 from adadepth.report.run_files import (
     CONFIG,

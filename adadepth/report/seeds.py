@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from adadepth.measure.architectures import agreement_over_seeds, architectures_over_seeds
-from adadepth.measure.layer_weights import collect_seed_weights, compute_seed_distance
+from adadepth.metrics.architectures import agreement_over_seeds, architectures_over_seeds
+from adadepth.metrics.layer_weights import collect_seed_weights, compute_seed_distance
 from adadepth.report.architectures import build_third_table, letters
 from adadepth.report.run_files import SEEDS, RunFiles
 from adadepth.report.section import Placed, Section, fill

@@ -12,7 +12,7 @@ from typing import Any
 from adadepth.report.page_writer import write_page
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, make_number_format, plain, text, to_text
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from adadepth.measure.adaptation import FEWEST_DEPTHS, effective_depths, is_collapsed
-from adadepth.measure.metric_names import find_least_depth, metric_name
+from adadepth.metrics.adaptation import FEWEST_DEPTHS, effective_depths, is_collapsed
+from adadepth.metrics.metric_names import find_least_depth, metric_name
 from adadepth.report.figure import (
     Curves,
     Figure,

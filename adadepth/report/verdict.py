@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
-from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
-from adadepth.measure.metric_names import WORK, get_unit_wording
+from adadepth.config.overrides import format_override
+from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
+from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -23,7 +24,6 @@ from adadepth.report.baseline_comparison import (
 from adadepth.report.compute_cost import describe_wall_clock, get_speedups
 from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit, halts
 from adadepth.report.section import Placed, Section, fill
-from adadepth.settings.overrides import format_override
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5

@@ -1,6 +1,6 @@
 """Checkpoints of a run: writing, rotation and checks. Incomplete ones are ignored; the newest complete one is kept.
 
-A manifest, written last, lists the files of a checkpoint; see `adadepth.system.files`. While a checkpoint is being
+A manifest, written last, lists the files of a checkpoint; see `adadepth.runtime.files`. While a checkpoint is being
 written its manifest lists none. A folder without a manifest is of an older version.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, NotRequired, Required, TypedDict
 from transformers import TrainerState
 
 from adadepth.errors import CheckpointError
-from adadepth.system.files import DiskFullError, Record, damage, describe_files, write_atomic, writing
-from adadepth.system.json_files import Count, parse_json, read_json, read_regular_file
+from adadepth.runtime.files import DiskFullError, Record, damage, describe_files, write_atomic, writing
+from adadepth.runtime.json_files import Count, parse_json, read_json, read_regular_file
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")

@@ -11,8 +11,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.overrides import format_override
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.overrides import format_override
 
 # Overrides of a training that its evaluation repeats. The data, the tokenizer and the model's settings are in the run;
 # the option of the model names the family.

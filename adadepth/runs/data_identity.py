@@ -11,11 +11,11 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
+from adadepth.config import DatasetConfig
+from adadepth.config.kinds import get_kind, get_problem, list_input_columns
 from adadepth.data.cache import digest
 from adadepth.data.text.tokenizer import TOKENIZER_FILE
 from adadepth.errors import CheckpointError
-from adadepth.settings import DatasetConfig
-from adadepth.settings.kinds import get_kind, get_problem, list_input_columns
 
 FIELD = "training_data"  # of a model's configuration
 OVERRIDE = "allow_changed_data=true"

@@ -25,24 +25,24 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
+from adadepth.config.declaration import select_notable_settings
+from adadepth.config.env_redaction import redact_env_values, redact_record, with_references
+from adadepth.config.experiment import Schedule
+from adadepth.config.fingerprint import hash_result_settings, select_result_settings
+from adadepth.config.kinds import list_dataset_schemas
 from adadepth.errors import CheckpointError, nearest
-from adadepth.families.registry import family
+from adadepth.models.registry import family
 from adadepth.report.file_types import RunRecordFields
 from adadepth.runs.commands import format_command, get_choices
 from adadepth.runs.lock import lock_directory
-from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.settings.declaration import select_notable_settings
-from adadepth.settings.env_redaction import redact_env_values, redact_record, with_references
-from adadepth.settings.experiment import Schedule
-from adadepth.settings.fingerprint import hash_result_settings, select_result_settings
-from adadepth.settings.kinds import list_dataset_schemas
-from adadepth.system.demos import is_demo, resolve_demo
-from adadepth.system.distributed import get_world_size
-from adadepth.system.failures import attach_run
-from adadepth.system.files import DiskFullError, refuse_links, remove_temporary_files, write_atomic, writing
-from adadepth.system.hardware import collect_hardware
-from adadepth.system.json_files import parse_json, read_regular_file
-from adadepth.system.launchers import launches, list_restartable_launches
+from adadepth.runtime.demos import is_demo, resolve_demo
+from adadepth.runtime.distributed import get_world_size
+from adadepth.runtime.failures import attach_run
+from adadepth.runtime.files import DiskFullError, refuse_links, remove_temporary_files, write_atomic, writing
+from adadepth.runtime.hardware import collect_hardware
+from adadepth.runtime.json_files import parse_json, read_regular_file
+from adadepth.runtime.launchers import launches, list_restartable_launches
 
 RECORD, CONFIG_FILE = "run.json", "config.yaml"
 MODEL = "model"  # folder of a run's best weights

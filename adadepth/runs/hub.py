@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings import ExperimentConfig
-from adadepth.system.hub_access import check_hub, get_first_line
+from adadepth.runtime.hub_access import check_hub, get_first_line
 
 logger = logging.getLogger(__name__)
 

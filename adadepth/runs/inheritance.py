@@ -11,8 +11,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from adadepth.config import ContextConfig, ExperimentConfig, Source, TokenizerConfig
+from adadepth.config.env_redaction import record_env_references, restore_references
+from adadepth.config.kinds import list_dataset_schemas
+from adadepth.config.modes import experiment_schema, modes
+from adadepth.config.overrides import format_override
 from adadepth.errors import CheckpointError
-from adadepth.families.registry import families
+from adadepth.models.registry import families
 from adadepth.runs.directory import (
     CHECKPOINTS,
     CONFIG_FILE,
@@ -25,13 +30,8 @@ from adadepth.runs.directory import (
     resolve_run,
     run_of_checkpoint,
 )
-from adadepth.settings import ContextConfig, ExperimentConfig, Source, TokenizerConfig
-from adadepth.settings.env_redaction import record_env_references, restore_references
-from adadepth.settings.kinds import list_dataset_schemas
-from adadepth.settings.modes import experiment_schema, modes
-from adadepth.settings.overrides import format_override
-from adadepth.system.demos import format_run
-from adadepth.system.plain_yaml import parse_yaml
+from adadepth.runtime.demos import format_run
+from adadepth.runtime.plain_yaml import parse_yaml
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

@@ -13,8 +13,8 @@ from typing import Any, TypedDict
 from filelock import FileLock, Timeout
 
 from adadepth.errors import CheckpointError
-from adadepth.system.files import is_dead_process
-from adadepth.system.json_files import read_json
+from adadepth.runtime.files import is_dead_process
+from adadepth.runtime.json_files import read_json
 
 LOCK = ".lock"
 _WORKER_TIMEOUT_S = 10.0  # loader workers inherit their process's lock, and notice its death within five seconds

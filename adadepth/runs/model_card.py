@@ -11,11 +11,11 @@ from typing import Any, TypeGuard
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.declaration import drop_neutral, select_notable_settings
-from adadepth.settings.env_redaction import redact_env_values, redact_record, with_references
-from adadepth.system.files import write_atomic
-from adadepth.system.plain_yaml import parse_yaml
+from adadepth.config import ExperimentConfig
+from adadepth.config.declaration import drop_neutral, select_notable_settings
+from adadepth.config.env_redaction import redact_env_values, redact_record, with_references
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.plain_yaml import parse_yaml
 
 CARD = "README.md"
 _ROOT = Path(__file__).resolve().parents[2]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.kinds import get_kind, get_trained_head
+from adadepth.config.modes import modes
+from adadepth.config.plugins import load
 from adadepth.errors import UnreachableError
-from adadepth.families.registry import family
-from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.kinds import get_kind, get_trained_head
-from adadepth.settings.modes import modes
-from adadepth.settings.plugins import load
+from adadepth.models.registry import family
 
 
 def run(config: ExperimentConfig) -> float | None:
@@ -30,7 +30,7 @@ def _prepare_model(config: ExperimentConfig) -> None:
     """Check installed trackers and the model family, and silence transformers' progress bars."""
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.families.validation import check_family
+    from adadepth.models.validation import check_family
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
@@ -40,7 +40,7 @@ def _prepare_model(config: ExperimentConfig) -> None:
 
 def train_or_evaluate(config: ExperimentConfig) -> float | None:
     """Train or evaluate the task of a validated experiment, and return the metric that `optimise` names."""
-    from adadepth.families.build import check_on_meta_device
+    from adadepth.models.build import check_on_meta_device
     from adadepth.tasks import multi_seed, report, rivals
 
     if (measure := get_kind(config.dataset).evaluate) is not None:

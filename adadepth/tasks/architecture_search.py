@@ -15,20 +15,20 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from adadepth.budget.target import TOLERANCE, is_held
+from adadepth.config import BudgetConfig, ExperimentConfig, SearchConfig, Task
+from adadepth.config.experiment import Costs, RetrainFrom, Stage
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.contract import LearnsGates
-from adadepth.families.registry import Family, Searching, family, load
+from adadepth.models.contract import LearnsGates
+from adadepth.models.registry import Family, Searching, family, load
 from adadepth.report.architectures import format_architecture_comparison
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
-from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
-from adadepth.settings.experiment import Costs, RetrainFrom, Stage
-from adadepth.system.console import say
-from adadepth.system.distributed import decide, wait_for_processes
-from adadepth.system.files import damage
-from adadepth.system.hardware import name_device
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import decide, wait_for_processes
+from adadepth.runtime.files import damage
+from adadepth.runtime.hardware import name_device
 from adadepth.tasks.identity import check_resumed_data, choose_training_tokenizer
 from adadepth.tasks.language_model import build_configured_model, build_language_session, load_data, settle_model_config
 from adadepth.tasks.language_model import evaluate as evaluate

@@ -16,15 +16,15 @@ from torch.utils.data import Subset
 
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.budget.target import TOLERANCE, is_held
+from adadepth.config import BudgetConfig, BudgetUnit
 from adadepth.data.labelled.types import spread_rows
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
-from adadepth.families.contract import DepthKnob
+from adadepth.models.contract import DepthKnob
 from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
 from adadepth.report.table import to_records
-from adadepth.settings import BudgetConfig, BudgetUnit
-from adadepth.system.console import say
-from adadepth.system.distributed import all_reduce_sum
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.tasks.session import Session
 from adadepth.training.depth_budget import BUDGET_PREFIX, MEASURES
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from transformers import TrainingArguments
 
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode
+from adadepth.config.kinds import get_positions_setting
+from adadepth.config.modes import modes
+from adadepth.config.plugins import load
 from adadepth.data.batches import get_lengths
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.memory_check import check_batch, compute_least_bytes, total_memory
-from adadepth.settings import BudgetUnit, ExperimentConfig, Mode
-from adadepth.settings.kinds import get_positions_setting
-from adadepth.settings.modes import modes
-from adadepth.settings.plugins import load
+from adadepth.models.memory_check import check_batch, compute_least_bytes, total_memory
 from adadepth.training.arguments import choose_precision
 from adadepth.training.depth_budget import full_depth
 

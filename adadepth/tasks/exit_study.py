@@ -17,17 +17,17 @@ from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
-from adadepth.measure.exit_rule_selection import advise, readings
-from adadepth.measure.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
-from adadepth.measure.step_records import StepRecords, get_sequence_numbers
-from adadepth.measure.step_summary import summarise_steps
+from adadepth.metrics.exit_rule_selection import advise, readings
+from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
+from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
+from adadepth.metrics.step_summary import summarise_steps
 from adadepth.report.exits import format_exit_study, write_exit_study
 from adadepth.report.run_files import write_exits
 from adadepth.runs.directory import MODEL
-from adadepth.system.console import progress, say
-from adadepth.system.files import describe_files, writing
-from adadepth.system.hardware import name_device
-from adadepth.system.timing import time_interleaved
+from adadepth.runtime.console import progress, say
+from adadepth.runtime.files import describe_files, writing
+from adadepth.runtime.hardware import name_device
+from adadepth.runtime.timing import time_interleaved
 from adadepth.tasks.session import Session
 
 BATCHES = (1, 8, 32)

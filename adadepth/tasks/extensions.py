@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel, TrainingArguments
 
-from adadepth.families.contract import HoldsBudget
-from adadepth.families.registry import budget_mode, family
-from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.kinds import call_by_path, get_kind
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.kinds import call_by_path, get_kind
+from adadepth.models.contract import HoldsBudget
+from adadepth.models.registry import budget_mode, family
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.ema import WeightAverageExtension
 from adadepth.training.extension import Batch, Extension

@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
+from adadepth.config import ExperimentConfig, Mode, Source, TokenizerConfig
+from adadepth.config.class_names import number_classes
+from adadepth.config.kinds import PREDICTED, call_by_path, get_kind, get_problem
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import build_example_rows
 from adadepth.evaluation.sequences import sequence_classes
-from adadepth.families.build import build_classifier, classifier_class, load_model
-from adadepth.families.folder import read_config
-from adadepth.families.registry import budget_mode
-from adadepth.measure.scoring import predictions
-from adadepth.measure.task_metrics import SCORE, check_metrics, check_tags, load_metrics
-from adadepth.measure.unit_classes import SequenceClasses
+from adadepth.metrics.scoring import predictions
+from adadepth.metrics.task_metrics import SCORE, check_metrics, check_tags, load_metrics
+from adadepth.metrics.unit_classes import SequenceClasses
+from adadepth.models.build import build_classifier, classifier_class, load_model
+from adadepth.models.folder import read_config
+from adadepth.models.registry import budget_mode
 from adadepth.report.run_files import write_prediction_rows
-from adadepth.settings import ExperimentConfig, Mode, Source, TokenizerConfig
-from adadepth.settings.class_names import number_classes
-from adadepth.settings.kinds import PREDICTED, call_by_path, get_kind, get_problem
-from adadepth.system.console import say
-from adadepth.system.distributed import run_main_process_first
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import (

@@ -14,14 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.experiment import EvalStrategy, SaveStrategy
+from adadepth.config.fingerprint import hash_result_settings
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.sweep import CellScores, summarise_grid
 from adadepth.report.table import is_number
 from adadepth.runs.directory import RECORD, read_record
-from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.experiment import EvalStrategy, SaveStrategy
-from adadepth.settings.fingerprint import hash_result_settings
-from adadepth.system.console import say
+from adadepth.runtime.console import say
 
 RUNS, SUBMISSION = "runs", "submission"
 _EPOCH = "train/epoch"

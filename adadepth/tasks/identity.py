@@ -14,16 +14,16 @@ from typing import Any
 from transformers import TrainingArguments
 from transformers.utils import CONFIG_NAME
 
+from adadepth.config import ExperimentConfig, Mode, TokenizerConfig
+from adadepth.config.class_names import are_numbered, shorten
 from adadepth.errors import CheckpointError
-from adadepth.families.folder import read_config
-from adadepth.families.registry import family
+from adadepth.models.folder import read_config
+from adadepth.models.registry import family
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, expected_tokenizer
 from adadepth.runs.directory import CHECKPOINTS, MODEL, model_path, resolve_run
-from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
-from adadepth.settings.class_names import are_numbered, shorten
-from adadepth.system.console import say
-from adadepth.system.distributed import is_main_process
-from adadepth.system.hub_access import resolve_path
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import is_main_process
+from adadepth.runtime.hub_access import resolve_path
 from adadepth.tasks.stored_models import find_resumable_checkpoint
 
 

@@ -10,19 +10,19 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
+from adadepth.config import ExperimentConfig, Mode, SearchConfig, TokenizerConfig
+from adadepth.config.declaration import select_notable_settings
+from adadepth.config.experiment import GateConfig, SearchMethod
+from adadepth.config.kinds import call_by_path, get_kind, load_run_data
 from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.data.streams.load import LanguageData
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language_model import LanguageScorer, SampledPaths
-from adadepth.families.build import build_language_model, load_language_model
-from adadepth.families.contract import LearnsGates
-from adadepth.families.registry import budget_mode, family, load
-from adadepth.settings import ExperimentConfig, Mode, SearchConfig, TokenizerConfig
-from adadepth.settings.declaration import select_notable_settings
-from adadepth.settings.experiment import GateConfig, SearchMethod
-from adadepth.settings.kinds import call_by_path, get_kind, load_run_data
-from adadepth.system.console import say
-from adadepth.system.distributed import run_main_process_first
+from adadepth.models.build import build_language_model, load_language_model
+from adadepth.models.contract import LearnsGates
+from adadepth.models.registry import budget_mode, family, load
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline

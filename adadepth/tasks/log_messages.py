@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import TrainerState, TrainingArguments
 
-from adadepth.families.memory_check import free_memory
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.models.memory_check import free_memory
 from adadepth.runs.directory import Run
-from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.checks import estimate_least_memory
 from adadepth.training.callbacks import StopCallback, rename_metrics
 

@@ -25,29 +25,29 @@ from torch.utils.data import Subset
 from transformers import PrinterCallback, ProgressCallback
 
 from adadepth.budget.fit import fit_level
+from adadepth.config import BudgetConfig, ExperimentConfig
+from adadepth.config.kinds import PREDICTED
 from adadepth.data import LabelledData
 from adadepth.data.labelled.types import spread_rows
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_positions, text_records
-from adadepth.families.contract import DepthModel, MixesLayers, ReplaysHalting
-from adadepth.families.registry import family
-from adadepth.families.shared.steps import ExitRuleKnob
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
-from adadepth.measure.exit_study import DRAWS
-from adadepth.measure.matched_baseline import (
+from adadepth.metrics.exit_study import DRAWS
+from adadepth.metrics.matched_baseline import (
     build_masses_for_depth,
     compare_recorded,
     describe_comparison,
     find_neighbouring_depths,
     permute_masses,
 )
-from adadepth.measure.step_records import POSITIONS, StepRecords
+from adadepth.metrics.step_records import POSITIONS, StepRecords
+from adadepth.models.contract import DepthModel, MixesLayers, ReplaysHalting
+from adadepth.models.registry import family
+from adadepth.models.shared.steps import ExitRuleKnob
 from adadepth.report.run_files import MATCHED_BASELINE, write_json
-from adadepth.settings import BudgetConfig, ExperimentConfig
-from adadepth.settings.kinds import PREDICTED
-from adadepth.system.console import say
-from adadepth.system.distributed import wait_for_processes
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import wait_for_processes
 from adadepth.tasks.exit_study import select_unit_metrics
 from adadepth.tasks.session import Session
 from adadepth.training.arguments import training_arguments

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from adadepth.config.kinds import PREDICTED
 from adadepth.data import LabelledData
-from adadepth.families.registry import family, load
-from adadepth.settings.kinds import PREDICTED
+from adadepth.models.registry import family, load
 
 _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from adadepth.config import ExperimentConfig
 from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from adadepth.runs.directory import open_run, run_directory
-from adadepth.settings import ExperimentConfig
-from adadepth.system.console import say
-from adadepth.system.distributed import decide
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import decide
 from adadepth.tasks.report import draw_run_figures, write_run_report
 from adadepth.training.arguments import training_arguments
 

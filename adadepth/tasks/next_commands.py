@@ -8,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, Task
+from adadepth.config.kinds import PREDICTED, get_kind, get_problem, list_input_columns
 from adadepth.errors import CheckpointError
-from adadepth.families.registry import Family, family
+from adadepth.models.registry import Family, family
 from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.runs.commands import build_checkpoint_command, build_training_command, is_given
 from adadepth.runs.directory import MODEL, resolve_run
-from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, Task
-from adadepth.settings.kinds import PREDICTED, get_kind, get_problem, list_input_columns
 
 _MAX_COMMANDS = 3
 _TEXT = "Not worth the popcorn, let alone two hours."

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from adadepth.config import ExperimentConfig
+from adadepth.config.kinds import list_input_columns
 from adadepth.data.text.local_files import read_lines
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
-from adadepth.families.build import load_model
-from adadepth.families.contract import Remembers
-from adadepth.families.folder import read_config
+from adadepth.models.build import load_model
+from adadepth.models.contract import Remembers
+from adadepth.models.folder import read_config
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import get_prediction_type, resolve_model_class
 from adadepth.prediction.pipeline import describe_texts
@@ -29,9 +31,7 @@ from adadepth.report.run_files import TEXTS_FILE, write_json
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.data_identity import DataIdentity, get_text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.kinds import list_input_columns
-from adadepth.system.console import say
+from adadepth.runtime.console import say
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.report import write_run_report
 from adadepth.tasks.stored_models import (

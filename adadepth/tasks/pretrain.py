@@ -8,14 +8,14 @@ from typing import Any
 
 from transformers import TrainingArguments, set_seed
 
+from adadepth.config import ExperimentConfig, TokenizerConfig
+from adadepth.config.kinds import load_run_data
 from adadepth.data import PretrainingData, unigram_baseline
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
-from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
-from adadepth.families.registry import budget_mode
-from adadepth.settings import ExperimentConfig, TokenizerConfig
-from adadepth.settings.kinds import load_run_data
-from adadepth.system.distributed import run_main_process_first
+from adadepth.models.build import build_pretraining_model, load_model, pretraining_class
+from adadepth.models.registry import budget_mode
+from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets
 from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer

@@ -7,18 +7,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from adadepth.config import ExperimentConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.splits import HELD_OUT
 from adadepth.evaluation.hidden_states import READOUTS, EncodedSet, encode_set
-from adadepth.families.build import load_encoder
-from adadepth.measure.probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
-from adadepth.measure.task_metrics import quality
+from adadepth.metrics.probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
+from adadepth.metrics.task_metrics import quality
+from adadepth.models.build import load_encoder
 from adadepth.report.probes import build_probe_table, flatten_accuracies, format_probes, write_probes
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
-from adadepth.settings import ExperimentConfig
-from adadepth.system.console import say
-from adadepth.system.distributed import decide, run_main_process_first
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import decide, run_main_process_first
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.model_fields import cls_options

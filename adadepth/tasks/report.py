@@ -10,9 +10,11 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from adadepth.config import ExperimentConfig
+from adadepth.config.kinds import kinds
 from adadepth.errors import CheckpointError, ConfigError, nearest
-from adadepth.families.registry import Family, families, load
-from adadepth.measure.task_metrics import UNDEFINED, get_metric_key
+from adadepth.metrics.task_metrics import UNDEFINED, get_metric_key
+from adadepth.models.registry import Family, families, load
 from adadepth.report import pages
 from adadepth.report.baseline_comparison import Verdict
 from adadepth.report.comparison_tables import format_best_line
@@ -24,10 +26,8 @@ from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_
 from adadepth.report.section import Placed, SectionOf
 from adadepth.report.verdict import verdict
 from adadepth.runs.directory import read_record, resolve_run
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.kinds import kinds
-from adadepth.system.console import say
-from adadepth.system.files import refuse_links
+from adadepth.runtime.console import say
+from adadepth.runtime.files import refuse_links
 
 
 def judge(directory: Path) -> Verdict:

@@ -7,7 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from adadepth.measure.grid_examples import PUZZLE, draw_grid_text, draw_puzzle_text
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.experiment import Kept
+from adadepth.metrics.grid_examples import PUZZLE, draw_grid_text, draw_puzzle_text
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_speeds
 from adadepth.report.example_sentences import build_sentence_table
@@ -16,11 +18,9 @@ from adadepth.report.run_files import read_run
 from adadepth.runs.directory import MODEL, RECORD, Run
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
-from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.experiment import Kept
-from adadepth.system.console import say
-from adadepth.system.files import describe_files, writing
-from adadepth.system.hardware import describe_machine
+from adadepth.runtime.console import say
+from adadepth.runtime.files import describe_files, writing
+from adadepth.runtime.hardware import describe_machine
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 from adadepth.training.callbacks import TrackingCallback

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
-from adadepth.families.registry import family
-from adadepth.measure.grid_examples import draw_grid_text
-from adadepth.measure.metric_names import WORK
+from adadepth.metrics.grid_examples import draw_grid_text
+from adadepth.metrics.metric_names import WORK
+from adadepth.models.registry import family
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.budgets import format_rivals
 from adadepth.report.compute_cost import describe_measured
 from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
-from adadepth.settings import BudgetConfig, ExperimentConfig
-from adadepth.system.console import say
-from adadepth.system.distributed import is_main_process
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import is_main_process
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 

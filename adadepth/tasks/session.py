@@ -11,16 +11,16 @@ from typing import Any, Self
 
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
+from adadepth.config import ExperimentConfig, Mode
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.runs.checkpoints import get_checkpoint_step, remove_incomplete
 from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
-from adadepth.settings import ExperimentConfig, Mode
-from adadepth.system.console import say
-from adadepth.system.distributed import decide
-from adadepth.system.files import writing
-from adadepth.system.signals import forward_signal
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import decide
+from adadepth.runtime.files import writing
+from adadepth.runtime.signals import forward_signal
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions

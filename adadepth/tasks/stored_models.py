@@ -8,18 +8,18 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from adadepth.config import ExperimentConfig, TokenizerConfig
 from adadepth.errors import CheckpointError
-from adadepth.families.folder import read_config
-from adadepth.families.registry import families
+from adadepth.models.folder import read_config
+from adadepth.models.registry import families
 from adadepth.runs.checkpoints import MANIFEST, checkpoints, find_checkpoint_error, read_trainer_state
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.directory import CHECKPOINTS, find_run_of_launch, model_path, read_record, run_of_checkpoint
 from adadepth.runs.lock import release_remote_lock
 from adadepth.runs.model_card import CARD
-from adadepth.settings import ExperimentConfig, TokenizerConfig
-from adadepth.system.console import say
-from adadepth.system.distributed import decide
-from adadepth.system.files import Record, damage
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import decide
+from adadepth.runtime.files import Record, damage
 from adadepth.training.loss_tracking import find_nonfinite_parameter
 from adadepth.training.resume_state import read_world_size
 from adadepth.training.sharded_checkpoints import is_sharded

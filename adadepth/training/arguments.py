@@ -14,11 +14,11 @@ import torch
 from accelerate.utils import DynamoBackend
 from transformers import TrainingArguments
 
+from adadepth.config import ExperimentConfig, TrainerConfig
+from adadepth.config.experiment import BorrowedConfig, Precision
 from adadepth.errors import ConfigError, missing_package, nearest
-from adadepth.measure.directions import prefers_greater
-from adadepth.settings import ExperimentConfig, TrainerConfig
-from adadepth.settings.experiment import BorrowedConfig, Precision
-from adadepth.system.distributed import is_distributed, reinit_process_group
+from adadepth.metrics.directions import prefers_greater
+from adadepth.runtime.distributed import is_distributed, reinit_process_group
 
 
 def check_machine(config: ExperimentConfig) -> None:

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import TrainingArguments
 
+from adadepth.config import ExperimentConfig, Mode
 from adadepth.data import LabelledData
 from adadepth.data.cache import get_cache_root
 from adadepth.data.features.states import FeatureReader, RowNumbers, ensure_features
 from adadepth.data.features.store import FeatureStore
-from adadepth.families.contract import ReadsCachedStates
-from adadepth.settings import ExperimentConfig, Mode
+from adadepth.models.contract import ReadsCachedStates
 from adadepth.training.arguments import choose_precision
 from adadepth.training.extension import Extension
 

@@ -15,20 +15,20 @@ import torch.distributed as dist
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.config.experiment import TrainerConfig
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.measure.architectures import flatten_search
-from adadepth.measure.depth_statistics import flatten
-from adadepth.measure.metric_names import metric_name
-from adadepth.measure.step_summary import flatten_exits
+from adadepth.metrics.architectures import flatten_search
+from adadepth.metrics.depth_statistics import flatten
+from adadepth.metrics.metric_names import metric_name
+from adadepth.metrics.step_summary import flatten_exits
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel
 from adadepth.report.depth_by_class import build_class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import to_records
-from adadepth.settings.experiment import TrainerConfig
-from adadepth.system.console import discard_terminal_output
-from adadepth.system.signals import HANGUP, list_stop_signals, may_repeat
+from adadepth.runtime.console import discard_terminal_output
+from adadepth.runtime.signals import HANGUP, list_stop_signals, may_repeat
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker

@@ -14,7 +14,7 @@ from adadepth.report.architectures import format_architecture
 from adadepth.report.depth_by_class import format_halting
 from adadepth.report.exits import format_exits
 from adadepth.report.layers import format_layers
-from adadepth.system.console import minutes, say
+from adadepth.runtime.console import minutes, say
 from adadepth.training.callbacks import UNLOGGED, Logs
 from adadepth.training.trainer import DepthTrainer
 

@@ -18,13 +18,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.budget.controller import BudgetController, BudgetSchedule, Response
 from adadepth.budget.target import CEILINGS, get_full_depth, is_held
-from adadepth.families.contract import DepthModel, HoldsBudget
-from adadepth.families.shared.losses import combine_terms
+from adadepth.config import BudgetConfig
 from adadepth.halting.trace import DepthTrace
-from adadepth.settings import BudgetConfig
-from adadepth.system.distributed import all_reduce_sum
-from adadepth.system.files import write_atomic
-from adadepth.system.json_files import read_json
+from adadepth.models.contract import DepthModel, HoldsBudget
+from adadepth.models.shared.losses import combine_terms
+from adadepth.runtime.distributed import all_reduce_sum
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.json_files import read_json
 from adadepth.training.extension import Batch, Extension
 
 

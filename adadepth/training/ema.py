@@ -17,7 +17,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.errors import CheckpointError
-from adadepth.families.shared.layers import whole
+from adadepth.models.shared.layers import whole
 from adadepth.training.extension import Extension
 from adadepth.training.sharded_checkpoints import copy_same_shape
 

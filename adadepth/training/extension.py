@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from adadepth.settings import TrainerConfig
+from adadepth.config import TrainerConfig
 
 Batch = Mapping[str, Any]
 

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from adadepth.measure.directions import prefers_greater
-from adadepth.settings import TrainerConfig
-from adadepth.settings.experiment import Optimizer, Schedule
+from adadepth.config import TrainerConfig
+from adadepth.config.experiment import Optimizer, Schedule
+from adadepth.metrics.directions import prefers_greater
 
 
 class AdamAtan2(torch.optim.Optimizer):

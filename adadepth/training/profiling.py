@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.profiler import profile, schedule
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.system.console import say
-from adadepth.system.distributed import all_reduce_sum
-from adadepth.system.timing import synchronize, time_interleaved
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import all_reduce_sum
+from adadepth.runtime.timing import synchronize, time_interleaved
 
 TRACE = "trace.json.gz"  # in the folder of a run, for ui.perfetto.dev
 _UNTRACED, _TRACED = 2, 3  # the first steps allocate memory and choose kernels; a trace of a few steps is large

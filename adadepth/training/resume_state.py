@@ -19,8 +19,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from adadepth.data.randomness import Purpose, random_generator
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import read_trainer_state
-from adadepth.system.files import write_atomic
-from adadepth.system.json_files import Count, JsonNumber, read_json
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.json_files import Count, JsonNumber, read_json
 
 _PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.data.randomness import Purpose, random_generator
-from adadepth.system.distributed import all_reduce_sum
+from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.training.extension import Batch, Extension, read_process_files, select_process_rows
 
 _SUMS = "sums"  # name in a checkpoint of the sums for the log

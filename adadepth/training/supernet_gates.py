@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.config import ExperimentConfig, SearchConfig, TrainerConfig
+from adadepth.config.experiment import SearchMethod
 from adadepth.errors import CheckpointError
-from adadepth.families.contract import LearnsGates
-from adadepth.families.registry import family
-from adadepth.settings import ExperimentConfig, SearchConfig, TrainerConfig
-from adadepth.settings.experiment import SearchMethod
-from adadepth.system.console import say
-from adadepth.system.files import write_atomic
-from adadepth.system.json_files import read_json
+from adadepth.models.contract import LearnsGates
+from adadepth.models.registry import family
+from adadepth.runtime.console import say
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.json_files import read_json
 from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from adadepth.families.registry import load
+from adadepth.config import ExperimentConfig
+from adadepth.models.registry import load
 from adadepth.runs.directory import Run, jsonable
-from adadepth.settings import ExperimentConfig
-from adadepth.system.console import say
-from adadepth.system.files import write_atomic
-from adadepth.system.json_files import Count, read_json, read_json_lines
+from adadepth.runtime.console import say
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.json_files import Count, read_json, read_json_lines
 from adadepth.training.extension import Extension
 from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker

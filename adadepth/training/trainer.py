@@ -34,18 +34,18 @@ from transformers import (
 from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
+from adadepth.config import TrainerConfig
+from adadepth.config.env_redaction import has_env_values
 from adadepth.data.batches import EpochSampler, order_for_evaluation
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.families.head_outputs import check_output
-from adadepth.measure.step_records import StepRecorder, StepRecords
+from adadepth.metrics.step_records import StepRecorder, StepRecords
+from adadepth.models.head_outputs import check_output
 from adadepth.runs.checkpoints import begin_checkpoint, remove_if_disk_full, rotate, seal_checkpoint
-from adadepth.settings import TrainerConfig
-from adadepth.settings.env_redaction import has_env_values
-from adadepth.system.console import say
-from adadepth.system.hub_access import silence_transformers
+from adadepth.runtime.console import say
+from adadepth.runtime.hub_access import silence_transformers
 from adadepth.training.distributed_batches import (
     is_counted_batch,
     pad_batches_across_processes,
@@ -108,7 +108,7 @@ class TrainingData(Protocol):
 
 
 class DepthTrainer(Trainer):
-    """Trainer of any `DepthModel`; see `adadepth.families.contract`.
+    """Trainer of any `DepthModel`; see `adadepth.models.contract`.
 
     Args:
         model: Model to train.

@@ -4,8 +4,8 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from adadepth.config import StreamConfig
 from adadepth.data.streams.line_text import open_texts
-from adadepth.settings import StreamConfig
 
 
 def documents(**metadata: Any) -> DatasetDict:

@@ -11,7 +11,7 @@ import pytest
 
 import adadepth.tasks
 from adadepth import run
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 from tests.cli.support import Command, Jobs, Refusal, Result
 from tests.figures_support import briefly_timed
 from tests.puzzles_support import drawn_once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 
 
 @dataclass

@@ -14,8 +14,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from adadepth import run as program
+from adadepth.config.overrides import format_override
 from adadepth.runs.commands import format_resume_command
-from adadepth.settings.overrides import format_override
 from tests.advice_support import next_commands
 from tests.cli.support import Command
 from tests.training.support import stopped_early

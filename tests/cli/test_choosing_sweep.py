@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
+from adadepth.config import ExperimentConfig, Mode
 from adadepth.runs.directory import open_run, run_directory
-from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.multi_seed import train_with_seeds
 from tests.cli.support import Command, Jobs, Refusal
 from tests.marks_support import quick_one_in

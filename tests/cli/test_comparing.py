@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
+from adadepth.config import ExperimentConfig
 from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
-from adadepth.settings import ExperimentConfig
 from tests.cli.support import Command, Result
 from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from adadepth.cli.command_line import arguments
 from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.runs.directory import run_directory
-from adadepth.system.files import describe_files
+from adadepth.runtime.files import describe_files
 from tests.cli.support import Command, Refusal
 from tests.configs.support import configured
 from tests.scripts_support import ROOT, load_script
@@ -78,7 +78,7 @@ def test_a_text_is_predicted(command: Command, tmp_path: Path) -> None:
 def test_a_demo_below_output_dir_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation lies in the directory of its run; one of a demo does not, even for `output_dir=.` in a clone."""
     shutil.copytree(DEMOS, tmp_path / "package" / "demos")
-    monkeypatch.setattr("adadepth.system.demos._DEMOS", tmp_path / "package" / "demos")
+    monkeypatch.setattr("adadepth.runtime.demos._DEMOS", tmp_path / "package" / "demos")
     config = configured("act_hops", "mode=evaluate", "checkpoint=demo:hops", f"output_dir={tmp_path}")
     assert run_directory(config).parent == tmp_path / "act_hops"
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import adadepth.tasks
+from adadepth.config import ExperimentConfig, Mode
 from adadepth.errors import DataError
 from adadepth.runs.commands import build_checkpoint_command, build_training_command, format_command
-from adadepth.settings import ExperimentConfig, Mode
 from hydra_plugins import adadepth_sweepers
 from tests.cli.support import Command, Jobs
 

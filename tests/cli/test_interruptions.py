@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from adadepth import tasks
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
 from tests.cli.support import Command
 from tests.marks_support import quick_one_in

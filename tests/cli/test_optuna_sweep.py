@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 from tests.cli.support import Command, Jobs, Refusal
 from tests.marks_support import quick_one_in
 

@@ -14,6 +14,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from adadepth import tasks
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
+from adadepth.config.fingerprint import hash_result_settings
 from adadepth.errors import CheckpointError
 from adadepth.runs.directory import (
     jsonable,
@@ -24,9 +26,7 @@ from adadepth.runs.directory import (
     write_jsonable,
 )
 from adadepth.runs.lock import lock_directory
-from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.settings.fingerprint import hash_result_settings
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 

@@ -17,7 +17,7 @@ RUN = (sys.executable, "adadepth/run.py", *TINY, "model=albert_act_mini", "debug
 
 HEADED = """
 import os, sys
-from adadepth.system.console import say
+from adadepth.runtime.console import say
 say("first")
 sys.stdin.read()
 say("second")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.measure.metric_names import metric_name
+from adadepth.metrics.metric_names import metric_name
 from adadepth.runs.directory import Run, read_record
 from adadepth.training import tracking
 from adadepth.training.trackers import TrackerKind

@@ -94,7 +94,7 @@ def test_the_wheel_has_all_configurations_and_is_typed(environment: Path, tmp_pa
 
 
 def test_the_wheel_has_demos_that_work_without_training(environment: Path, tmp_path: Path) -> None:
-    code = "from adadepth.system.demos import resolve_demo; print(resolve_demo('checkpoint', 'demo:hops').parent)"
+    code = "from adadepth.runtime.demos import resolve_demo; print(resolve_demo('checkpoint', 'demo:hops').parent)"
     shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
     installed, here = Path(shown.stdout.strip()), ROOT / "adadepth" / "demos"
     assert installed.is_relative_to(environment)

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.schemas import list_model_schemas, register_schema
 from adadepth.cli.validation import build_config
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.kinds import list_dataset_schemas
+from adadepth.config import ExperimentConfig
+from adadepth.config.kinds import list_dataset_schemas
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

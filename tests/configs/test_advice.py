@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from adadepth.cli.checks.model import get_max_updates
+from adadepth.config import Source
 from adadepth.errors import ConfigError
-from adadepth.families.registry import families, family
+from adadepth.models.registry import families, family
 from adadepth.report.run_files import RunFiles
 from adadepth.report.verdict import NEEDED, target
-from adadepth.settings import Source
 from tests.advice_support import advised, as_pattern, composition, follow, templates, texts
 from tests.configs.support import ROOTS, composed, configured
 from tests.marks_support import mostly_slow

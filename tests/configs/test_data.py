@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from adadepth.cli.validation import list_evaluation_metrics
-from adadepth.settings.fingerprint import hash_result_settings
-from adadepth.settings.kinds import get_problem
+from adadepth.config.fingerprint import hash_result_settings
+from adadepth.config.kinds import get_problem
 from tests.configs.support import configured
 
 

@@ -9,9 +9,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from adadepth.cli.validation import build_config
+from adadepth.config.env_redaction import record_env_references, redact_env_values, with_references
 from adadepth.errors import DataError
 from adadepth.runs.directory import get_plain_settings, open_run, read_record
-from adadepth.settings.env_redaction import record_env_references, redact_env_values, with_references
 from tests.configs.support import composed, configured
 
 SECRET = "hunter2-of-the-cluster"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.cli.debug_sizes import find_overridden_keys
-from adadepth.runs.inheritance import describe_inheritance
-from adadepth.settings import (
+from adadepth.config import (
     ContextConfig,
     CorpusConfig,
     ExperimentConfig,
@@ -17,6 +16,7 @@ from adadepth.settings import (
     StreamConfig,
     TokenizerConfig,
 )
+from adadepth.runs.inheritance import describe_inheritance
 
 from .support import composed, configured, write_run
 

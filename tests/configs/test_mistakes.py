@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
+from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, UserError, nearest
-from adadepth.settings import ExperimentConfig
 from tests.configs.support import configured
 
 # A command, and a part of the one line that is said of it.

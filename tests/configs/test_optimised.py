@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.cli.checks.measures import may_be_logged
-from adadepth.measure.metric_names import metric_name
+from adadepth.metrics.metric_names import metric_name
 from tests.configs.support import configured
 
 BEFORE = Path(__file__).parents[1] / "before"

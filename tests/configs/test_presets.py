@@ -11,7 +11,7 @@ import pytest
 from adadepth.cli.command_line import arguments, expand_preset, folders
 from adadepth.cli.error_messages import list_published_configs
 from adadepth.errors import ConfigError
-from adadepth.system.plain_yaml import parse_yaml
+from adadepth.runtime.plain_yaml import parse_yaml
 from tests.configs.support import CONFIGS, GLUE, composed, configured, write_run
 from tests.marks_support import mostly_slow, quick_one_in
 

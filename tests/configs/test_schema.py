@@ -13,10 +13,10 @@ import pytest
 from transformers import TrainingArguments
 
 from adadepth.cli.schemas import list_declared_keys, list_keys
-from adadepth.settings import TrainerConfig
-from adadepth.settings.declaration import get_field_specs
-from adadepth.settings.experiment import BorrowedConfig
-from adadepth.settings.modes import modes
+from adadepth.config import TrainerConfig
+from adadepth.config.declaration import get_field_specs
+from adadepth.config.experiment import BorrowedConfig
+from adadepth.config.modes import modes
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = Path(__file__).parent / "public_keys.txt"

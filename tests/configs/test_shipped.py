@@ -10,9 +10,9 @@ from omegaconf import open_dict
 
 from adadepth.cli.schemas import register_schema
 from adadepth.cli.validation import build_config
-from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
-from adadepth.settings.fingerprint import hash_result_settings, select_result_settings
-from adadepth.system.plain_yaml import parse_yaml
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
+from adadepth.config.fingerprint import hash_result_settings, select_result_settings
+from adadepth.runtime.plain_yaml import parse_yaml
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
 from tests.marks_support import mostly_slow
 

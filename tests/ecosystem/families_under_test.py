@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 import adadepth
-from adadepth.families.albert.modeling import PlainAlbertModel
-from adadepth.families.par_xl.family import ParXLFields
-from adadepth.families.stock_classifier.modeling import StockForSequenceClassification, StockForTokenClassification
+from adadepth.models.albert.modeling import PlainAlbertModel
+from adadepth.models.par_xl.family import ParXLFields
+from adadepth.models.stock_classifier.modeling import StockForSequenceClassification, StockForTokenClassification
 from tests.ecosystem.model_tests import BATCH, LENGTH, ModelCase, token_inputs
 from tests.models_support import SMALL
 
@@ -22,7 +22,7 @@ LATE_EXIT = {"exit_rule": "quantile:0.9"}
 
 _STEPS = {
     "test_problem_types": "predictions of a step are one class or one value, never several classes: exit rules read "
-    "a softmax; tests/unit/families has the two",
+    "a softmax; tests/unit/models has the two",
 }
 _NO_GENERATION = "the source distribution has no tests of generation; below tests/unit/families, "
 _NO_BARE_MODEL = {"test_load_with_mismatched_shapes": "it has no model without a head, which that test loads"}

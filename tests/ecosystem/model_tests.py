@@ -22,7 +22,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from adadepth.families.registry import families
+from adadepth.models.registry import families
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / ".cache" / "model-tests" / f"transformers-{transformers.__version__}" / "tests"

@@ -3,7 +3,7 @@
 from transformers import PreTrainedModel
 
 import adadepth
-from adadepth.families import public_names
+from adadepth.models import public_names
 from tests.ecosystem.families_under_test import CASES
 
 # Stock classifiers are dynamic classes of transformers' own names.

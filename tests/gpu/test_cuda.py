@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
-from adadepth.families.albert_act.ragged import _REPACK_SAVES
+from adadepth.models.albert_act.ragged import _REPACK_SAVES
 from tests.albert_act_support import labelled_batch, prescribe
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from adadepth.families.par_xl.modeling import Context
+from adadepth.models.par_xl.modeling import Context
 from tests.parity.plain_par_xl import plain_log_probs, plain_supernet
 from tests.unit.families.par_xl_support import ORIGINAL, small_network, small_supernet, words
 

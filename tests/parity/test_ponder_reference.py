@@ -8,8 +8,8 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification, convert_reference_state_dict
 from adadepth.errors import CheckpointError
-from adadepth.families.shared.albert.stepper import Reading
 from adadepth.halting.distribution import TRUNCATIONS
+from adadepth.models.shared.albert.stepper import Reading
 from tests.models_support import SMALL, padded_batch, small_ponder
 from tests.parity.plain_ponder import plain_losses, plain_pmf, plain_ponder, reference_layout
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadepth.config.choices import CapRemainder, StateRule
 from adadepth.halting.act import act_step, init_act, update_result, update_stream
-from adadepth.settings.choices import CapRemainder, StateRule
 
 PROBABILITIES = st.lists(st.lists(st.floats(0.0, 1.0, width=32), min_size=5, max_size=5), min_size=1, max_size=7).map(
     lambda rows: torch.tensor(rows, dtype=torch.float32)

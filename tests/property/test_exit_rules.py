@@ -14,7 +14,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
     select_predictions,
 )
-from adadepth.measure.exit_study import find_oracle_exits, find_settled_exits
+from adadepth.metrics.exit_study import find_oracle_exits, find_settled_exits
 
 LABELS = [
     "quantile:0.5", "sample", "fixed:4", "entropy:0.5", "normalised_entropy:0.3", "confidence:0.8", "margin:0.5",

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.families.par_xl.gates import SCHEDULES, gate_temperature, gate_weights, gumbel_noise, sample_path
+from adadepth.models.par_xl.gates import SCHEDULES, gate_temperature, gate_weights, gumbel_noise, sample_path
 
 LOGITS = st.lists(st.lists(st.floats(-30.0, 30.0, width=32), min_size=3, max_size=3), min_size=1, max_size=6).map(
     torch.tensor

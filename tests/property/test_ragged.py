@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth import AlbertActModel
-from adadepth.families.albert_act.ragged import _REPACK_SAVES
 from adadepth.halting.active_set import take
+from adadepth.models.albert_act.ragged import _REPACK_SAVES
 from tests.albert_act_support import every_repack, prescribe, prescribed_probabilities
 from tests.models_support import small_config
 from tests.parity.plain_act import plain_forward

@@ -16,7 +16,7 @@ from adadepth.report.file_types import FILE_TYPES
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
 from adadepth.runs.directory import read_record
-from adadepth.system.json_files import find_type_problem
+from adadepth.runtime.json_files import find_type_problem
 from adadepth.tasks.report import judge
 from tests.marks_support import mostly_slow
 from tests.unit.report.synthetic import make_run

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.halting.trace import DepthTrace, Halting
-from adadepth.measure.depth_statistics import HaltingStatistics
+from adadepth.metrics.depth_statistics import HaltingStatistics
 
 DEPTH = 4
 Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities

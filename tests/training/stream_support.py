@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 from adadepth.tasks.language_model import build_configured_model, build_language_session, load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback, StepCallback

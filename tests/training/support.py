@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import set_seed
 
+from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
-from adadepth.families.build import build_pretraining_model
-from adadepth.measure.metric_names import SPEEDUPS
+from adadepth.metrics.metric_names import SPEEDUPS
+from adadepth.models.build import build_pretraining_model
 from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.directory import CHECKPOINTS, RECORD, read_record, write_jsonable
-from adadepth.settings import ExperimentConfig
 from adadepth.tasks.pretrain import build_pretraining_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback

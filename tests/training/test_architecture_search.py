@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families import ParXLForCausalLM, ParXLSupernet
-from adadepth.families.par_xl import latency
+from adadepth.models import ParXLForCausalLM, ParXLSupernet
+from adadepth.models.par_xl import latency
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.measure.metric_names import SPEEDUPS
-from adadepth.system.hardware import describe_machine
+from adadepth.metrics.metric_names import SPEEDUPS
+from adadepth.runtime.hardware import describe_machine
 from tests.configs.support import configured
 from tests.pages_support import check_costs
 

@@ -19,7 +19,7 @@ from adadepth import Pipeline, tasks
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
-from adadepth.families.folder import read_config
+from adadepth.models.folder import read_config
 from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.data_identity import DataIdentity, digest_tokenizer
 from tests.configs.support import configured

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
-from adadepth.families import AlbertActForPreTraining
+from adadepth.models import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.pages_support import check_costs

@@ -19,7 +19,7 @@ from adadepth import tasks
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import checkpoints, list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, read_record
-from adadepth.system.files import DiskFullError
+from adadepth.runtime.files import DiskFullError
 from adadepth.tasks.report import write_run_report
 from adadepth.training import tracking
 from tests.configs.support import configured

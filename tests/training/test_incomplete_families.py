@@ -106,9 +106,9 @@ def test_a_member_is_missing(
      "vocabulary_size=0 must be a whole number of at least 1, or None"),
     ("SteppedAlbert", "SteppedAlbertModel",
      "albert must be a part, not the model SteppedAlbertModel, which draws its weights before"),
-    ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.families.contract.DepthModel"),
+    ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.models.contract.DepthModel"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
-     "error: model=router: its budget needs a model that extends adadepth.families.contract.HoldsBudget"),
+     "error: model=router: its budget needs a model that extends adadepth.models.contract.HoldsBudget"),
 ]))  # fmt: skip
 def test_a_member_is_wrong(
     old: str, new: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path

@@ -12,9 +12,9 @@ from transformers.trainer_utils import align_special_tokens
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
-from adadepth.families import ParXLForCausalLM
-from adadepth.families.par_xl.configuration import ParXLConfig
-from adadepth.families.par_xl.modeling import Context
+from adadepth.models import ParXLForCausalLM
+from adadepth.models.par_xl.configuration import ParXLConfig
+from adadepth.models.par_xl.modeling import Context
 from adadepth.tasks.language_model import load_data, set_text_ends
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured

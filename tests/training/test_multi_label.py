@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score
 from adadepth import Pipeline, tasks
 from adadepth.data.labelled.load import load_labelled_data
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.build import build_classifier, classifier_class, load_model
+from adadepth.models.build import build_classifier, classifier_class, load_model
 from tests.configs.support import configured
 from tests.training.predictions_support import SMALL, run
 from tests.unit.data.labelled_support import write_splits

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from adadepth.settings.kinds import PRETRAINING_METRICS
+from adadepth.config.kinds import PRETRAINING_METRICS
 from tests.marks_support import quick_one_in
 from tests.training.gradients_support import budget_states, first_update
 from tests.training.support import tiny_trainer

@@ -8,9 +8,9 @@ from torch import nn
 from transformers import BertConfig
 
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AlbertActForPreTraining
-from adadepth.families.contract import DepthModel
-from adadepth.settings import TrainerConfig
-from adadepth.settings.experiment import Optimizer, Schedule
+from adadepth.config import TrainerConfig
+from adadepth.config.experiment import Optimizer, Schedule
+from adadepth.models.contract import DepthModel
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
 from tests.models_support import small_config
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adadepth import tasks
-from adadepth.families.registry import family
+from adadepth.models.registry import family
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, read_record
 from tests.configs.support import configured

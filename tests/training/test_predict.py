@@ -29,8 +29,8 @@ from adadepth import (
 from adadepth.cli.command_line import quote_text_override
 from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.trm.configuration import TrmConfig
-from adadepth.families.trm.modeling import TrmForPuzzles
+from adadepth.models.trm.configuration import TrmConfig
+from adadepth.models.trm.modeling import TrmForPuzzles
 from adadepth.report.predictions import print_texts
 from adadepth.report.style import get_depth_color
 from adadepth.tasks.predict import read_texts

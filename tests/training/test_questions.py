@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering
 
 from adadepth import tasks
+from adadepth.config import ExperimentConfig
 from adadepth.data import load_labelled_data
 from adadepth.evaluation.question_answering import AnswerPrediction
-from adadepth.families.build import build_classifier
-from adadepth.settings import ExperimentConfig
+from adadepth.models.build import build_classifier
 from adadepth.tasks.budgets import split_into_halves
 from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.training.arguments import training_arguments

@@ -11,7 +11,7 @@ from transformers import AutoModelForTokenClassification, BertConfig, BertForTok
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
-from adadepth.measure.task_metrics import score_tagging
+from adadepth.metrics.task_metrics import score_tagging
 from tests.configs.support import configured
 from tests.pages_support import check_costs
 from tests.training.support import assert_same_end, interrupted_after

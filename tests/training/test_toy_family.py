@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForPreTraining, AutoModelForTokenClassification
 
-from adadepth.families import contract
+from adadepth.models import contract
 from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
 from tests.runs_support import folder_of_run, logged, read

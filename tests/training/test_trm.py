@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from adadepth.config.data import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.generated import load_maze_path, load_sudoku
-from adadepth.families.trm.modeling import TrmForPuzzles
-from adadepth.settings.data import MazePathConfig, SudokuConfig
+from adadepth.models.trm.modeling import TrmForPuzzles
 from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table

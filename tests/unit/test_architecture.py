@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.settings.kinds import KINDS
+from adadepth.config.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
@@ -20,12 +20,12 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # The rooms of the package from the ground up: a room imports from those before it only.
 LAYERS = (
-    "errors", "system", "settings", "halting", "budget", "measure", "report", "data", "families", "evaluation", "runs",
+    "errors", "runtime", "config", "halting", "budget", "metrics", "report", "data", "models", "evaluation", "runs",
     "training", "prediction", "tasks", "cli", "run", "contrib",
 )  # fmt: skip
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
-FORBIDDEN["families"] |= {"data", "measure", "report"}
-FORBIDDEN["data"] |= {"measure", "report"}
+FORBIDDEN["models"] |= {"data", "metrics", "report"}
+FORBIDDEN["data"] |= {"metrics", "report"}
 
 COSTLY = ("wandb", "evaluate", "datasets", "typst", "seqeval")
 
@@ -47,7 +47,7 @@ def imports(tree: ast.AST, path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from adadepth import families` names a part only in its aliases.
+            # `from adadepth import models` names a part only in its aliases.
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
@@ -81,23 +81,23 @@ def parse(path: Path) -> ast.Module:
 def crossings(path: Path, source: str) -> set[str]:
     """Return the forbidden parts that a module imports."""
     parts = {name.split(".")[1] for name in imports(tree_of(source), path) if name.startswith("adadepth.")}
-    allowed = {"measure", "report"} if part_of(path) == "families" and path.name == "report.py" else set()
+    allowed = {"metrics", "report"} if part_of(path) == "models" and path.name == "report.py" else set()
     return (parts & FORBIDDEN.get(part_of(path), set())) - allowed
 
 
 @pytest.mark.parametrize(
     ("file", "source", "expected"),
     [
-        ("halting/act.py", "from adadepth.families import x", {"families"}),
+        ("halting/act.py", "from adadepth.models import x", {"models"}),
         ("halting/act.py", "from .trace import DepthTrace", set()),
         ("data/corpus.py", "from ..training import metrics", {"training"}),
-        ("data/corpus.py", "def f():\n    import adadepth.families.shared.losses", {"families"}),
-        ("report/pages.py", "from adadepth import families", {"families"}),
-        ("training/trainer.py", "from adadepth.measure.depth_statistics import HaltingStatistics", set()),
-        ("families/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
-        ("families/albert/modeling.py", "from adadepth.report.run_files import RunFiles", {"report"}),
-        ("families/albert/report.py", "from adadepth.report.run_files import RunFiles", set()),
-        ("families/albert/report.py", "from adadepth.training import trainer", {"training"}),
+        ("data/corpus.py", "def f():\n    import adadepth.models.shared.losses", {"models"}),
+        ("report/pages.py", "from adadepth import models", {"models"}),
+        ("training/trainer.py", "from adadepth.metrics.depth_statistics import HaltingStatistics", set()),
+        ("models/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
+        ("models/albert/modeling.py", "from adadepth.report.run_files import RunFiles", {"report"}),
+        ("models/albert/report.py", "from adadepth.report.run_files import RunFiles", set()),
+        ("models/albert/report.py", "from adadepth.training import trainer", {"training"}),
     ],
 )
 def test_the_checker_sees_every_form_of_import(file: str, source: str, expected: set[str]) -> None:
@@ -210,8 +210,8 @@ def loaded_by(statement: str) -> set[str]:
     "statement",
     [
         "import adadepth",
-        "import adadepth.settings, adadepth.errors",
-        "import adadepth.settings.kinds, adadepth.halting.rules",
+        "import adadepth.config, adadepth.errors",
+        "import adadepth.config.kinds, adadepth.halting.rules",
         "from adadepth.tasks import report",
     ],
     ids=["package", "config", "plugins", "mode=report"],

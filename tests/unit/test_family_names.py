@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.families.registry import Family, families, load
+from adadepth.models.registry import Family, families, load
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
-FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("families/*/family.py"))
+FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("models/*/family.py"))
 
 
 def names_of(family: Family) -> set[str]:
@@ -37,7 +37,7 @@ ALL = set().union(*NAMES.values()) - {"albert"}
 
 def owner(path: Path) -> str | None:
     """The folder of families in which a module lies."""
-    return next((name for name in FOLDERS if PACKAGE / "families" / name in path.parents), None)
+    return next((name for name in FOLDERS if PACKAGE / "models" / name in path.parents), None)
 
 
 def named(source: str) -> set[str]:
@@ -68,8 +68,8 @@ def words(node: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize(("source", "expected"), [
-    ("from adadepth.families.par_xl.modeling import Context", {"par_xl"}),
-    ("from adadepth.families import ParXLConfig", {"ParXLConfig"}),
+    ("from adadepth.models.par_xl.modeling import Context", {"par_xl"}),
+    ("from adadepth.models import ParXLConfig", {"ParXLConfig"}),
     ("if config.model_type == 'adalayers': pass", {"adalayers"}),
     ("isinstance(model, AlbertActConfig)", {"AlbertActConfig"}),
     ("raise ValueError(f'{x}: for albert_act only')", {"albert_act"}),
@@ -85,13 +85,13 @@ def folders_imported(source: str) -> set[str]:
     nodes = list(ast.walk(ast.parse(source)))
     modules = [f"{node.module}." for node in nodes if isinstance(node, ast.ImportFrom)]
     modules += [f"{alias.name}." for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return {name for name in FOLDERS for module in modules if module.startswith(f"adadepth.families.{name}.")}
+    return {name for name in FOLDERS for module in modules if module.startswith(f"adadepth.models.{name}.")}
 
 
 def test_the_checker_sees_folders() -> None:
-    source = "from adadepth.families.albert import x\ndef f():\n    import adadepth.families.par_xl.blocks"
+    source = "from adadepth.models.albert import x\ndef f():\n    import adadepth.models.par_xl.blocks"
     assert folders_imported(source) == {"albert", "par_xl"}
-    assert folders_imported("from adadepth.families.shared.albert.block import x") == set()
+    assert folders_imported("from adadepth.models.shared.albert.block import x") == set()
 
 
 def test_no_module_outside_a_familys_folder_names_it() -> None:

@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adadepth.errors import ConfigError, nearest
-from adadepth.measure.task_metrics import check_tags, is_hub_metric
-from adadepth.settings import (
+from adadepth.config import (
     ChoiceConfig,
     CorpusConfig,
     ExperimentConfig,
@@ -17,7 +15,7 @@ from adadepth.settings import (
     TaggingConfig,
     Task,
 )
-from adadepth.settings.data import (
+from adadepth.config.data import (
     AdditionConfig,
     CausalConfig,
     GeneratedConfig,
@@ -33,8 +31,10 @@ from adadepth.settings.data import (
     TextConfig,
     TraceConfig,
 )
-from adadepth.settings.experiment import TokenizerKind
-from adadepth.settings.kinds import call_by_path, get_kind, get_problem
+from adadepth.config.experiment import TokenizerKind
+from adadepth.config.kinds import call_by_path, get_kind, get_problem
+from adadepth.errors import ConfigError, nearest
+from adadepth.metrics.task_metrics import check_tags, is_hub_metric
 
 _HUB_KEYS = {"path": str, "name": str, "split": str, "rows_per_document": int, "streamed": bool}
 _OWN_ROWS = "read only with rows of your own, dataset.source=local dataset.path=PATH, or of the hub"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from adadepth.config import DatasetConfig, ExperimentConfig, Mode, Source, Task
+from adadepth.config.kinds import PREDICTED, PredictionSpec, get_kind, get_problem
 from adadepth.errors import ConfigError, nearest
-from adadepth.families.registry import Family, families, family, join_alternatives, list_families_with_head
-from adadepth.measure.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
-from adadepth.measure.task_metrics import check_metrics
-from adadepth.settings import DatasetConfig, ExperimentConfig, Mode, Source, Task
-from adadepth.settings.kinds import PREDICTED, PredictionSpec, get_kind, get_problem
+from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
+from adadepth.metrics.task_metrics import check_metrics
+from adadepth.models.registry import Family, families, family, join_alternatives, list_families_with_head
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
 _CORRELATED = ("length", "difficulty", "loss")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from adadepth.budget.target import NO_BUDGET, get_full_depth
 from adadepth.cli.checks.modes import format_mode
-from adadepth.families.registry import budget_mode, families, family, join_alternatives, list_families_reading, load
-from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
-from adadepth.settings.declaration import get_field_specs
+from adadepth.config import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
+from adadepth.config.declaration import get_field_specs
+from adadepth.models.registry import budget_mode, families, family, join_alternatives, list_families_reading, load
 
 # Groups that only some families read; `check_budget` checks the budget.
 _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]

@@ -1,7 +1,7 @@
 """Overrides of modes in messages of checks."""
 
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.modes import modes
+from adadepth.config import ExperimentConfig
+from adadepth.config.modes import modes
 
 
 def format_mode(mode: str, config: ExperimentConfig) -> str:

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator
 
-from adadepth.measure.directions import is_contradicted
-from adadepth.settings import ExperimentConfig, Mode, Task, TrainerConfig
-from adadepth.settings.declaration import format_value
-from adadepth.settings.experiment import Optimizer, Precision, Schedule
-from adadepth.settings.modes import modes
+from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
+from adadepth.config.declaration import format_value
+from adadepth.config.experiment import Optimizer, Precision, Schedule
+from adadepth.config.modes import modes
+from adadepth.metrics.directions import is_contradicted
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Required, TypedDict
 
 from adadepth.report.file_types import HardwareFields
-from adadepth.system.json_files import Count, DepthCount, JsonNumber, Positive
+from adadepth.runtime.json_files import Count, DepthCount, JsonNumber, Positive
 
 
 class BenchPointFields(TypedDict, total=False):

@@ -24,7 +24,7 @@ from adadepth.contrib.bench.measures import (
     select_equal_steps,
 )
 from adadepth.errors import CheckpointError
-from adadepth.measure.exit_pareto import SETTLED
+from adadepth.metrics.exit_pareto import SETTLED
 from adadepth.report.figure import Axis, Figure, Lines, Panel, pad_range
 from adadepth.report.page_writer import write_page
 from adadepth.report.run_files import write_json
@@ -41,9 +41,9 @@ from adadepth.report.table import (
     text,
     to_text,
 )
-from adadepth.system.console import say
-from adadepth.system.files import write_atomic
-from adadepth.system.json_files import read_json
+from adadepth.runtime.console import say
+from adadepth.runtime.files import write_atomic
+from adadepth.runtime.json_files import read_json
 
 _PACKAGE = "adadepth.contrib.bench"
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import ExperimentConfig
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
 from adadepth.runs.directory import RECORD, read_settings
-from adadepth.settings import ExperimentConfig
 from adadepth.tasks.grid_search import log_warning_once, read_sound_record
 
 _EVALUATION_PREFIXES = ("exit_rules=", "budget.targets=")
@@ -244,7 +244,7 @@ def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> d
         `versions`, `seconds` and the `steps` of the training. Then `unit`, `max_updates`, and `sets` by name. A set has
         `n` units and `readings`, the operating points by halting rule: `run` for the run itself, `budget` for mean
         depths set afterwards, and the exit rules. Exit studies add `rules`, with controls and times, and
-        `overthinking`. See `adadepth.measure.exit_rule_selection.readings` for the fields of a point; one that was not
+        `overthinking`. See `adadepth.metrics.exit_rule_selection.readings` for the fields of a point; one that was not
         selected on a half of the examples has no `chosen_score`.
     """
     files, exit_studies = (

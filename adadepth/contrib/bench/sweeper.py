@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
 
+from adadepth.config.declaration import setting
+from adadepth.config.fingerprint import hash_result_settings
 from adadepth.contrib.bench import runs as bench
 from adadepth.errors import ConfigError
-from adadepth.settings.declaration import setting
-from adadepth.settings.fingerprint import hash_result_settings
-from adadepth.system.console import say
-from adadepth.system.distributed import is_main_process
-from adadepth.system.failures import activity
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import is_main_process
+from adadepth.runtime.failures import activity
 from adadepth.tasks import grid_search
 from hydra_plugins.adadepth_sweepers import GridSweeper, format_failure, wait_for_all_processes
 

@@ -37,10 +37,10 @@ from transformers.generation import (
 
 from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
 from adadepth.errors import ConfigError
-from adadepth.families.looped.heads import LoopedForCausalLM
-from adadepth.families.looped.modeling import Looping
-from adadepth.families.looped.token_compaction import compute_keys_and_values
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
+from adadepth.models.looped.heads import LoopedForCausalLM
+from adadepth.models.looped.modeling import Looping
+from adadepth.models.looped.token_compaction import compute_keys_and_values
 
 _POLICIES = ("all", "frozen")
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, scaled_dot_product_attention
 from transformers.modeling_utils import AttentionInterface
 
-from adadepth.families.looped.heads import LoopedForCausalLM
-from adadepth.families.looped.modeling import LoopedModel
+from adadepth.models.looped.heads import LoopedForCausalLM
+from adadepth.models.looped.modeling import LoopedModel
 
 _MAX_COPIED = 2**18  # numbers of keys up to which a copy takes less time than a call for every slot
 

@@ -26,10 +26,10 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.masking_utils import create_masks_for_generate
 
 from adadepth.errors import ConfigError
-from adadepth.families.looped.exits import LoopReading
-from adadepth.families.looped.heads import LoopedForCausalLM
-from adadepth.families.looped.modeling import Looping
 from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed
+from adadepth.models.looped.exits import LoopReading
+from adadepth.models.looped.heads import LoopedForCausalLM
+from adadepth.models.looped.modeling import Looping
 
 
 @dataclass

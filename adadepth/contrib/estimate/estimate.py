@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from adadepth.config import ExperimentConfig
+from adadepth.config.experiment import Precision
 from adadepth.contrib.estimate.devices import (
     MemoryUse,
     compute_days,
@@ -29,13 +31,11 @@ from adadepth.contrib.estimate.fake_step import KnownValues, MemoryTracker
 from adadepth.contrib.estimate.mode import get_estimate_settings
 from adadepth.contrib.estimate.training_spec import TrainingSpec, build_training_spec
 from adadepth.errors import ConfigError
-from adadepth.families.contract import ReadsCachedStates, Remembers
-from adadepth.families.folder import without_weights
 from adadepth.halting.trace import DepthTrace
+from adadepth.models.contract import ReadsCachedStates, Remembers
+from adadepth.models.folder import without_weights
 from adadepth.report.table import format_duration, number
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.experiment import Precision
-from adadepth.system.console import say
+from adadepth.runtime.console import say
 from adadepth.training.optimization import build_optimizer
 
 _GIB, _MIB, _DAY = 2**30, 2**20, 86400

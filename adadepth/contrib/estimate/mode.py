@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from adadepth.config import ExperimentConfig
+from adadepth.config.declaration import Allowed, at_least, between, setting
+from adadepth.config.kinds import get_positions_setting
+from adadepth.config.modes import ModeSpec, get_mode_settings
 from adadepth.contrib.estimate.devices import resolve_device
 from adadepth.errors import ConfigError
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.declaration import Allowed, at_least, between, setting
-from adadepth.settings.kinds import get_positions_setting
-from adadepth.settings.modes import ModeSpec, get_mode_settings
 
 _SHARE = Allowed(lambda value: 0 < value <= 1, "above 0 and at most 1")
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.config import ExperimentConfig, Task
+from adadepth.config.experiment import GateConfig, TokenizerKind
+from adadepth.config.kinds import get_kind, get_problem, load_run_data
 from adadepth.contrib.estimate.mode import get_estimate_settings
 from adadepth.data.batches import IGNORE
 from adadepth.errors import ConfigError
-from adadepth.families.build import build_classifier, build_language_model, build_pretraining_model
-from adadepth.families.registry import family
-from adadepth.settings import ExperimentConfig, Task
-from adadepth.settings.experiment import GateConfig, TokenizerKind
-from adadepth.settings.kinds import get_kind, get_problem, load_run_data
+from adadepth.models.build import build_classifier, build_language_model, build_pretraining_model
+from adadepth.models.registry import family
 from adadepth.tasks.model_fields import class_fields, cls_options, head_fields
 
 _WORD = 5  # a token that every vocabulary has

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from adadepth.errors import ConfigError
-from adadepth.families.contract import DepthKnob, HoldsBudget
-from adadepth.families.registry import families
-from adadepth.families.shared.losses import count_head_classes, takes_one_class
 from adadepth.halting.exit_rules import ExitRule, list_supported_rules, parse_rule
+from adadepth.models.contract import DepthKnob, HoldsBudget
+from adadepth.models.registry import families
+from adadepth.models.shared.losses import count_head_classes, takes_one_class
 
 AS_TRAINED, FULL, BUDGET = "as trained", "full depth", "mean updates (budget)"
 _BUDGET_STEP = 0.25

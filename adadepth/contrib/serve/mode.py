@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.declaration import Allowed, between, setting
-from adadepth.settings.modes import ModeSpec, get_mode_settings
+from adadepth.config import ExperimentConfig
+from adadepth.config.declaration import Allowed, between, setting
+from adadepth.config.modes import ModeSpec, get_mode_settings
 
 
 def _is_host(value: str) -> bool:

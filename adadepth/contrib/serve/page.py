@@ -34,7 +34,7 @@ from adadepth.contrib.serve.request_filter import AllowedHosts, RequestFilter, i
 from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, UserError, format_error, is_exit
 from adadepth.report.section import load_templates
-from adadepth.system.console import say
+from adadepth.runtime.console import say
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before it is imported
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adadepth.errors import format_error
-from adadepth.system.console import say
+from adadepth.runtime.console import say
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]

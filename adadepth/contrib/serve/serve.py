@@ -15,23 +15,23 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.kinds import get_kind, get_problem, list_input_columns
+from adadepth.config.overrides import format_override
 from adadepth.contrib.serve.checkpoint import DepthQuality, QualityEvaluator, ServedCheckpoint, SyntheticData
 from adadepth.contrib.serve.knobs import build_budget_knob, list_knobs
 from adadepth.contrib.serve.mode import get_serve_settings
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError, missing_package
-from adadepth.families.registry import load
+from adadepth.models.registry import load
 from adadepth.prediction import Pipeline
 from adadepth.report.budgets import select_drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
 from adadepth.runs.commands import list_overridden_keys, program
 from adadepth.runs.directory import run_of_checkpoint
 from adadepth.runs.inheritance import load_run_settings
-from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.kinds import get_kind, get_problem, list_input_columns
-from adadepth.settings.overrides import format_override
-from adadepth.system.console import say
-from adadepth.system.demos import format_run, is_demo
+from adadepth.runtime.console import say
+from adadepth.runtime.demos import format_run, is_demo
 from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.tasks.identity import get_class_names
 from adadepth.tasks.model_fields import cls_options

@@ -14,7 +14,7 @@ from pathlib import Path
 from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.report.section import load_templates
 from adadepth.runs.directory import CONFIG_FILE, MODEL, RECORD, read_record, read_settings
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 _RUN_FOLDER = "run"  # folder of the run inside the space
 # Fields of run.json without details of the machine.

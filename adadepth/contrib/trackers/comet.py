@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import ExperimentConfig
+from adadepth.config.experiment import TrackerMode
 from adadepth.report.table import escape_csv_formula
 from adadepth.runs.directory import flat, get_plain_settings
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.experiment import TrackerMode
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
 # What Comet would log by itself about libraries that are imported before it.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import ExperimentConfig
 from adadepth.runs.directory import flat, get_plain_settings, jsonable
-from adadepth.settings import ExperimentConfig
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
 _MAX_PARAMETER_LENGTH = 500  # characters

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import ExperimentConfig
 from adadepth.runs.directory import get_plain_settings
-from adadepth.settings import ExperimentConfig
 from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 

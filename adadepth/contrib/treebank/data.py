@@ -29,8 +29,8 @@ from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, list_
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
+    from adadepth.config.data import MaskingConfig
     from adadepth.contrib.treebank.kind import TreebankConfig
-    from adadepth.settings.data import MaskingConfig
 
 
 COLUMNS = ("tokens", "upos", "head", "deprel")

@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
+from adadepth.config import ExperimentConfig, Task
+from adadepth.config.kinds import load_run_data
 from adadepth.contrib.treebank.data import TreebankData, TreebankSet
 from adadepth.contrib.treebank.measures import classify_words, describe_words
 from adadepth.contrib.treebank.report import build_full_table, flatten_words, format_words, write_words
 from adadepth.contrib.treebank.scorers import MaskedTreebankScorer, TreebankScorer
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.families.build import load_model, pretraining_class
-from adadepth.families.folder import read_config
-from adadepth.families.registry import family
+from adadepth.models.build import load_model, pretraining_class
+from adadepth.models.folder import read_config
+from adadepth.models.registry import family
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
-from adadepth.settings import ExperimentConfig, Task
-from adadepth.settings.kinds import load_run_data
-from adadepth.system.console import say
-from adadepth.system.distributed import decide, run_main_process_first
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import decide, run_main_process_first
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
 from adadepth.tasks.session import Session

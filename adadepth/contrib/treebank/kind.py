@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from adadepth.cli.checks.modes import format_mode
-from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.data import ExamplesConfig, HubTable, MaskingConfig
-from adadepth.settings.declaration import FILES, at_least, setting
-from adadepth.settings.kinds import Kind
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.data import ExamplesConfig, HubTable, MaskingConfig
+from adadepth.config.declaration import FILES, at_least, setting
+from adadepth.config.kinds import Kind
 
 
 @dataclass

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.contrib.treebank.measures import CLASS_KINDS, FILE_ONLY
-from adadepth.measure.adaptation import FEWEST_CLUSTERS
-from adadepth.measure.metric_names import metric_name
+from adadepth.metrics.adaptation import FEWEST_CLUSTERS
+from adadepth.metrics.metric_names import metric_name
 from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, pad_range
 from adadepth.report.file_types import OfSets
 from adadepth.report.run_files import RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, make_number_format, percent, text, to_csv, to_text
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 

@@ -16,8 +16,8 @@ from adadepth.data.pretraining.masking import MASKED
 from adadepth.evaluation.pretraining import PretrainingScorer, classify_tokens
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.example_sentences import SentenceSampler
-from adadepth.system.distributed import gather_from_processes
+from adadepth.metrics.example_sentences import SentenceSampler
+from adadepth.runtime.distributed import gather_from_processes
 
 
 class WordRecorder:

@@ -35,7 +35,7 @@ from adadepth.data.labelled.types import ExampleSet
 from adadepth.data.randomness import split_item
 from adadepth.data.stores.mmap_arrays import STORE_FORMAT
 from adadepth.errors import DataError
-from adadepth.system.console import progress
+from adadepth.runtime.console import progress
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from adadepth.data.batches import order_longest_first
 from adadepth.data.stores.mmap_arrays import StoredArrays, create_array, open_arrays
 from adadepth.errors import DataError
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DESCRIPTION = "features.json"

@@ -22,8 +22,8 @@ from adadepth.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from adadepth.config.data import AdditionConfig
     from adadepth.data.labelled.types import LabelledData
-    from adadepth.settings.data import AdditionConfig
 
 LABELS = tuple(str(digit) for digit in range(10))
 SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(10))

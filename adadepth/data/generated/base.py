@@ -20,7 +20,7 @@ from adadepth.data.text.tokenizer import SPECIAL_TOKENS, wrap_texts, wrap_tokeni
 from adadepth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import GeneratedConfig
+    from adadepth.config.data import GeneratedConfig
 
 _BLOCK = 1024  # examples drawn at once
 

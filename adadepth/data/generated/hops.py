@@ -38,7 +38,7 @@ from adadepth.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from adadepth.settings.data import HopsConfig
+    from adadepth.config.data import HopsConfig
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
 _MARKED = 1  # token type of the node whose colour is the label

@@ -21,8 +21,8 @@ from adadepth.data.labelled.collators import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
+    from adadepth.config.data import ManoConfig
     from adadepth.data.labelled.types import LabelledData
-    from adadepth.settings.data import ManoConfig
 
 OPERATORS = ("+", "-", "*")
 _BOS, END = "<bos>", "="

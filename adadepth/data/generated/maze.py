@@ -25,8 +25,8 @@ from adadepth.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from adadepth.config.data import MazeConfig
     from adadepth.data.labelled.types import LabelledData
-    from adadepth.settings.data import MazeConfig
 
 LABELS = ("unreachable", "reachable")
 SYMBOLS = ("#", ".", "S")  # wall, free, start

@@ -25,7 +25,7 @@ from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import SPECIAL_TOKENS, with_data_layout
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import ParityConfig
+    from adadepth.config.data import ParityConfig
 
 LABELS = ("even", "odd")
 SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1

@@ -28,8 +28,8 @@ from adadepth.data.labelled.collators import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
+    from adadepth.config.data import TraceConfig
     from adadepth.data.labelled.types import LabelledData
-    from adadepth.settings.data import TraceConfig
 
 _MARKS = ("=", "print")
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")

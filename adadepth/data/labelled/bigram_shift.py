@@ -14,6 +14,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config import CorpusConfig
 from adadepth.data.cache import get_cache_root
 from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.data.labelled.types import LabelledData, spread_rows
@@ -30,10 +31,9 @@ from adadepth.data.text.tokenizer import (
     with_data_layout,
 )
 from adadepth.errors import DataError
-from adadepth.settings import CorpusConfig
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig, TokenizerConfig
+    from adadepth.config import LabelledConfig, TokenizerConfig
 
 LABELS = ("original", "shifted")
 SHARES = (1.0, 0.5, 0.25)  # shares of the possible pairs, equally likely; the index is the difficulty

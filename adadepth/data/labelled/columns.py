@@ -10,7 +10,7 @@ from adadepth.data.text.table import DataTable
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig, TaggingConfig
+    from adadepth.config import LabelledConfig, TaggingConfig
 
 logger = logging.getLogger(__name__)
 

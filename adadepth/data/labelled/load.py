@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adadepth.config.class_names import number_classes, shorten
+from adadepth.config.kinds import PREDICTED, load_run_data
 from adadepth.data.labelled.types import LabelledData
 from adadepth.errors import ConfigError, DataError, nearest
-from adadepth.settings.class_names import number_classes, shorten
-from adadepth.settings.kinds import PREDICTED, load_run_data
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 
 if TYPE_CHECKING:
+    from adadepth.config import DatasetConfig, TokenizerConfig
     from adadepth.data.text.special_tokens import DoubleCls
-    from adadepth.settings import DatasetConfig, TokenizerConfig
 
 
 def load_labelled_data(
@@ -33,7 +33,7 @@ def load_labelled_data(
     Safe to call from several processes at once; one of them does the work.
 
     Args:
-        dataset: Settings of a data set with a loader, see `adadepth.settings.kinds`.
+        dataset: Settings of a data set with a loader, see `adadepth.config.kinds`.
         tokenizer: Settings of a tokenizer, existing or to be trained; not used by data with symbols of their own.
         seed: Seed of random parts: shifted words, generated examples.
         cls_tokens: Number of leading [CLS]; they count against ``dataset.sequence_length``. 0: the model needs none, so

@@ -24,7 +24,7 @@ from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, read_first_
 from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
 
 if TYPE_CHECKING:
-    from adadepth.settings import ChoiceConfig, TokenizerConfig
+    from adadepth.config import ChoiceConfig, TokenizerConfig
 
 _SPECIAL, BEGINNING, ENDING = 0, 1, 2  # values of token_text
 

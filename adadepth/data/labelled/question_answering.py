@@ -29,7 +29,7 @@ from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, w
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import QuestionConfig, TokenizerConfig
+    from adadepth.config import QuestionConfig, TokenizerConfig
 
 _SPANS = "of whole characters"  # definition of token spans, in the name of a cache
 SPECIAL, QUESTION, CONTEXT = 0, 1, 2  # values of token_kind

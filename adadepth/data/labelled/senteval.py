@@ -13,7 +13,7 @@ from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import SentEvalConfig
+    from adadepth.config.data import SentEvalConfig
 
 
 _SPLITS = {"tr": "train", "va": "validation", "te": "test"}

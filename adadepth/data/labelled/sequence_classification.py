@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.kinds import get_problem
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.bigram_shift import load_bigram_shift
 from adadepth.data.labelled.classes import build_class_readers, class_names, read_value, with_lists
@@ -31,10 +32,9 @@ from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.special_tokens import DoubleCls, Layout
 from adadepth.data.text.table import DataTable, read_first_texts, require_columns
 from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
-from adadepth.settings.kinds import get_problem
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig, TokenizerConfig
+    from adadepth.config import LabelledConfig, TokenizerConfig
 
 
 # Function from a stored label to the number, or the row of numbers, of a batch.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.kinds import get_kind
+from adadepth.config.plugins import load
 from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.labelled.senteval import split_agreement_table
 from adadepth.data.labelled.types import spread_rows
@@ -31,12 +33,10 @@ from adadepth.data.text.table import DataTable, Rows, concatenate_tables, count_
 from adadepth.data.text.table_files import is_saved, list_saved_splits, open_file_table, open_saved_table
 from adadepth.data.text.tokenizer import list_needed_tokens, load_or_train
 from adadepth.errors import DataError, nearest
-from adadepth.settings.kinds import get_kind
-from adadepth.settings.plugins import load
 
 if TYPE_CHECKING:
-    from adadepth.settings import LabelledConfig, TableConfig, TokenizerConfig
-    from adadepth.settings.data import AgreementConfig
+    from adadepth.config import LabelledConfig, TableConfig, TokenizerConfig
+    from adadepth.config.data import AgreementConfig
 
 
 HELD_OUT = "held_out"  # name of the split of held-out training rows

@@ -29,7 +29,7 @@ from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, w
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import TaggingConfig, TokenizerConfig
+    from adadepth.config import TaggingConfig, TokenizerConfig
 
 
 class TaggingExamples(StoredExamples[TaggedStore]):

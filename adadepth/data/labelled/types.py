@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.class_names import number_classes
+from adadepth.config.kinds import Problem
 from adadepth.data.batches import PaddingCollator
 from adadepth.data.cache import digest
 from adadepth.errors import DataError, nearest
-from adadepth.settings.class_names import number_classes
-from adadepth.settings.kinds import Problem
 
 if TYPE_CHECKING:
-    from adadepth.settings import TableConfig
+    from adadepth.config import TableConfig
 
 ExampleSet = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]

@@ -17,7 +17,7 @@ from adadepth.data.stores.documents import TokenStore
 from adadepth.data.stores.mmap_arrays import ArrayWriter, StoredArrays, ensure_arrays
 
 if TYPE_CHECKING:
-    from adadepth.settings import CorpusConfig
+    from adadepth.config import CorpusConfig
 
 
 _DOCUMENTS_AT_ONCE = 2**16

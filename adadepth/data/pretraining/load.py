@@ -27,7 +27,7 @@ from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, load_or_train, para
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import CorpusConfig, TokenizerConfig
+    from adadepth.config import CorpusConfig, TokenizerConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.data.batches import IGNORE
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import MaskingConfig
+    from adadepth.config.data import MaskingConfig
 
 NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 

@@ -19,7 +19,7 @@ from adadepth.data.randomness import Purpose, random_generator
 from adadepth.data.stores.documents import TokenStore, store_in_memory, tokenise_documents
 
 if TYPE_CHECKING:
-    from adadepth.settings import CorpusConfig
+    from adadepth.config import CorpusConfig
 
 _DOCUMENTS_AT_ONCE = 64
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.data import CellCount
 from adadepth.data.batches import Examples
 from adadepth.data.labelled.types import LabelledData
 from adadepth.data.randomness import FIXED_EPOCH, Purpose, random_generator, split_item
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings.data import CellCount
 
 if TYPE_CHECKING:
-    from adadepth.settings import DatasetConfig
+    from adadepth.config import DatasetConfig
 
 PADDING = "[PAD]"  # token 0, as in the published files; as a label it is ignored
 Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adadepth.config.data import Symmetries
 from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.splits import RowSource, list_table_splits, open_splits, split_examples
 from adadepth.data.labelled.types import LabelledData
@@ -38,10 +39,9 @@ from adadepth.data.puzzles.sudoku import (
 from adadepth.data.text.local_files import to_path
 from adadepth.data.text.table import DataTable, require_columns
 from adadepth.errors import ConfigError, DataError, nearest
-from adadepth.settings.data import Symmetries
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import CellCount, PuzzleTableConfig
+    from adadepth.config.data import CellCount, PuzzleTableConfig
 
 
 _FACTS = "dataset.json"

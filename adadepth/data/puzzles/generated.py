@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from adadepth.settings.data import MazePathConfig, SudokuConfig
+    from adadepth.config.data import MazePathConfig, SudokuConfig
 
 
 BLANK = "."

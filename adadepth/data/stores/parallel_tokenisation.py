@@ -25,11 +25,11 @@ from numpy.typing import DTypeLike
 from adadepth.data.cache import CheckedSource, digest, remove_path
 from adadepth.data.stores.mmap_arrays import ArrayWriter, ensure_arrays, format_store_name
 from adadepth.errors import DataError
-from adadepth.system.console import progress
-from adadepth.system.distributed import stop_when_parent_exits
+from adadepth.runtime.console import progress
+from adadepth.runtime.distributed import stop_when_parent_exits
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import TextConfig
+    from adadepth.config.data import TextConfig
 
 PART = 2**21  # characters, a second or two of a tokenizer's time
 _ALONE = 4  # parts that this process encodes before it starts others

@@ -21,7 +21,7 @@ from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import QuestionConfig
+    from adadepth.config import QuestionConfig
 
 _LONGEST_CONTEXT = 1_000_000  # characters; the tokenizer's time grows faster than they do
 NO_ANSWER = -1  # first and last token of a question without an answer; IGNORE: no token holds the answer's text

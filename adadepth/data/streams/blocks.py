@@ -29,8 +29,8 @@ from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import TokenizerConfig
-    from adadepth.settings.data import CausalConfig
+    from adadepth.config import TokenizerConfig
+    from adadepth.config.data import CausalConfig
 
 
 class TextBlocks(Dataset[dict[str, Any]]):

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from adadepth.config import CorpusConfig
 from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.hub import HubSource, load_hub_rows
@@ -22,10 +23,9 @@ from adadepth.data.text.local_files import (
 from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
-from adadepth.settings import CorpusConfig
 
 if TYPE_CHECKING:
-    from adadepth.settings import StreamConfig
+    from adadepth.config import StreamConfig
 
 
 @dataclass(frozen=True)

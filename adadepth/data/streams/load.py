@@ -19,7 +19,7 @@ from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import StreamConfig, TokenizerConfig
+    from adadepth.config import StreamConfig, TokenizerConfig
 
 
 @dataclass(frozen=True)

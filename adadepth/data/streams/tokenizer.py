@@ -15,7 +15,7 @@ from adadepth.data.text.tokenizer import ensure_tokenizer_file, load_tokenizer, 
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import TokenizerConfig
+    from adadepth.config import TokenizerConfig
 
 # The position is the id.
 _SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<eos>"}

@@ -28,7 +28,7 @@ from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.settings import CorpusConfig
+    from adadepth.config import CorpusConfig
 
 
 _RULE = re.compile(r"^[*=\-~^\"#+| ]{3,}$")  # heading underlines and table borders

@@ -10,7 +10,7 @@ from typing import Any
 
 from adadepth.data.text.table import DataTable, Rows, require_column
 from adadepth.errors import DataError
-from adadepth.system.hub_access import check_hub, get_first_line
+from adadepth.runtime.hub_access import check_hub, get_first_line
 
 logger = logging.getLogger(__name__)
 

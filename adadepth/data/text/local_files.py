@@ -18,7 +18,7 @@ from adadepth.data.text.table import DataTable, Rows
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.settings.data import TextConfig
+    from adadepth.config.data import TextConfig
 
 
 logger = logging.getLogger(__name__)

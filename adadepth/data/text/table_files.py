@@ -17,7 +17,7 @@ from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES
 from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows, require_columns
 from adadepth.errors import DataError
-from adadepth.system.hub_access import get_first_line
+from adadepth.runtime.hub_access import get_first_line
 
 _ROWS_AT_ONCE = 1000
 _SPLITS, _STATE = "dataset_dict.json", "state.json"  # marks of `save_to_disk`: a folder of splits, and one split

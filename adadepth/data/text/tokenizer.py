@@ -25,10 +25,10 @@ from adadepth.data.text.characters import extend_spans
 from adadepth.data.text.local_files import to_path
 from adadepth.data.text.special_tokens import Layout, Template, read_template
 from adadepth.errors import DataError, UnreachableError, nearest, refuse_panics
-from adadepth.system.hub_access import check_hub, get_first_line, load_with_code_policy, resolve_path
+from adadepth.runtime.hub_access import check_hub, get_first_line, load_with_code_policy, resolve_path
 
 if TYPE_CHECKING:
-    from adadepth.settings import TokenizerConfig
+    from adadepth.config import TokenizerConfig
 
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 
-from adadepth.settings.plugins import load_plugins
+from adadepth.config.plugins import load_plugins
 
 GROUP = "adadepth.loggers"
 _HERE = "adadepth.training.trackers"

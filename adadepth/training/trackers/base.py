@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 
 Value = float | int | str | list[Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 from adadepth.training.trackers.base import Tracker, Value
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from adadepth.config import ExperimentConfig
+from adadepth.config.experiment import TrackerMode
 from adadepth.errors import ConfigError
-from adadepth.measure.directions import prefers_greater
+from adadepth.metrics.directions import prefers_greater
 from adadepth.runs.directory import get_plain_settings
-from adadepth.settings import ExperimentConfig
-from adadepth.settings.experiment import TrackerMode
 from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from adadepth.families.registry import Budgeting, Family
-from adadepth.settings import BudgetUnit, ModelConfig, family_name
-from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.config import BudgetUnit, ModelConfig, family_name
+from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.models.registry import Budgeting, Family
 
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
 

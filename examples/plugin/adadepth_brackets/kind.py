@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from adadepth.settings.data import GeneratedConfig
-from adadepth.settings.declaration import OPEN_SHARE, at_least, between, setting
-from adadepth.settings.kinds import Kind
+from adadepth.config.data import GeneratedConfig
+from adadepth.config.declaration import OPEN_SHARE, at_least, between, setting
+from adadepth.config.kinds import Kind
 
 
 @dataclass

@@ -21,10 +21,10 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from adadepth.families.contract import DepthKnob, HoldsBudget
-from adadepth.families.shared.configuration import FamilyConfig
-from adadepth.families.shared.losses import LossTerm, class_loss, combine_terms
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.models.contract import DepthKnob, HoldsBudget
+from adadepth.models.shared.configuration import FamilyConfig
+from adadepth.models.shared.losses import LossTerm, class_loss, combine_terms
 from adadepth_brackets.family import CounterSettings
 
 
@@ -43,7 +43,7 @@ class CounterConfig(FamilyConfig, settings=CounterSettings):
 
 @dataclass
 class CounterOutput(ModelOutput):
-    """See `adadepth.families.head_outputs`; `going_on` is a smooth a_n, (B, T, N)."""
+    """See `adadepth.models.head_outputs`; `going_on` is a smooth a_n, (B, T, N)."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adadepth.evaluation.tagging import TaggingScorer
-from adadepth.system.distributed import gather_from_processes
+from adadepth.runtime.distributed import gather_from_processes
 
 
 class BracketsScorer(TaggingScorer):

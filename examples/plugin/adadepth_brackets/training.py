@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.settings import ExperimentConfig, Mode
-from adadepth.system.distributed import all_reduce_sum
-from adadepth.system.files import write_atomic
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.runtime.distributed import all_reduce_sum
+from adadepth.runtime.files import write_atomic
 from adadepth.training.extension import Batch, Extension
 
 REACHED = "brackets.json"  # in the folder of the run: [update, depth] of every depth that was reached

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from adadepth.settings import ExperimentConfig
+from adadepth.config import ExperimentConfig
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from adadepth.settings import LabelledConfig, Source
-from adadepth.settings.declaration import between, setting
-from adadepth.settings.kinds import Kind
+from adadepth.config import LabelledConfig, Source
+from adadepth.config.declaration import between, setting
+from adadepth.config.kinds import Kind
 
 
 @dataclass

@@ -9,9 +9,9 @@ from adadepth_reviews.data import ReviewsConfig
 from adadepth_reviews.reading import read_reviews
 from adadepth_reviews.rules import StickBreaking
 
+from adadepth.config.kinds import list_dataset_schemas
 from adadepth.errors import DataError
 from adadepth.halting.rules import halting_rule
-from adadepth.settings.kinds import list_dataset_schemas
 
 CSV = Path(__file__).resolve().parents[1] / "reviews.csv"
 

@@ -13,6 +13,7 @@ import torch
 from transformers import AlbertConfig, BartConfig, BertConfig, LlamaConfig, RobertaConfig
 
 from adadepth import AlbertActConfig
+from adadepth.config import ExperimentConfig
 from adadepth.contrib.estimate.estimate import (
     estimate_training,
     find_rows_in_one_process,
@@ -21,7 +22,6 @@ from adadepth.contrib.estimate.estimate import (
 )
 from adadepth.contrib.estimate.training_spec import build_training_spec
 from adadepth.errors import ConfigError
-from adadepth.settings import ExperimentConfig
 from adadepth.training.optimization import build_optimizer
 from tests.configs.support import NEEDS, ROOTS, configured
 from tests.marks_support import mostly_slow

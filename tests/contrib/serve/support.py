@@ -12,7 +12,7 @@ from adadepth.contrib.serve.checkpoint import ServedCheckpoint
 from adadepth.contrib.serve.knobs import list_knobs
 from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.data import load_labelled_data
-from adadepth.families.build import build_classifier
+from adadepth.models.build import build_classifier
 from adadepth.prediction import Pipeline
 from adadepth.tasks.model_fields import head_fields
 from tests.configs.support import configured

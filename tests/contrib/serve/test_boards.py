@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.kinds import get_kind
 from adadepth.data import load_labelled_data
 from adadepth.errors import DataError
-from adadepth.families.registry import load
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.kinds import get_kind
+from adadepth.models.registry import load
 from tests.configs.support import configured
 
 FEW = ("dataset.train_examples=64", "dataset.max_evaluation_examples=6")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.config.data import HubTable, MaskingConfig
 from adadepth.contrib.treebank import data
 from adadepth.contrib.treebank.data import (
     TreebankData,
@@ -23,7 +24,6 @@ from adadepth.contrib.treebank.data import (
 from adadepth.contrib.treebank.kind import TreebankConfig
 from adadepth.data.text.local_files import open_conll_table
 from adadepth.errors import DataError
-from adadepth.settings.data import HubTable, MaskingConfig
 from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank
 from tests.unit.data.tokenizers_support import tokenizer
 

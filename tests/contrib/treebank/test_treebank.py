@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.families.build import build_classifier
+from adadepth.models.build import build_classifier
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, read
 from tests.toy_support import execute, toy_family_installed

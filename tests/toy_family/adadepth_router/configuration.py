@@ -2,7 +2,7 @@
 
 from huggingface_hub.dataclasses import strict
 
-from adadepth.families.shared.albert.configuration import AlbertShape
+from adadepth.models.shared.albert.configuration import AlbertShape
 from adadepth_router.settings import RouterSettings
 
 

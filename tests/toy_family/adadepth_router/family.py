@@ -1,7 +1,7 @@
 """What is known of the router before torch is imported."""
 
-from adadepth.families.registry import Budgeting, Family
-from adadepth.settings import BudgetUnit
+from adadepth.config import BudgetUnit
+from adadepth.models.registry import Budgeting, Family
 from adadepth_router.settings import RouterSettings
 
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
@@ -16,7 +16,7 @@ FAMILY = Family(
     loss_parts={"router_loss": "update_price"},
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",
-    checks=("adadepth.families.shared.albert.settings:check_sizes",),
+    checks=("adadepth.models.shared.albert.settings:check_sizes",),
     advice="budget.target=DEPTH model.update_price=0 holds a mean depth; model.router_bias_init=1 updates more tokens "
     "at first",
     sections=("adadepth_router.report:never_updated",),

@@ -20,20 +20,20 @@ from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import ModelOutput
 
-from adadepth.families.contract import DepthKnob, HoldsBudget
-from adadepth.families.shared.albert.heads import PretrainingHeads
-from adadepth.families.shared.albert.pricing import update_work
-from adadepth.families.shared.albert.stepper import SteppedAlbert
-from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, count_head_classes
-from adadepth.families.shared.steps import build_unit_fields, resolve_exit_rule, run_steps, runs_all
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.models.contract import DepthKnob, HoldsBudget
+from adadepth.models.shared.albert.heads import PretrainingHeads
+from adadepth.models.shared.albert.pricing import update_work
+from adadepth.models.shared.albert.stepper import SteppedAlbert
+from adadepth.models.shared.losses import LossTerm, class_losses, combine_terms, count_head_classes
+from adadepth.models.shared.steps import build_unit_fields, resolve_exit_rule, run_steps, runs_all
 from adadepth_router.configuration import RouterConfig
 
 
 @dataclass
 class RouterOutput(ModelOutput):
-    """See `adadepth.families.head_outputs` and `adadepth.families.shared.steps.build_unit_fields`.
+    """See `adadepth.models.head_outputs` and `adadepth.models.shared.steps.build_unit_fields`.
 
     `probabilities` are the router's, (B, T, steps that ran).
     """
@@ -51,7 +51,7 @@ class RouterOutput(ModelOutput):
 
 @dataclass
 class RouterPreTrainingOutput(ModelOutput):
-    """As `RouterOutput`, with what the pretraining heads say; see `adadepth.families.head_outputs`."""
+    """As `RouterOutput`, with what the pretraining heads say; see `adadepth.models.head_outputs`."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
@@ -243,7 +243,7 @@ class RouterForPreTraining(PretrainingHeads, RouterPreTrainedModel):
 
 
 class RouterStepper:
-    """The tokens of a batch in the middle of their steps; see `adadepth.families.shared.steps.Stepper`.
+    """The tokens of a batch in the middle of their steps; see `adadepth.models.shared.steps.Stepper`.
 
     A token that has exited stays as it is, and the others go on seeing it.
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from adadepth.families.shared.albert.settings import AlbertSettings
-from adadepth.settings import family_name
-from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.config import family_name
+from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.models.shared.albert.settings import AlbertSettings
 
 
 @dataclass

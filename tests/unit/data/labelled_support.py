@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from adadepth.config import LabelledConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.settings import LabelledConfig, Source, TokenizerConfig
 
 Row = dict[str, Any]
 

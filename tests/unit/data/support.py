@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from adadepth.config import CorpusConfig, Source, TokenizerConfig
+from adadepth.config.data import MaskingConfig, Separator
 from adadepth.data.pretraining.masking import Vocabulary
-from adadepth.settings import CorpusConfig, Source, TokenizerConfig
-from adadepth.settings.data import MaskingConfig, Separator
 
 SUBJECTS = ["cat", "dog", "bird", "fox", "horse", "lion", "tiger", "wolf", "bear", "owl", "mouse", "snake", "whale"]
 VERBS = ["sees", "hears", "follows", "likes", "meets", "helps", "finds", "knows"]

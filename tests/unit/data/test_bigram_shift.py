@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadepth.config import CorpusConfig, LabelledConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.bigram_shift import SHARES, draw_pairs, select_sentences, swap
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
-from adadepth.settings import CorpusConfig, LabelledConfig, Source, TokenizerConfig
 from adadepth.tasks.budgets import split_into_halves
 
 from .support import same

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from adadepth.config import Source, TokenizerConfig
+from adadepth.config.data import CausalConfig, Separator
+from adadepth.config.experiment import TokenizerKind
 from adadepth.data.stores.documents import LineDocuments, LineStore
 from adadepth.data.streams.blocks import BlockCollator, TextBlocks, load_text_blocks
 from adadepth.data.text.local_files import mark_lines
 from adadepth.errors import DataError
-from adadepth.settings import Source, TokenizerConfig
-from adadepth.settings.data import CausalConfig, Separator
-from adadepth.settings.experiment import TokenizerKind
 
 START = 1
 

@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from adadepth.data.text.hub import digest_hub_entry, load_hub_tables
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
-from adadepth.system import hub_access as connection
+from adadepth.runtime import hub_access as connection
 from tests.marks_support import quick_one_in
 
 _FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.data import HopsConfig, HopsDrawing
 from adadepth.data import load_labelled_data
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.data import HopsConfig, HopsDrawing
 
 FEW = {"max_evaluation_examples": 40, "train_examples": 400}
 

@@ -12,11 +12,11 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Sequence, Value
 from pyarrow import parquet
 
+from adadepth.config import LabelledConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.config.data import ChoiceConfig, HubTable, SequenceProblem
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
-from adadepth.settings import LabelledConfig, Source, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import ChoiceConfig, HubTable, SequenceProblem
 
 SMALL = TokenizerConfig(vocab_size=40)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from adadepth.config import StreamConfig
 from adadepth.data import load_pretraining_data
 from adadepth.data.streams.line_text import open_texts
 from adadepth.data.text.corpora import Split, hash_document
 from adadepth.errors import DataError
-from adadepth.settings import StreamConfig
 
 from .support import CorpusConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
 

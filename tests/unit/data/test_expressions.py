@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.data import ManoConfig
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.data import ManoConfig
 
 FEW: dict[str, Any] = {"max_evaluation_examples": 200, "train_examples": 400}
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from adadepth.config import DatasetConfig, TokenizerConfig
+from adadepth.config.data import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig, ParityConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError
-from adadepth.settings import DatasetConfig, TokenizerConfig
-from adadepth.settings.data import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig, ParityConfig
 
 from .support import same
 

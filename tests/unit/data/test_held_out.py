@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.data import SequenceProblem
 from adadepth.data import load_labelled_data
 from adadepth.data.labelled.splits import select_held_out
 from adadepth.errors import DataError
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.data import SequenceProblem
 
 from .labelled_support import config, load, rows_of_pairs, write_splits
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adadepth.config.data import MazePathConfig
 from adadepth.data.cache import ensure_folder
 from adadepth.data.puzzles.dataset import PuzzleExamples, build_puzzle_data
 from adadepth.data.puzzles.generated import draw_paths
@@ -17,7 +18,6 @@ from adadepth.data.text.local_files import find_files
 from adadepth.data.text.table import build_table
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings.data import MazePathConfig
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 

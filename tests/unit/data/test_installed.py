@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from adadepth.cli.schemas import list_keys
+from adadepth.config.kinds import GROUP, kinds, list_dataset_schemas
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings.kinds import GROUP, kinds, list_dataset_schemas
 from tests.configs.support import configured
 from tests.plugins_support import package_on_path
 
@@ -20,9 +20,9 @@ from .labelled_support import load
 MOODS = """
 from dataclasses import dataclass
 
-from adadepth.settings import DatasetConfig, LabelledConfig, Source
-from adadepth.settings.kinds import Kind
-from adadepth.settings.declaration import at_least, setting
+from adadepth.config import DatasetConfig, LabelledConfig, Source
+from adadepth.config.kinds import Kind
+from adadepth.config.declaration import at_least, setting
 
 
 @dataclass
@@ -94,7 +94,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
 
 
 @pytest.mark.parametrize(("name", "place", "message"), [
-    ("moods", "moods:Moods", "must be an adadepth.settings.kinds.Kind, not type"),
+    ("moods", "moods:Moods", "must be an adadepth.config.kinds.Kind, not type"),
     ("moods", "moods:PLAIN", "it needs a loader and a problem, or a loader and evaluate, or settings"),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
     ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:name'"),

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadepth.config import Source, TokenizerConfig
+from adadepth.config.data import HubTable, SequenceProblem
 from adadepth.data import LabelledData
 from adadepth.data.generated.base import build_symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.labelled import sequence_classification as labelled
 from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.errors import DataError
-from adadepth.settings import Source, TokenizerConfig
-from adadepth.settings.data import HubTable, SequenceProblem
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table

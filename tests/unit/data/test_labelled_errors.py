@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from adadepth.config import Source
+from adadepth.config.data import HubTable, SequenceProblem
 from adadepth.errors import UserError
-from adadepth.settings import Source
-from adadepth.settings.data import HubTable, SequenceProblem
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
 

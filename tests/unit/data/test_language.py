@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig
+from adadepth.config.experiment import TokenizerKind
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
 from adadepth.data.stores import documents as stores
 from adadepth.data.stores.parallel_tokenisation import ensure_texts
 from adadepth.data.streams import load as language_module
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
-from adadepth.settings import CorpusConfig, Source, StreamConfig, TokenizerConfig
-from adadepth.settings.experiment import TokenizerKind
 from tests.unit.data.streams_support import LINES, ROWS, stream_config
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.experiment import TokenizerKind
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
 from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer
 from adadepth.errors import DataError
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.experiment import TokenizerKind
 
 LINES = [line for document in list(read_embedded_documents())[:30] for line in document.split("\n") if line.isascii()]
 KINDS = list(TokenizerKind)

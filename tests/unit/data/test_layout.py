@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from adadepth.config import TokenizerConfig
 from adadepth.data.text.passages import encode_texts
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import encode_sentences, list_needed_tokens, load_tokenizer
 from adadepth.errors import CheckpointError, DataError
-from adadepth.settings import TokenizerConfig
 
 from .labelled_support import config, load, rows_of_pairs, write_splits
 from .tokenizers_support import KINDS, tokenizer

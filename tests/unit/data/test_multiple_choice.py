@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from adadepth.config import ChoiceConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import UserError
-from adadepth.settings import ChoiceConfig, Source, TokenizerConfig
 
 from .labelled_support import write_table
 from .tokenizers_support import tokenizer

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.data import ParityConfig, Representation
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.data import ParityConfig, Representation
 
 
 def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> LabelledData:

@@ -176,8 +176,8 @@ PREPARE = """
 import sys
 from pathlib import Path
 from adadepth.data import load_pretraining_data
-from adadepth.settings.data import CorpusConfig, Source
-from adadepth.settings.experiment import TokenizerConfig
+from adadepth.config.data import CorpusConfig, Source
+from adadepth.config.experiment import TokenizerConfig
 if __name__ == "__main__":
     dataset = CorpusConfig(
         name="t", source=Source.local, path=sys.argv[1], cache_dir=sys.argv[2], sequence_length=64,

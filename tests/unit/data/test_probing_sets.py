@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from adadepth.config import LabelledConfig, TokenizerConfig
+from adadepth.config.data import AgreementConfig, SentEvalConfig
 from adadepth.data import LabelledData
 from adadepth.errors import DataError
-from adadepth.settings import LabelledConfig, TokenizerConfig
-from adadepth.settings.data import AgreementConfig, SentEvalConfig
 from tests.configs.support import configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.config.data import Symmetries
 from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, reduce_to_minimal
 from adadepth.errors import UserError
-from adadepth.settings.data import Symmetries
 from tests.puzzles_support import MAZE, SUDOKU, Group, sudoku_table, written_arrays, written_table
 
 TRAIN, COPIES = 6, 3

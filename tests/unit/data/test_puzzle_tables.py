@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.config.data import CellCount, MazePathConfig, Symmetries
 from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.generated import SYMBOLS, load_maze_path
 from adadepth.data.puzzles.sudoku import (
@@ -21,7 +22,6 @@ from adadepth.data.puzzles.sudoku import (
     reduce_to_minimal,
 )
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings.data import CellCount, MazePathConfig, Symmetries
 from tests.puzzles_support import sudoku_table
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config import QuestionConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
 from adadepth.data.stores.questions import find_answer_tokens
 from adadepth.data.text.tokenizer import encode_with_spans, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError, UserError
-from adadepth.settings import QuestionConfig, Source, TokenizerConfig
 
 from .labelled_support import write_table
 from .tokenizers_support import tokenizer

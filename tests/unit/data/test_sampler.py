@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadepth.config import CorpusConfig, LabelledConfig, TaggingConfig, TokenizerConfig
+from adadepth.config.data import ParityConfig
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.batches import EpochSampler, ProcessBatches, get_lengths, order_for_evaluation, order_longest_first
 from adadepth.data.features.states import RowNumbers
-from adadepth.settings import CorpusConfig, LabelledConfig, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import ParityConfig
 from tests.unit.data.labelled_support import config, load, rows_of_pairs, write_splits
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.config.experiment import TokenizerKind
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import for_model, with_data_layout
-from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
-from adadepth.settings.experiment import TokenizerKind
 
 from .labelled_support import write_table
 from .streams_support import LINES, ROWS, stream_config

@@ -13,14 +13,14 @@ import datasets
 import numpy as np
 import pytest
 
+from adadepth.config import CorpusConfig, TaggingConfig, TokenizerConfig
+from adadepth.config.data import CausalConfig, QuestionConfig, Source, StreamConfig
 from adadepth.data import cache, load_labelled_data, load_pretraining_data
 from adadepth.data.streams.blocks import load_text_blocks
 from adadepth.data.streams.load import load_language_data
 from adadepth.data.text import hub
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
-from adadepth.settings import CorpusConfig, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import CausalConfig, QuestionConfig, Source, StreamConfig
 from tests.marks_support import mostly_slow
 
 from .labelled_support import config, write_table

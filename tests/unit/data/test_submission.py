@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adadepth.config import LabelledConfig
 from adadepth.data.labelled.load import SUBMISSIONS, check_submission_names, write_submission
 from adadepth.errors import ConfigError
-from adadepth.settings import LabelledConfig
 from tests.configs.support import configured
 
 ENTAILMENT = ["entailment", "neutral", "contradiction"]

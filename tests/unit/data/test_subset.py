@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.stores import questions, rows
-from adadepth.errors import DataError
-from adadepth.settings import (
+from adadepth.config import (
     ChoiceConfig,
     LabelledConfig,
     QuestionConfig,
@@ -21,7 +18,10 @@ from adadepth.settings import (
     TaggingConfig,
     TokenizerConfig,
 )
-from adadepth.settings.data import SequenceProblem
+from adadepth.config.data import SequenceProblem
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.stores import questions, rows
+from adadepth.errors import DataError
 
 from .labelled_support import rows_of_pairs, write_splits
 from .tokenizers_support import tokenizer

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from adadepth.config.data import SudokuConfig
 from adadepth.data.puzzles.generated import load_sudoku
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
@@ -21,7 +22,6 @@ from adadepth.data.puzzles.sudoku import (
     to_candidates,
 )
 from adadepth.errors import DataError
-from adadepth.settings.data import SudokuConfig
 
 
 def drawn(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:

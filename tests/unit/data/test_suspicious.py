@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.labelled.types import LabelledData
 from adadepth.data.text import hub
 from adadepth.errors import DataError
-from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 
 TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]

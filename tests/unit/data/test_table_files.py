@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
+from adadepth.config import LabelledConfig, Source, TokenizerConfig
 from adadepth.data import load_labelled_data
 from adadepth.data.labelled.columns import find_text_columns
 from adadepth.data.labelled.splits import open_file_splits, open_table
 from adadepth.data.text.table import DataTable
 from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
-from adadepth.settings import LabelledConfig, Source, TokenizerConfig
 
 
 def read(table: DataTable) -> dict[str, list[Any]]:

@@ -11,10 +11,10 @@ import torch
 from pyarrow import parquet
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config import Source, TaggingConfig, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
-from adadepth.settings import Source, TaggingConfig, TokenizerConfig
 from tests.treebank_support import write_treebank
 
 from .labelled_support import write_splits

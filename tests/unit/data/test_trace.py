@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from adadepth.config import TokenizerConfig
+from adadepth.config.data import TraceConfig
 from adadepth.data import load_labelled_data
-from adadepth.settings import TokenizerConfig
-from adadepth.settings.data import TraceConfig
 
 FEW: dict[str, Any] = {"max_evaluation_examples": 60, "train_examples": 400}
 

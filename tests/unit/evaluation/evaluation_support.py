@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedConfig
 
 from adadepth.evaluation.scorer import Scorer, Units
-from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.contract import DepthModel
 
 
 class Fixed(DepthModel):

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from adadepth.config import LabelledConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.config.data import SequenceProblem
 from adadepth.data import load_labelled_data
 from adadepth.evaluation.bag_of_words import score_bag_of_words
-from adadepth.settings import LabelledConfig, Source, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import SequenceProblem
 
 FILLERS = ("tree", "river", "stone", "cloud", "house")
 

@@ -12,7 +12,7 @@ import torch
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import build_example_rows, build_word_columns, build_word_row
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.step_records import StepRecords
+from adadepth.metrics.step_records import StepRecords
 from tests.unit.evaluation.evaluation_support import Even, Fixed
 
 THREE_QUARTERS = math.log(3.0)  # the logit, against 0, of a probability of 3/4

@@ -12,9 +12,9 @@ from transformers import AlbertConfig
 from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification, AlbertActModel
 from adadepth.errors import ConfigError
 from adadepth.evaluation.hidden_states import count_changed_tokens, encode_set, read_states
-from adadepth.families.albert.modeling import PlainAlbertForSequenceClassification
-from adadepth.families.build import load_encoder
-from adadepth.families.registry import family
+from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
+from adadepth.models.build import load_encoder
+from adadepth.models.registry import family
 from tests.models_support import SMALL, padded_batch, small_config, spread_depths
 from tests.parity.plain_act import linear, norm, plain_forward
 

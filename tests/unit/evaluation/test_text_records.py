@@ -15,10 +15,10 @@ from torch import Tensor
 from adadepth.evaluation import text_records as recording
 from adadepth.evaluation.text_records import sample_positions, text_records
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.measure.exit_rule_selection import KEEP, advise
-from adadepth.measure.exit_study import study
-from adadepth.measure.step_records import POSITIONS, StepRecords, get_sequence_numbers
-from adadepth.measure.step_scores import NEAR
+from adadepth.metrics.exit_rule_selection import KEEP, advise
+from adadepth.metrics.exit_study import study
+from adadepth.metrics.step_records import POSITIONS, StepRecords, get_sequence_numbers
+from adadepth.metrics.step_scores import NEAR
 from adadepth.report.exits import format_exit_study
 from tests.unit.families.looped.looped_support import IDS, LENGTH, OURO, PIECES, small
 

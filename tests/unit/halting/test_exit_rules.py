@@ -23,7 +23,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
     select_predictions,
 )
-from adadepth.measure.exit_study import list_standard_rules
+from adadepth.metrics.exit_study import list_standard_rules
 
 BOTH = frozenset({"logits", "halting"})
 ALL = BOTH | {"states"}

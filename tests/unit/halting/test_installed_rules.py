@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError
-from adadepth.families import AlbertActModel
 from adadepth.halting import exit_rules, rules
-from adadepth.measure.exit_study import list_standard_rules
+from adadepth.metrics.exit_study import list_standard_rules
+from adadepth.models import AlbertActModel
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config
 from tests.plugins_support import package_on_path
@@ -20,7 +20,7 @@ from tests.plugins_support import package_on_path
 SOURCE = """
 from dataclasses import dataclass
 
-from adadepth.settings.declaration import POSITIVE, setting
+from adadepth.config.declaration import POSITIVE, setting
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.rules import HaltingRule
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from adadepth.families import AlbertActConfig, AlbertActModel
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
+from adadepth.models import AlbertActConfig, AlbertActModel
 
 SHAPE = {
     "vocab_size": 30, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2,

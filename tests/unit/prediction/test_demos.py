@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from adadepth import Pipeline
 from adadepth.errors import DataError
 from adadepth.prediction.models import load_parts
-from adadepth.system.demos import list_demos
-from adadepth.system.hub_access import resolve_path
+from adadepth.runtime.demos import list_demos
+from adadepth.runtime.hub_access import resolve_path
 
 
 @pytest.mark.parametrize("name", list_demos())

@@ -60,7 +60,7 @@ def stock(name: str, kind: str) -> Callable[[Path], Any]:
     """A classifier of transformers, as a family of ours holds it."""
 
     def make(folder: Path) -> Any:
-        from adadepth.families.registry import families
+        from adadepth.models.registry import families
 
         config = type(BASES[kind]).from_dict(BASES[kind].to_dict() | {"vocab_size": SIZE, "num_labels": 3})
         torch.manual_seed(0)

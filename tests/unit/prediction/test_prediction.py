@@ -26,7 +26,7 @@ from adadepth import (
     PlainAlbertForSequenceClassification,
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
-from adadepth.families.looped.heads import LoopedForSequenceClassification
+from adadepth.models.looped.heads import LoopedForSequenceClassification
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.adalayers_support import HEAD, save_base

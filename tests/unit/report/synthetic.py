@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
-from adadepth.measure.depth_statistics import HaltingStatistics, flatten
-from adadepth.measure.example_sentences import SentenceSampler
-from adadepth.measure.unit_classes import TOKEN_CLASSES, token_classes
+from adadepth.metrics.depth_statistics import HaltingStatistics, flatten
+from adadepth.metrics.example_sentences import SentenceSampler
+from adadepth.metrics.unit_classes import TOKEN_CLASSES, token_classes
 from adadepth.report.depth_by_class import write_halting_files
 
 CLS, SEP, MASK, PAD = 2, 3, 4, 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.measure.architectures import describe_architecture, flatten_search
+from adadepth.metrics.architectures import describe_architecture, flatten_search
 from adadepth.report.depth_by_class import write_halting_files
 from adadepth.report.run_files import ARCHITECTURES, write_json
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.depth_statistics import HaltingStatistics
-from adadepth.measure.scoring import compute_rightness, token_losses
-from adadepth.measure.unit_classes import SequenceClasses
+from adadepth.metrics.depth_statistics import HaltingStatistics
+from adadepth.metrics.scoring import compute_rightness, token_losses
+from adadepth.metrics.unit_classes import SequenceClasses
 
 DEPTH, DIFFICULTIES, LABELS = 6, 5, ("no", "yes", "maybe")
 

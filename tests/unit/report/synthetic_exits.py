@@ -13,11 +13,11 @@ from torch import Tensor
 from adadepth.halting.distribution import geometric_prior
 from adadepth.halting.exit_rules import apply_rule, parse_rule, select_predictions
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.depth_statistics import HaltingStatistics, flatten
-from adadepth.measure.exit_study import add_timings, list_standard_rules, study
-from adadepth.measure.step_records import StepRecords
-from adadepth.measure.step_summary import summarise_steps
-from adadepth.measure.unit_classes import SequenceClasses
+from adadepth.metrics.depth_statistics import HaltingStatistics, flatten
+from adadepth.metrics.exit_study import add_timings, list_standard_rules, study
+from adadepth.metrics.step_records import StepRecords
+from adadepth.metrics.step_summary import summarise_steps
+from adadepth.metrics.unit_classes import SequenceClasses
 from adadepth.report.depth_by_class import write_halting_files
 from adadepth.report.exits import write_exit_study
 from adadepth.report.run_files import write_exits

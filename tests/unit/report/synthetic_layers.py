@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from adadepth.halting.trace import DepthTrace, Execution, Work
-from adadepth.measure.depth_statistics import HaltingStatistics, flatten
+from adadepth.metrics.depth_statistics import HaltingStatistics, flatten
 from adadepth.report.depth_by_class import write_halting_files
 
 FACTS = {"added_parameters": 345_098, "base_parameters": 10_566_912, "from_cache": False}

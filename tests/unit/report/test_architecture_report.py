@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.measure.architectures import block_metrics
+from adadepth.metrics.architectures import block_metrics
 from adadepth.report.architectures import build_frame_panel, format_architecture, format_architecture_comparison
 from adadepth.report.export import save_panel
 from adadepth.report.pages import draw_figures, write_report

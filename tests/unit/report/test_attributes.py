@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adadepth.measure.unit_classes import PARTS, describe_attributes
+from adadepth.metrics.unit_classes import PARTS, describe_attributes
 from adadepth.report.depth_by_class import write_halting_files
 from adadepth.report.difficulty import build_difficulty_table, get_attribute_statistics
 from adadepth.report.pages import write_report

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.depth_statistics import HaltingStatistics, flatten
-from adadepth.measure.example_sentences import SentenceSampler
+from adadepth.metrics.depth_statistics import HaltingStatistics, flatten
+from adadepth.metrics.example_sentences import SentenceSampler
 from adadepth.report.depth_by_class import build_class_table, draw_class_figures, format_halting, write_halting_files
 from adadepth.report.figure import Heat
 from adadepth.report.pages import build_sections, draw_figures, write_report

@@ -11,9 +11,9 @@ import torch
 from scipy.stats import spearmanr
 
 from adadepth.halting.trace import DepthTrace
-from adadepth.measure.depth_statistics import HaltingStatistics, flatten
-from adadepth.measure.grid_examples import GridSampler, format_grid_caption
-from adadepth.measure.unit_classes import build_sequence_classes
+from adadepth.metrics.depth_statistics import HaltingStatistics, flatten
+from adadepth.metrics.grid_examples import GridSampler, format_grid_caption
+from adadepth.metrics.unit_classes import build_sequence_classes
 from adadepth.report.depth_by_class import format_halting, write_halting_files
 from adadepth.report.difficulty import get_difficulty_curves, get_difficulty_sets
 from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells

@@ -9,7 +9,7 @@ import pytest
 
 from adadepth.report.depth_by_class import format_halting, write_halting_files
 from adadepth.report.run_files import distributions, get_loss_curves, read_run, series
-from adadepth.system.files import write_atomic
+from adadepth.runtime.files import write_atomic
 from tests.unit.report.synthetic import evaluate
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adadepth.measure.grid_examples import draw_grid_text, format_grid_caption, locate_chain_nodes
+from adadepth.metrics.grid_examples import draw_grid_text, format_grid_caption, locate_chain_nodes
 from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.families.albert_act.report import reference_depth
+from adadepth.models.albert_act.report import reference_depth
 from adadepth.report.baseline_comparison import Finding
 from adadepth.report.console_summary import (
     format_command_lines,

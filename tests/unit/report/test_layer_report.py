@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.measure.depth_statistics import flatten
+from adadepth.metrics.depth_statistics import flatten
 from adadepth.report.figure import compute_depth_ticks
 from adadepth.report.layers import describe_needed_blocks, format_layers
 from adadepth.report.pages import draw_figures, write_report

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.grid_examples import find_box_shape
+from adadepth.metrics.grid_examples import find_box_shape
 from adadepth.report.difficulty import difficulty
 from adadepth.report.example_grids import examples
 from adadepth.report.figure import Boards, Lines

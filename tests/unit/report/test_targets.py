@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.layer_weights import describe_layers
+from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.console_summary import format_verdict_lines
 from adadepth.report.pages import write_comparison, write_report
 from adadepth.report.run_files import RunFiles, read_run

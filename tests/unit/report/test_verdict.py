@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.architectures import describe_architecture
-from adadepth.measure.layer_weights import describe_layers
+from adadepth.metrics.architectures import describe_architecture
+from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import estimate_score_noise, interpolate_quality, to_json
 from adadepth.report.pages import build_sections
 from adadepth.report.run_files import (

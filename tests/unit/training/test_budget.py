@@ -7,8 +7,8 @@ import torch
 
 from adadepth.budget.controller import EXPONENT
 from adadepth.errors import ConfigError
-from adadepth.families import AdaLayersForSequenceClassification
 from adadepth.halting.layer_mixing import compute_tail_masses, expected_state
+from adadepth.models import AdaLayersForSequenceClassification
 from adadepth.training.depth_budget import MEASURES
 from tests.unit.families.adalayers_support import SCORES, small_mixture
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from adadepth.settings import TrainerConfig
-from adadepth.settings.experiment import Optimizer
+from adadepth.config import TrainerConfig
+from adadepth.config.experiment import Optimizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.stored_states import (
     check_completeness,

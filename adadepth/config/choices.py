@@ -1,0 +1,16 @@
+"""Enumerations of the alternatives in `adadepth.halting`; imports no torch, so that settings can list them."""
+
+from enum import StrEnum
+
+# Cost and weight of the remainder of a unit that reaches the cap without halting; `adadepth.halting.act`.
+CapRemainder = StrEnum("CapRemainder", ["reference", "penalty", "forced"])
+# Mixture of the states of the iterations; `adadepth.halting.act`.
+StateRule = StrEnum("StateRule", ["single", "graves", "accumulated", "basic"])
+# Treatment of the probability beyond the last step; `adadepth.halting.distribution`.
+Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
+# Direction of the divergence from the prior; `adadepth.halting.distribution`.
+KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
+# Prior of the halting distribution; `adadepth.halting.distribution`.
+Prior = StrEnum("Prior", ["geometric", "uniform"])
+# Schedule of the temperature of supernet gates; `adadepth.models.par_xl.gates`.
+TauSchedule = StrEnum("TauSchedule", ["exponential", "linear", "cosine"])

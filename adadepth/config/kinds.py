@@ -1,0 +1,402 @@
+"""Registries of kinds of data, kinds of prediction and tasks of training, with a descriptor for each.
+
+A kind is declared once, here or in an installed package. Code is named as `"module:name"`, imported when it is needed,
+and called with the values that its arguments name. A new kind of data therefore consists of its settings, its module
+and a `Kind`. Imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, Literal, cast
+
+from adadepth.config import (
+    ChoiceConfig,
+    CorpusConfig,
+    DatasetConfig,
+    LabelledConfig,
+    QuestionConfig,
+    Source,
+    StreamConfig,
+    TaggingConfig,
+    Task,
+)
+from adadepth.config.data import (
+    AdditionConfig,
+    AgreementConfig,
+    CausalConfig,
+    HopsConfig,
+    LabelledUnit,
+    ManoConfig,
+    MazeConfig,
+    MazePathConfig,
+    ParityConfig,
+    PuzzleTableConfig,
+    Representation,
+    SentEvalConfig,
+    SudokuConfig,
+    TraceConfig,
+)
+from adadepth.config.plugins import load, load_plugins
+
+Problem = Literal[
+    "classification",
+    "multi_label",
+    "regression",
+    "tagging",
+    "question_answering",
+    "multiple_choice",
+    "puzzle",
+    "language_model",
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Descriptor of a kind of data. One of an installed package inherits missing fields from the kind it extends.
+
+    Attributes:
+        settings: Schema that `dataset=NAME` fills; `name` is that of the data set.
+        problem: Kind of prediction, or a function of the settings that returns it; None: not labelled.
+        loader: Function of the settings that returns the data of a run: `LabelledData` where they are labelled, else
+            the data of the task. Its arguments may be `tokenizer` and `seed`, and for labelled data `cls_tokens`,
+            `double_cls_pairs` and `classes`.
+        columns: Setting that names the columns of a model's input, or the name of the one column.
+        tables: Reader of a table that is neither on the hub nor one file a split: function of the settings that returns
+            an `adadepth.data.text.table.DataTable` for every split, by its name. Tokens, labels, the cache,
+            held-out rows and batches are made from them as from any other table.
+        checks: Functions of the settings, and of `config` where an argument has that name, that yield a line for every
+            mistake.
+        scorer: `Scorer` of an evaluation set, if it differs from that of `PREDICTED`; see `PredictionSpec`.
+        metrics: Metrics of an evaluation besides the losses of the family; None: the losses, `score`, and
+            `dataset.metrics`.
+        reading: Form in which a language model reads the text, which its family must have, too; see `Family.text`.
+            `streams`: the model carries states from one segment to the next. `blocks`: packed documents, separated by
+            `documents` of its forward. None: no running text for a language model.
+        tasks: Allowed values of `task`.
+        evaluate: Function of the configuration that returns metrics, in place of the task's evaluation, for data that
+            are only measured.
+        positions: Setting with the number of positions that a model must have.
+        vectors: Function of the settings: whether an example is a vector, not a sequence of tokens.
+        own_symbols: Whether tokens are symbols that no pretrained tokenizer has.
+        is_probed: Whether mode=probe reads them.
+        extensions: Extensions of training on such data; see `Family.extensions`.
+        sections: Additional sections of a run's report; see `Family.sections`.
+        board: Editor of an example, an `adadepth.data.editable_grid.EditableGrid`; None: examples are only shown.
+    """
+
+    settings: type[DatasetConfig]
+    problem: Problem | Callable[[Any], Problem] | None = None
+    loader: str | None = None
+    columns: str = "text"
+    tables: str | None = None
+    checks: tuple[str, ...] = ()
+    scorer: str | None = None
+    metrics: tuple[str, ...] | None = None
+    tasks: tuple[Task, ...] = (Task.finetune,)
+    reading: str | None = None
+    evaluate: str | None = None
+    positions: str = "sequence_length"
+    vectors: Callable[[Any], bool] = lambda dataset: False
+    own_symbols: bool = False
+    is_probed: bool = False
+    extensions: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+    board: str | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Import paths, `"module:name"`, of all code that it names."""
+        single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
+        return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Descriptor of a task, whose module in `adadepth.tasks` has its name.
+
+    Attributes:
+        reads: Data that it reads, for messages.
+        examples: Options of the group `dataset` with such data by `Family.text`; the first one for all other families.
+        head: Head of the family that it trains; None: that of the kind of prediction.
+    """
+
+    reads: str
+    examples: Mapping[str, str]
+    head: str | None = None
+
+    def describe_data(self, text: str) -> str:
+        """Return the data it reads in words, with an example for a family that reads text in this form."""
+        example = self.examples.get(text, next(iter(self.examples.values())))
+        return f"{self.reads}, e.g. dataset={example}"
+
+
+TASKS: dict[Task, TaskSpec] = {
+    Task.pretrain: TaskSpec("a corpus", {"": "python_docs"}, "pretraining"),
+    Task.finetune: TaskSpec("labelled data", {"": "cola"}),
+    Task.language_model: TaskSpec(
+        "running text", {"streams": "stream_python_docs", "blocks": "causal_python_docs"}, "language_model"
+    ),
+    Task.architecture_search: TaskSpec("streams of text", {"streams": "stream_python_docs"}, "search"),
+}
+
+
+@dataclass(frozen=True)
+class PredictionSpec:
+    """Descriptor of a kind of prediction.
+
+    Attributes:
+        scorer: Function that builds the `Scorer` of an evaluation set. Its arguments may be `model`, `data`,
+            `examples`, `groups` (the classes of the set), `dataset` (its settings) and `wants_rows`.
+        head: Head of a family that makes the prediction.
+        what: Predicate of such data for messages: "has classes".
+        has_classes: Whether the head has a class for every label of the data, by which evaluation groups units.
+        studies_exits: Whether `exit_rules` compares rules on such predictions.
+    """
+
+    scorer: str
+    head: str
+    what: str
+    has_classes: bool = True
+    studies_exits: bool = True
+
+
+PREDICTED: dict[Problem, PredictionSpec] = {
+    "classification": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
+    "multi_label": PredictionSpec(
+        "adadepth.evaluation.sequences:SequenceScorer",
+        "classification",
+        "has several labels a text",
+        studies_exits=False,
+    ),
+    "regression": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
+    "tagging": PredictionSpec("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
+    "question_answering": PredictionSpec(
+        "adadepth.evaluation.question_answering:QuestionScorer",
+        "question_answering",
+        "answers questions",
+        has_classes=False,
+        studies_exits=False,
+    ),
+    "multiple_choice": PredictionSpec(
+        "adadepth.evaluation.multiple_choice:ChoiceScorer",
+        "multiple_choice",
+        "chooses among endings",
+        has_classes=False,
+        studies_exits=False,
+    ),
+    "puzzle": PredictionSpec("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
+}
+
+
+def _get_labelled_problem(dataset: LabelledConfig) -> Problem:
+    return cast(Problem, str(dataset.problem))
+
+
+def _get_hops_problem(dataset: HopsConfig) -> Problem:
+    return "tagging" if dataset.unit is LabelledUnit.token else "classification"
+
+
+def _has_vectors(dataset: ParityConfig) -> bool:
+    return dataset.representation is Representation.vectors
+
+
+def _name_checks(*names: str) -> tuple[str, ...]:
+    return tuple(f"adadepth.cli.checks.data:check_{name}" for name in names)
+
+
+_DATA = "adadepth.data"
+_SENTENCES = f"{_DATA}.labelled.sequence_classification:load_sentences"
+_TABLE = ("table", "class_weights")
+_LABELLED = (*_TABLE, "labelled")
+
+# Metrics of an evaluation, so that a wrong name fails before the training, not after it.
+PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
+LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
+
+KINDS: dict[str, Kind] = {
+    "addition_task": Kind(
+        AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_name_checks("addition"),
+        positions="field", own_symbols=True, board=f"{_DATA}.generated.addition:ADDITION_GRID",
+    ),
+    "agreement_task": Kind(
+        AgreementConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
+        _name_checks(*_LABELLED, "local"), is_probed=True,
+    ),
+    "corpus": Kind(
+        CorpusConfig, None, f"{_DATA}.pretraining.load:load_pretraining_data", "text_column",
+        checks=_name_checks("text", "corpus"), metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,),
+    ),
+    "hops_task": Kind(
+        HopsConfig, _get_hops_problem, f"{_DATA}.generated.hops:load_hops", checks=_name_checks("hops"),
+        own_symbols=True, board=f"{_DATA}.generated.hops:HOPS_GRID",
+    ),
+    "labelled": Kind(
+        LabelledConfig, _get_labelled_problem, _SENTENCES, "text_columns", checks=_name_checks(*_LABELLED),
+        is_probed=True,
+    ),
+    "mano_task": Kind(
+        ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_name_checks("mano"), own_symbols=True
+    ),
+    "maze_path_task": Kind(
+        MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question",
+        board=f"{_DATA}.puzzles.generated:MAZE_PATH_GRID",
+    ),
+    "maze_task": Kind(
+        MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_name_checks("maze"),
+        positions="field", own_symbols=True, board=f"{_DATA}.generated.maze:MAZE_GRID",
+    ),
+    "multiple_choice": Kind(
+        ChoiceConfig, "multiple_choice", f"{_DATA}.labelled.multiple_choice:load_choices",
+        checks=_name_checks(*_TABLE, "choices"),
+    ),
+    "parity_task": Kind(
+        ParityConfig, "classification", f"{_DATA}.generated.parity:load_parity", checks=_name_checks("parity"),
+        vectors=_has_vectors,
+    ),
+    "puzzles": Kind(
+        PuzzleTableConfig, "puzzle", f"{_DATA}.puzzles.folders:load_puzzle_table", "question_column",
+        checks=_name_checks(*_TABLE),
+    ),
+    "question_answering": Kind(
+        QuestionConfig, "question_answering", f"{_DATA}.labelled.question_answering:load_questions",
+        checks=_name_checks(*_TABLE, "questions"),
+    ),
+    "senteval_task": Kind(
+        SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns",
+        f"{_DATA}.labelled.senteval:open_senteval_tables", _name_checks(*_LABELLED, "local", "senteval"),
+        is_probed=True,
+    ),
+    "causal": Kind(
+        CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
+        checks=_name_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
+        scorer="adadepth.evaluation.packed_language_model:BlockScorer", reading="blocks",
+    ),
+    "stream": Kind(
+        StreamConfig, None, f"{_DATA}.streams.load:load_language_data", "text_column",
+        checks=_name_checks("text", "stream"), metrics=LANGUAGE_METRICS,
+        tasks=(Task.language_model, Task.architecture_search),
+        extensions=("adadepth.training.extension:RecurrentMemory",), reading="streams",
+    ),
+    "sudoku_task": Kind(
+        SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question",
+        board=f"{_DATA}.puzzles.generated:SUDOKU_GRID",
+    ),
+    "tagging": Kind(
+        TaggingConfig, "tagging", f"{_DATA}.labelled.token_classification:load_tagging", "token_column",
+        checks=_name_checks(*_TABLE, "tagging"),
+    ),
+    "trace_task": Kind(
+        TraceConfig, "tagging", f"{_DATA}.generated.variable_assignment:load_trace", checks=_name_checks("trace"),
+        own_symbols=True,
+    ),
+}  # fmt: skip
+
+
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """Return every kind of data by the name that YAML files extend, those of installed packages last.
+
+    Raises:
+        ConfigError: A kind of a package is broken, or its name is taken.
+    """
+    plugins = load_plugins(GROUP, "data set", KINDS, _find_problem)
+    return KINDS | {name: _inherit_fields(kind) for name, kind in plugins.items()}
+
+
+def get_kind(dataset: DatasetConfig) -> Kind:
+    """Return the kind of settings, or the closest kind that their class extends."""
+    kind = _find_kind(type(dataset), kinds())
+    assert kind is not None, "only known kinds can be composed"
+    return kind
+
+
+def _find_kind(settings: type, kinds_by_name: Mapping[str, Kind]) -> Kind | None:
+    """Return the kind of a class of settings, or of its closest base class that has one."""
+    by_class = {kind.settings: kind for kind in kinds_by_name.values()}
+    return next((by_class[base] for base in settings.__mro__ if base in by_class), None)
+
+
+def _inherit_fields(kind: Kind) -> Kind:
+    """Return a package's kind with the missing fields, and the checks, of the kind that it extends."""
+    base = _find_kind(kind.settings, KINDS)
+    if base is None:
+        return kind
+    values = {field.name: value for field in fields(Kind) if (value := getattr(kind, field.name)) != field.default}
+    return replace(base, **{**values, "checks": base.checks + kind.checks})
+
+
+def get_problem(dataset: DatasetConfig) -> Problem | None:
+    """Return the kind of prediction of a data set; None: it is not labelled."""
+    problem = get_kind(dataset).problem
+    return problem(dataset) if callable(problem) else problem
+
+
+def get_trained_head(task: Task, dataset: DatasetConfig) -> str:
+    """Return the name of the head that a task trains on a data set."""
+    if (head := TASKS[task].head) is not None:
+        return head
+    problem = get_problem(dataset)
+    assert problem is not None, "validated"
+    return PREDICTED[problem].head
+
+
+def list_input_columns(dataset: DatasetConfig) -> list[str] | None:
+    """Return the columns of a table that a model reads; None: they are recognised by the table's names."""
+    name = get_kind(dataset).columns
+    columns = getattr(dataset, name, name)
+    return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
+
+
+def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
+    """Return the key of the setting with the number of positions that a model must have, and its value."""
+    name = get_kind(dataset).positions
+    return f"dataset.{name}", getattr(dataset, name)
+
+
+def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:
+    """Import `"module:name"` and call it with the values, and with those options that its arguments name."""
+    function = load(path)
+    parameters = inspect.signature(function).parameters
+    return function(*values, **{name: value for name, value in options.items() if name in parameters})
+
+
+def load_run_data(dataset: DatasetConfig, **options: Any) -> Any:
+    """Load data with those options that the arguments of their loader name; see `Kind`."""
+    loader = get_kind(dataset).loader
+    assert loader is not None, "validated"
+    return call_by_path(loader, dataset, **options)
+
+
+GROUP = "adadepth.datasets"
+
+
+def list_dataset_schemas() -> dict[str, type[DatasetConfig]]:
+    """Return the settings class of every kind of data by the name that YAML files extend."""
+    return {name: kind.settings for name, kind in kinds().items()}
+
+
+def _find_problem(descriptor: object, name: str) -> str | None:
+    """Return why an object cannot be the descriptor of the kind of data of that name; None: it can."""
+    if not isinstance(descriptor, Kind):
+        return f"must be an adadepth.config.kinds.Kind, not {type(descriptor).__name__}"
+    settings = descriptor.settings
+    if not issubclass(settings, DatasetConfig):
+        return f"its settings must be a DatasetConfig, not {settings.__name__}"
+    is_read = descriptor.loader is not None and (descriptor.problem is not None or descriptor.evaluate is not None)
+    if _find_kind(settings, KINDS) is None and not is_read:
+        bases = ", ".join(kind.settings.__name__ for kind in KINDS.values())
+        needed = "a loader and a problem, or a loader and evaluate"
+        return f"it needs {needed}, or settings that extend one of {bases}, not {settings.__name__}"
+    if isinstance(descriptor.problem, str) and descriptor.problem not in PREDICTED:
+        return f"its problem {descriptor.problem!r} must be one of {', '.join(PREDICTED)}"
+    if settings.name != name:
+        return f"its settings call it {settings.name!r}"
+    if descriptor.tables is not None and getattr(settings, "source", None) is not Source.local:
+        return f"its settings must have source=local, not {getattr(settings, 'source', None)}"
+    if wrong := [path for path in descriptor.places if path.count(":") != 1]:
+        return f"{wrong[0]!r} must be 'module:name'"
+    return None

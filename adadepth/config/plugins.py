@@ -1,0 +1,82 @@
+"""Plug-ins of installed packages: descriptors that entry points of a group name.
+
+Groups are `adadepth.models`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
+`adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML file names a plug-in, never code. The folders of
+`contrib` join by entry points of this package; entry points of a deleted folder are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from adadepth.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def load_plugins(
+    group: str, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
+) -> dict[str, Any]:
+    """Return the descriptors that the entry points of a group name, by their names, in alphabetical order.
+
+    Args:
+        group: Group of entry points.
+        noun: Word for a descriptor in messages.
+        taken: Names that are already in use.
+        problem_with: Check of a descriptor and its name; returns an error, or None.
+
+    Raises:
+        ConfigError: A descriptor cannot be imported or is wrong, or its name is taken; names the package.
+    """
+    descriptors: dict[str, Any] = {}
+    for entry in _list_entry_points(group):
+        descriptors[entry.name] = _load_descriptor(entry, noun, {*taken, *descriptors}, problem_with)
+    return descriptors
+
+
+def list_plugin_names(group: str) -> list[str]:
+    """Return the names of a group in alphabetical order; nothing is imported."""
+    return [entry.name for entry in _list_entry_points(group)]
+
+
+def list_plugin_paths(group: str) -> dict[str, str]:
+    """Return the `"module:name"` of every entry point of a group by its name; nothing is imported."""
+    return {entry.name: entry.value for entry in _list_entry_points(group)}
+
+
+def load(path: str) -> Any:
+    """Import the object that `"module:name"` names; errors of the import are raised as they are."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _list_entry_points(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group by name, without those of folders that are deleted from this package."""
+    return sorted(filter(_has_module, entry_points(group=group)), key=lambda entry: entry.name)
+
+
+def _has_module(entry: EntryPoint) -> bool:
+    package, *parts = entry.module.split(".")
+    path = _PACKAGE.joinpath(*parts)
+    return package != _PACKAGE.name or path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def _load_descriptor(
+    entry: EntryPoint, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
+) -> Any:
+    package = entry.dist.name if entry.dist is not None else entry.module
+    prefix = f"{noun} {entry.name!r} of the package {package} ({entry.value})"
+    if entry.name in taken:
+        raise ConfigError(f"{prefix}: there is a {noun} of that name already; uninstall one of them")
+    try:
+        descriptor = entry.load()
+    except (Exception, SystemExit) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ConfigError(f"{prefix}: cannot be imported ({type(error).__name__}: {reason})") from error
+    if problem := problem_with(descriptor, entry.name):
+        raise ConfigError(f"{prefix}: {problem}")
+    return descriptor

@@ -1,0 +1,49 @@
+"""Directions of metrics: whether more or less is better when a model is selected or a sweep searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from adadepth.metrics.metric_names import is_loss
+from adadepth.metrics.task_metrics import get_metric_key, is_hub_metric
+
+Direction = Literal["minimize", "maximize"]
+_EVALUATION = "eval/"
+_GREATER = ("accuracy", "per_second", "speedup_over_dense")  # endings of names whose greater values are better
+
+
+def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
+    """Return whether the greatest value of the metric that selects a model is the best.
+
+    Args:
+        metric: `trainer.metric_for_best_model`; None: the loss, as in transformers.
+        greater_is_better: `trainer.greater_is_better`; None: small losses and errors are better, and everything else
+            is better great.
+    """
+    return not is_loss(metric or "loss") if greater_is_better is None else greater_is_better
+
+
+def resolve_direction(metric: str, direction: str | None) -> Direction:
+    """Return `minimize` or `maximize`, the direction in which a sweep searches for the best value of a metric.
+
+    Args:
+        metric: `optimise`.
+        direction: `hydra.sweeper.direction`; None: losses, costs and depths are minimised, other metrics of an
+            evaluation maximised.
+    """
+    is_quality = metric.startswith(_EVALUATION) or metric.endswith(_GREATER)
+    is_greatest = is_quality and not is_loss(metric) if direction is None else direction == "maximize"
+    return "maximize" if is_greatest else "minimize"
+
+
+def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:
+    """Return whether the configuration searches for the worst value of a metric of an evaluation.
+
+    Args:
+        metric: Name of the metric without `eval/` or `eval_`.
+        greater: Whether the greatest value counts as the best.
+        metrics: `dataset.metrics`. The direction of a metric of the hub is unknown, so it contradicts nothing.
+    """
+    has_direction = metric not in {get_metric_key(name) for name in metrics if is_hub_metric(name)}
+    return has_direction and greater == is_loss(metric)

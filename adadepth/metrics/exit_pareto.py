@@ -1,0 +1,82 @@
+"""Costs of exit rules, and their Pareto sets of cost and quality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadepth.metrics.task_metrics import get_metric_key
+
+ORACLE = "oracle"  # the first right step
+SETTLED = "oracle:stays"  # the first step from which on all are right
+X_AXES = ("mean_updates", "macs")
+
+
+def warnings(study: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of a study, one line for all rules with the same one."""
+    rules: dict[str, list[str]] = {}
+    for row in study["rows"]:
+        if "warning" in row:
+            rules.setdefault(row["warning"], []).append(row["rule"])
+    return [f"{warning} ({', '.join(names)})" for warning, names in rules.items()]
+
+
+def batches(study: Mapping[str, Any]) -> list[str]:
+    """Return the timed batch sizes, increasing."""
+    return sorted({batch for row in study["rows"] for batch in row.get("seconds", {})}, key=int)
+
+
+def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to every row `pareto`, the axes of cost on which no other row dominates it.
+
+    The oracles take no part, because they cannot be run.
+    """
+    axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
+    rows = [{**row, "pareto": []} for row in study["rows"]]
+    for axis in axes:
+        points = [None if row["kind"] == "ceiling" else _point(row, axis) for row in rows]
+        for row, is_best in zip(rows, pareto(points), strict=True):
+            row["pareto"] += [axis] if is_best else []
+    return {**study, "rows": rows}
+
+
+def row_cost(row: Mapping[str, Any], axis: str) -> float | None:
+    """Return the cost of a row on an axis: `mean_updates`, `macs` or `seconds/<batch>`; None if not measured."""
+    name, _, batch = axis.partition("/")
+    value = row.get(name, {}).get(batch) if batch else row.get(name)
+    return None if value is None else float(value)
+
+
+def _point(row: Mapping[str, Any], axis: str) -> tuple[float, float] | None:
+    x, y = row_cost(row, axis), row["quality"].get("score")
+    return None if x is None or y is None else (x, y)
+
+
+def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
+    """Return for each point (cost, quality) whether no other one dominates it; None never belongs to the set.
+
+    A point dominates another if it costs no more, is no worse, and differs in one of the two.
+    """
+    measured = {point for point in points if point is not None}
+
+    def is_dominated(cost: float, quality: float) -> bool:
+        return any(x <= cost and y >= quality and (x, y) != (cost, quality) for x, y in measured)
+
+    return [point is not None and not is_dominated(*point) for point in points]
+
+
+def format_score_title(study: Mapping[str, Any]) -> str:
+    """Return the title of `score`, with the metrics that it averages; for a text, minus the loss."""
+    if study["problem"] == "language_model":
+        return "score (minus the loss, nats)"
+    names = ", ".join(get_metric_key(name) for name in study["metrics"])
+    return f"score ({names})" if len(study["metrics"]) == 1 else f"score (mean of {names})"
+
+
+def format_pareto_axes(row: Mapping[str, Any]) -> str:
+    """Format the axes of cost on which a row is in the Pareto set, such as `updates, MACs, time 1/8/32`."""
+    if row["kind"] == "ceiling":
+        return "not a system"
+    names = [short for axis, short in (("mean_updates", "updates"), ("macs", "MACs")) if axis in row["pareto"]]
+    timed = [axis.partition("/")[2] for axis in row["pareto"] if axis.startswith("seconds/")]
+    return ", ".join([*names, *([f"time {'/'.join(timed)}"] if timed else [])])

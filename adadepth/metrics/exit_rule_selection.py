@@ -1,0 +1,231 @@
+"""Advice on exit rules: chosen on one half of the examples, evaluated on the other.
+
+The best of many rules on one set is partly luck. Here the cheapest rule that keeps enough of the score of full depth is
+chosen on a first half of the examples, among all rules at a fine grid of thresholds, and its figures come from the
+second half. Halves consist of whole sequences.
+
+Shape legend: M examples, N steps, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.config.kinds import Problem
+from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
+from adadepth.metrics.adaptation import rank_correlation
+from adadepth.metrics.exit_study import Macs
+from adadepth.metrics.step_records import StepRecords
+from adadepth.metrics.step_scores import NEAR, StepScores
+
+KEEP = 0.99  # share of full depth's score that a rule must keep; for a text, of the likelihood of a token
+_LEVELS = torch.linspace(-7.0, 7.0, 43).sigmoid().tolist()
+_NORMAL = 1.96  # standard errors around a mean that hold 95 % of a normal distribution
+
+
+def advise(
+    records: StepRecords,
+    sequences: Tensor,
+    rules: Sequence[ExitRule],
+    *,
+    problem: Problem,
+    metrics: Sequence[str],
+    macs: Macs,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return the cheapest rule that keeps `KEEP` of full depth's score, and the cheapest such fixed depth.
+
+    Args:
+        records: Records of a labelled set, with the logits of every step.
+        sequences: Number of the sequence of each example, (M,); examples of one sequence stay in one half.
+        rules: Studied rules. Those with a threshold are tried at many; sampling and mixing ones are left out.
+        problem: Kind of prediction.
+        metrics: Metrics whose mean is the score.
+        macs: Function that returns the multiply-accumulates of recorded examples; see `study`.
+        seed: Seed of the halves.
+
+    Returns:
+        `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, a share of full depth's; `full`, the
+        score of full depth; `keep`; `chosen_on` and `told_on`, the numbers of examples. For classes also `difference`,
+        the share of right predictions minus that of full depth, with `interval`, half of its 95 % interval; for a text
+        the difference of the score, minus the loss. Empty if there is no score, or no second sequence.
+    """
+    halves = _split_records(records, sequences, problem, metrics, macs, seed)
+    if halves is None:
+        return {}
+    first, second = halves
+    full = first.score(Fixed(records.max_updates))
+    if math.isnan(full) or math.isnan(second.score(Fixed(records.max_updates))):
+        return {}
+    least = full - NEAR if problem == "language_model" else full - (1.0 - KEEP) * abs(full)
+    candidates = list(_iterate_candidates(rules, records.max_updates))
+    rule = first.find_cheapest(candidates, least)
+    fixed = first.find_cheapest([candidate for candidate in candidates if isinstance(candidate, Fixed)], least)
+    return {
+        "keep": KEEP,
+        "chosen_on": len(first.records),
+        "told_on": len(second.records),
+        "full": second.score(Fixed(records.max_updates)),
+        "rule": second.describe_rule(rule),
+        "fixed": second.describe_rule(fixed),
+        **second.compare_to_full_depth(rule),
+    }
+
+
+def readings(
+    records: StepRecords,
+    sequences: Tensor,
+    rules: Sequence[ExitRule],
+    *,
+    problem: Problem,
+    metrics: Sequence[str],
+    macs: Macs,
+    seed: int = 0,
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the operating points of every rule on one model, from the least to the most compute, by name of the rule.
+
+    Arguments are those of `advise`. Of settings with the same exit steps only the first is listed. The fixed depths are
+    listed as `fixed`.
+
+    Returns:
+        Of each point `rule`; `chosen_score`, on the half that thresholds are chosen on; and on the other half `score`,
+        `updates`, `macs` of a unit, `spearman` of exits and difficulty if the data have one, and two standard errors
+        from sums over sequences: `score_error`, of the share of right predictions or of the loss, and `updates_error`.
+        Empty without a second sequence.
+    """
+    halves = _split_records(records, sequences, problem, metrics, macs, seed)
+    if halves is None:
+        return {}
+    first, second = halves
+    points: dict[str, dict[bytes, dict[str, Any]]] = {}
+    for rule in _iterate_candidates(rules, records.max_updates):
+        of_rule, exits = points.setdefault(rule.name, {}), second.exits(rule)
+        key = exits.numpy().tobytes()
+        if key not in of_rule:
+            point = {"rule": rule.label, "chosen_score": first.score(rule), **second.describe_point(rule)}
+            of_rule[key] = {name: None if value != value else value for name, value in point.items()}
+    return {name: sorted(of_rule.values(), key=lambda point: point["macs"]) for name, of_rule in points.items()}
+
+
+class _Split:
+    """A part of the recorded examples, with the score and the compute of every rule on it.
+
+    Args:
+        records: Records of the part.
+        sequences: Number of the sequence of each example, (M,).
+        problem: Kind of prediction.
+        metrics: Metrics whose mean is the score.
+        macs: Function that returns the multiply-accumulates of recorded examples.
+    """
+
+    def __init__(
+        self, records: StepRecords, sequences: Tensor, problem: Problem, metrics: Sequence[str], macs: Macs
+    ) -> None:
+        self.records, self._sequences = records, sequences
+        self._step_scores, self._macs = StepScores(records, problem, metrics), macs
+        self._last = torch.full_like(records.lengths, records.max_updates)
+        self._full = macs(records, self._last, ())
+        self._scores: dict[bytes, float] = {}  # by exits, which many thresholds share
+
+    def exits(self, rule: ExitRule) -> Tensor:
+        """Return the exit steps of a rule, int64 (M,)."""
+        records = self.records
+        return apply_rule(rule, records.step_logits, records.halting_logits, None, records.state_moves)
+
+    def score(self, rule: ExitRule) -> float:
+        """Return the score of the predictions at the exits of a rule; NaN if a metric is undefined."""
+        return self._score_exits(self.exits(rule))
+
+    def _score_exits(self, exits: Tensor) -> float:
+        key = exits.numpy().tobytes()
+        if key not in self._scores:
+            self._scores[key] = self._step_scores.score_exits(exits).get("score", math.nan)
+        return self._scores[key]
+
+    def _price_share(self, rule: ExitRule, exits: Tensor) -> float:
+        """Return the multiply-accumulates as a share of full depth, including the signals that the rule reads."""
+        reads = () if isinstance(rule, Fixed) else rule.reads
+        return self._macs(self.records, exits, reads) / self._full
+
+    def find_cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
+        """Return the rule of the least compute with a score of at least `least`; of equals the first."""
+        exits = ((rule, self.exits(rule)) for rule in rules)
+        prices = [(self._price_share(rule, steps), rule) for rule, steps in exits if self._score_exits(steps) >= least]
+        return min(prices, key=lambda pair: pair[0])[1]
+
+    def describe_rule(self, rule: ExitRule) -> dict[str, Any]:
+        """Return the figures of a rule, see `advise`."""
+        exits = self.exits(rule)
+        updates = float(self.records.updates(exits).mean())
+        work = self._price_share(rule, exits)
+        return {"rule": rule.label, "score": self._score_exits(exits), "mean_updates": updates, "work": work}
+
+    def describe_point(self, rule: ExitRule) -> dict[str, Any]:
+        """Return the figures of an operating point, see `readings`."""
+        records, exits = self.records, self.exits(rule)
+        updates = records.updates(exits).double()
+        point: dict[str, Any] = {"score": self._score_exits(exits), "updates": float(updates.mean())}
+        point["macs"] = self._price_share(rule, exits) * self._full / len(records)
+        if records.difficulty is not None:
+            correlation = rank_correlation(exits.numpy(), records.difficulty.numpy())
+            point |= {} if correlation is None else {"spearman": correlation}
+        if (values := self._step_scores.score_examples(exits)) is not None:
+            point["score_error"] = self._estimate_error(values)
+        return point | {"updates_error": self._estimate_error(updates)}
+
+    def compare_to_full_depth(self, rule: ExitRule) -> dict[str, float]:
+        """Return the mean gain of an example at its exit over full depth, and half of its interval."""
+        at_exit, at_end = (self._step_scores.score_examples(exits) for exits in (self.exits(rule), self._last))
+        if at_exit is None or at_end is None:
+            return {}
+        gains = at_exit - at_end
+        return {"difference": float(gains.mean()), "interval": _NORMAL * self._estimate_error(gains)}
+
+    def _estimate_error(self, values: Tensor) -> float:
+        """Return the standard error of a mean over units, (M,), with whole sequences as independent draws."""
+        _, owners = self._sequences.unique(return_inverse=True)
+        count = int(owners.max()) + 1
+        excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, values - values.mean())
+        return math.sqrt(float(excess.square().sum()) * count / max(1, count - 1)) / len(values)
+
+
+def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:
+    """Yield fixed depths, the simplest of equal compute, then the rules themselves, then the rules at all levels."""
+    yield from (Fixed(step) for step in range(1, max_updates + 1))
+    usable = [rule for rule in rules if not (rule.mixes or rule.name in ("sample", "fixed"))]
+    yield from usable
+    for rule in {rule.name: rule for rule in usable}.values():
+        candidates = (rule.at_level(level) for level in _LEVELS)
+        yield from (_round_parameters(candidate) for candidate in candidates if candidate is not None)
+
+
+def _round_parameters(rule: ExitRule) -> ExitRule:
+    """Return the rule with thresholds of three digits, which are easy to type."""
+    numbers = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    return replace(rule, **{name: float(f"{value:.3g}") for name, value in numbers.items() if isinstance(value, float)})
+
+
+def _split_records(
+    records: StepRecords, sequences: Tensor, problem: Problem, metrics: Sequence[str], macs: Macs, seed: int
+) -> tuple[_Split, _Split] | None:
+    """Split the examples at random into two halves of whole sequences; None for a single sequence."""
+    numbers = sequences.unique()
+    if len(numbers) < 2:
+        return None
+    order = np.random.default_rng(seed).permutation(len(numbers))[: len(numbers) // 2]
+    mask = torch.isin(sequences, numbers[torch.from_numpy(order)])
+    first, second = (_Split(_select(records, rows), sequences[rows], problem, metrics, macs) for rows in (mask, ~mask))
+    return first, second
+
+
+def _select(records: StepRecords, rows: Tensor) -> StepRecords:
+    columns = {field.name: getattr(records, field.name) for field in fields(records)}
+    selected: dict[str, Any] = {name: value[rows] for name, value in columns.items() if isinstance(value, Tensor)}
+    return replace(records, **selected)

@@ -1,0 +1,371 @@
+"""A study of exit rules: every rule on the same recorded steps, with its controls and oracles.
+
+The value of a rule is what it adds to exits that ignore the examples: the same exit steps permuted at random, and two
+fixed depths mixed at random to the same compute. The oracles read the labels and bound what any rule can gain.
+
+Shape legend: M examples, N steps, C classes, L cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.config.kinds import Problem
+from adadepth.halting.exit_rules import (
+    Acceleration,
+    Confidence,
+    Correct,
+    Distance,
+    Divergence,
+    Entropy,
+    ExitRule,
+    Expectation,
+    Fixed,
+    Margin,
+    NormalisedEntropy,
+    Patience,
+    Quantile,
+    Sample,
+    apply_rule,
+    list_supported_rules,
+    parse_rule,
+    select_predictions,
+)
+from adadepth.metrics.adaptation import spearman
+from adadepth.metrics.exit_pareto import ORACLE, SETTLED, mark_pareto
+from adadepth.metrics.scoring import compute_quality, is_right
+from adadepth.metrics.step_records import StepRecords
+from adadepth.metrics.step_scores import StepScores, find_first_stable_step, find_least_loss_exits, find_near_last_exits
+from adadepth.metrics.step_summary import confidence_calibration, find_first_correct_steps
+from adadepth.metrics.unit_classes import build_sequence_classes
+
+
+def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
+    """Return the labels of all supported rules, each on a small grid; rules of plug-ins at their defaults."""
+    fixed = torch.linspace(1, max_updates, min(max_updates, 12)).round().long().unique().tolist()
+    uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
+    grids: dict[str, list[ExitRule]] = {
+        "quantile": [Quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)],
+        "sample": [Sample()],
+        "expectation": [Expectation()],
+        "fixed": [Fixed(k) for k in fixed],
+        "entropy": [Entropy(share) for share in uncertainty],
+        "normalised_entropy": [NormalisedEntropy(share) for share in uncertainty],
+        "confidence": [Confidence(threshold) for threshold in (0.6, 0.75, 0.9, 0.95, 0.99)],
+        "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
+        "kl": [Divergence(threshold) for threshold in (0.3, 0.1, 0.01, 0.001)],
+        "distance": [Distance(threshold) for threshold in (0.5, 0.3, 0.1, 0.03)],
+        "acceleration": [Acceleration(threshold, 1) for threshold in (0.5, 0.3, 0.1, 0.03)],
+        "correct": [Correct(threshold) for threshold in (0.5, 0.8, 0.9, 0.95, 0.99)],
+        "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_updates],
+    }
+    supported = list_supported_rules(signals, num_classes)
+    return [rule.label for name in supported for rule in (grids[name] if name in grids else [parse_rule(name)])]
+
+
+def permute_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:
+    """Permute exit steps over the examples at random, int64 (M,), as a control. The generator is on the CPU."""
+    order = torch.randperm(len(exit_steps), generator=generator)
+    return exit_steps[order.to(exit_steps.device)]
+
+
+def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the first step whose prediction is right, else N; int64 (M,): an upper bound, not a system.
+
+    For a regression it is the first step with the smallest absolute error.
+
+    Args:
+        step_logits: Logits of every step, (M, N, C), or (M, N, L, C).
+        labels: Classes or values, (M,), or classes of cells, (M, L).
+    """
+    if step_logits.shape[-1] == 1:
+        errors = (step_logits.squeeze(-1).float() - labels.float().unsqueeze(1)).abs()
+        return errors.argmin(dim=1) + 1
+    return find_first_correct_steps(step_logits, labels).clamp(max=step_logits.shape[1])
+
+
+def find_settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the first step from which on every prediction is right, else N; int64 (M,).
+
+    It is as accurate as the last step, at the fewest updates. Arguments as in `find_oracle_exits`, for classes only.
+    """
+    return find_first_stable_step(is_right(step_logits, labels))
+
+
+DRAWS = 5
+
+# Multiply-accumulates of all examples, from records, exit steps (M,), and the signals read after every update.
+Macs = Callable[[StepRecords, Tensor, Collection[str]], float]
+
+
+def study(
+    records: StepRecords,
+    rules: Sequence[ExitRule],
+    *,
+    problem: Problem,
+    metrics: Sequence[str],
+    macs: Macs,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Evaluate every rule, its controls and the oracles on recorded steps.
+
+    Args:
+        records: Records of a labelled set, with the logits of every step.
+        rules: Exit rules that the model supports.
+        problem: Kind of prediction.
+        metrics: Names for `quality`; the Pareto sets compare `score`, their mean.
+        macs: Function that returns the multiply-accumulates of recorded examples without padding; see `Macs`.
+        seed: Seed of sampled exits, permutations and mixtures: `DRAWS` of each, reported as mean and sample standard
+            deviation.
+
+    Returns:
+        `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and `rows`; see
+        docs/statistics.md for their fields.
+    """
+    assert records.ran_every_step, "a study needs the logits of every step"
+    evaluator = _ReplayEvaluator(records, problem, metrics, macs, seed)
+    return mark_pareto(
+        {
+            "n": len(records),
+            "max_steps": records.max_updates,
+            "problem": problem,
+            "metrics": list(metrics),
+            "draws": DRAWS,
+            "seed": seed,
+            "overthinking": evaluator.compare_last_step(),
+            "groups": {name: int(mask.sum()) for name, mask in evaluator.groups.items()},
+            "rows": [evaluator.evaluate(rule) for rule in rules] + evaluator.evaluate_oracles(),
+        }
+    )
+
+
+class _ReplayEvaluator:
+    """An evaluator of exit steps on recorded examples.
+
+    Attributes:
+        groups: Mask of the examples of each range of difficulty, boolean (M,); empty if the data have no difficulty.
+    """
+
+    def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], macs: Macs, seed: int) -> None:
+        assert records.step_logits is not None
+        self.records, self.step_logits = records, records.step_logits
+        self.scores, self._problem = StepScores(records, problem, metrics), problem
+        self._macs, self.generator = macs, torch.Generator().manual_seed(seed)
+        self.groups = _group_difficulties(records)
+        steps = range(1, records.max_updates + 1)
+        self.fixed_macs = [self._price(torch.full_like(records.lengths, step), ()) for step in steps]
+        self.fixed_quality = [self.scores.score_exits(torch.full_like(records.lengths, step)) for step in steps]
+        self.right = self.scores.right
+        self.first, self.settled = self._find_oracle_exits()
+
+    def _find_oracle_exits(self) -> tuple[Tensor, Tensor]:
+        """Return the first right step and the first of those that stay right; for a text, compare losses instead."""
+        if self.scores.losses is not None:
+            return find_least_loss_exits(self.scores.losses), find_near_last_exits(self.scores.losses)
+        assert self.records.labels is not None
+        first = find_oracle_exits(self.step_logits, self.records.labels)
+        return first, first if self.right is None else find_settled_exits(self.step_logits, self.records.labels)
+
+    def evaluate(self, rule: ExitRule) -> dict[str, Any]:
+        """Return the figures of a rule, and of its controls if it is adaptive."""
+        draws = DRAWS if rule.name == "sample" else 1
+        signals = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
+        exits = [apply_rule(rule, *signals) for _ in range(draws)]
+        if rule.mixes:
+            logits = [select_predictions(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
+            return self._figures(
+                rule.label, "rule", exits, [self.scores.score_logits(mixed) for mixed in logits], rule.reads
+            )
+        row = self._figures(rule.label, "rule", exits, self._score(exits), rule.reads)
+        row |= self._compare_to_oracle(exits[0]) | self._measure_calibration(exits[0])
+        if rule.name == "fixed":
+            return row
+        steps = exits[0].unique()
+        if len(steps) == 1:
+            row["warning"] = _format_warning(int(steps), self.records.max_updates)
+            return row
+        permuted = [permute_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
+        row["permuted"] = self._evaluate_control(permuted, rule.reads)
+        mixed, depths = self._mix_fixed_depths(row["macs"])
+        row["mixture"] = {**self._evaluate_control(mixed, ()), **depths}
+        return row
+
+    def evaluate_oracles(self) -> list[dict[str, Any]]:
+        """Return the figures of both oracles; a regression has the first one only."""
+        oracles = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
+        return [
+            self._figures(name, "ceiling", [steps], self._score([steps]), ()) | self._compare_to_oracle(steps)
+            for name, steps in oracles.items()
+        ]
+
+    def compare_last_step(self) -> dict[str, Any]:
+        """Compare the best fixed step with the last one: `step`, `best`, `last`, `gap` and `lost`.
+
+        `gap` is the best score less the last, `lost` the share of examples that were right at some step and are wrong
+        at the last.
+        """
+        scores = [quality.get("score") for quality in self.fixed_quality]
+        candidates = [(score, -step) for step, score in enumerate(scores, start=1) if score is not None]
+        if not candidates or scores[-1] is None:
+            return {}
+        best, step = max(candidates)
+        overthinking = {"step": -step, "best": best, "last": scores[-1], "gap": best - scores[-1]}
+        if self.right is not None:
+            overthinking["lost"] = float((self.right.any(dim=1) & ~self.right[:, -1]).double().mean())
+        return overthinking
+
+    def _compare_to_oracle(self, exits: Tensor) -> dict[str, Any]:
+        """Return the distance of exits from the oracle, and the mean exit step of each range of difficulty.
+
+        `from_oracle`: the mean distance in updates to the step from which on the prediction is right (for a text, as
+        good as the last one), and the shares of examples that exit before it and after it.
+        """
+        late = (exits - self.settled).double()
+        shares = {"early": float((late < 0).double().mean()), "late": float((late > 0).double().mean())}
+        comparison: dict[str, Any] = {"from_oracle": {"updates": float(late.abs().mean()), **shares}}
+        if self.groups:
+            assert self.records.difficulty is not None
+            means = {name: float(exits[mask].double().mean()) for name, mask in self.groups.items()}
+            comparison["by_difficulty"] = means
+            has_difficulty = self.records.difficulty >= 0
+            correlation = spearman(exits[has_difficulty].numpy(), self.records.difficulty[has_difficulty].numpy())
+            if correlation is not None:
+                comparison["spearman"] = correlation._asdict()
+        return comparison
+
+    def _measure_calibration(self, exits: Tensor) -> dict[str, float]:
+        """Return the expected calibration error at exits, if every example has one class."""
+        labels = self.records.labels
+        assert labels is not None
+        if self._problem not in ("classification", "language_model") or labels.dim() > 1:
+            return {}
+        logits = self.step_logits[torch.arange(len(exits)), exits - 1].float()
+        confidence, predicted = logits.softmax(dim=-1).max(dim=-1)
+        return {"calibration": confidence_calibration(confidence, predicted == labels)["ece"]}
+
+    def _mix_fixed_depths(self, macs: float) -> tuple[list[Tensor], dict[str, Any]]:
+        """Return exits at two neighbouring fixed depths, mixed at random to the same compute.
+
+        More compute than full depth, which a rule may need for its signals, gives full depth.
+        """
+        last = len(self.fixed_macs) - 1
+        low = max([step for step, cost in enumerate(self.fixed_macs[:last]) if cost <= macs], default=0)
+        high = min(low + 1, last)
+        between = self.fixed_macs[high] - self.fixed_macs[low]
+        share = min(max((macs - self.fixed_macs[low]) / between, 0.0), 1.0) if between > 0 else 0.0
+        count = round(share * len(self.records))
+        masks = [torch.randperm(len(self.records), generator=self.generator) < count for _ in range(DRAWS)]
+        return [torch.where(deeper, high, low) + 1 for deeper in masks], {"depths": [low + 1, high + 1], "share": share}
+
+    def _evaluate_control(self, exits: Sequence[Tensor], reads: Collection[str]) -> dict[str, Any]:
+        figures = self._figures("", "", exits, self._score(exits), reads)
+        return {key: figures[key] for key in ("quality", "quality_std", "macs")}
+
+    def _score(self, exits: Sequence[Tensor]) -> list[dict[str, float]]:
+        return [self.scores.score_exits(steps) for steps in exits]
+
+    def _price(self, steps: Tensor, reads: Collection[str]) -> float:
+        """Return the multiply-accumulates per example."""
+        return self._macs(self.records, steps, reads) / len(steps)
+
+    def _figures(
+        self,
+        name: str,
+        kind: str,
+        exits: Sequence[Tensor],
+        qualities: Sequence[Mapping[str, float]],
+        reads: Collection[str],
+    ) -> dict[str, Any]:
+        """Return a row, from the exit steps (M,) and the quality of every draw."""
+        max_updates = self.records.max_updates
+        counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
+        updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
+        macs = float(np.mean([self._price(steps, reads) for steps in exits]))
+        # A figure that one draw lacks has no mean.
+        common = [key for key in qualities[0] if all(key in values for values in qualities)]
+        row: dict[str, Any] = {
+            "rule": name,
+            "kind": kind,
+            "draws": len(exits),
+            "quality": {key: float(np.mean([values[key] for values in qualities])) for key in common},
+            "mean_updates": float(updates.mean()),
+            "macs": macs,
+            "macs_ratio": self.fixed_macs[-1] / macs,
+            "shares": (counts.double().mean(dim=0) / len(self.records)).tolist(),
+        }
+        if row["mean_updates"] > 0:
+            row["layer_ratio"] = max_updates / row["mean_updates"]
+        if len(exits) > 1:
+            row["quality_std"] = {key: float(np.std([values[key] for values in qualities], ddof=1)) for key in common}
+            row["mean_updates_std"] = float(updates.std())
+        return row
+
+
+def _group_difficulties(records: StepRecords) -> dict[str, Tensor]:
+    """Return the mask of the examples of each range of difficulty, as in the step summary."""
+    difficulty = records.difficulty
+    if difficulty is None:
+        return {}
+    classes = build_sequence_classes((), records.lengths, difficulty[difficulty >= 0])
+    masks = classes.masks(records.logits, None, records.lengths, difficulty)
+    return {name: mask for name, mask in masks.items() if name.startswith("difficulty") and mask.any()}
+
+
+def _format_warning(step: int, max_updates: int) -> str:
+    if step == max_updates:
+        return "never fires: every example runs all steps"
+    return f"always fires at step {step}: every example exits there"
+
+
+# ---- wall clock
+
+
+def add_timings(
+    results: Mapping[str, Any], timings: Mapping[str, Mapping[int, float]], conditions: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Add measured times to a study: seconds per example, and the speed-up over full depth.
+
+    Args:
+        results: Results of `study`.
+        timings: Seconds per example, by rule and batch size. The ratio needs the rule `fixed:<max_steps>` timed too.
+        conditions: Conditions of the measurement: device, precision, length, warm-up, repetitions.
+
+    Returns:
+        The study with `timing`, and in each timed row `seconds` and `time_ratio` by batch size.
+    """
+    full = timings.get(f"fixed:{results['max_steps']}", {})
+    rows = []
+    for row in results["rows"]:
+        seconds = timings.get(row["rule"], {})
+        ratios = {str(batch): full[batch] / value for batch, value in seconds.items() if batch in full}
+        measured = {"seconds": {str(batch): value for batch, value in seconds.items()}, "time_ratio": ratios}
+        rows.append({**row, **measured} if seconds else dict(row))
+    return mark_pareto({**results, "timing": dict(conditions), "rows": rows})
+
+
+def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Add figures of rules that ran online to a study, as `online` of each row.
+
+    In the replay a unit reads the states of units that never stop. Online figures differ where an exit changes what
+    other units read, as that of a token does.
+
+    Args:
+        results: Results of `study`.
+        figures: Figures by rule, from `online_figures`.
+    """
+    rows = [row | ({"online": dict(figures[row["rule"]])} if row["rule"] in figures else {}) for row in results["rows"]]
+    return {**results, "rows": rows}
+
+
+def online_figures(records: StepRecords, problem: Problem, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return the quality and the mean updates of units that exited while the model ran."""
+    assert records.labels is not None
+    return {
+        "quality": compute_quality(records.logits, records.labels, problem, metrics),
+        "mean_updates": float(records.depth.double().mean()),
+    }

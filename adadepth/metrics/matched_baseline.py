@@ -1,0 +1,121 @@
+"""Matched baselines of a trained model: the same network at one fixed depth, and with its depths permuted at random.
+
+Both ignore the units that they spend depth on, and both have the mean depth of the model.
+
+Shape legend: M units, N steps, B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.config.kinds import Problem
+from adadepth.metrics.exit_study import DRAWS, permute_exits
+from adadepth.metrics.step_records import StepRecords
+from adadepth.metrics.step_scores import StepScores
+
+_Metrics = Mapping[str, float]
+
+
+def find_neighbouring_depths(mean: float) -> list[int]:
+    """Return the whole depths next to a mean depth of at least 1: one where the mean is whole, else two."""
+    return sorted({max(1, math.floor(mean)), max(1, math.ceil(mean))})
+
+
+def compare_recorded(
+    records: StepRecords, exits: Tensor, problem: Problem, metrics: Sequence[str], seed: int = 0
+) -> dict[str, Any]:
+    """Compare exits with one step for all units and with the same exits permuted at random.
+
+    Args:
+        records: Records of a labelled set, with the logits of every step.
+        exits: Exit steps of the model, int64 (M,).
+        problem: Kind of prediction.
+        metrics: Names for the quality.
+        seed: Seed of the permutations.
+
+    Returns:
+        The fields of `describe_comparison`, and `max_depth`.
+    """
+    scores, generator = StepScores(records, problem, metrics), torch.Generator().manual_seed(seed)
+    mean = float(exits.double().mean())
+    fixed = {depth: scores.score_exits(torch.full_like(exits, depth)) for depth in find_neighbouring_depths(mean)}
+    permuted = [scores.score_exits(permute_exits(exits, generator)) for _ in range(DRAWS)]
+    comparison = describe_comparison(exits, len(exits), scores.score_exits(exits), fixed, permuted)
+    return comparison | {"max_depth": records.max_updates}
+
+
+def describe_comparison(
+    depths: Tensor, predictions: int, adaptive: _Metrics, fixed: Mapping[int, _Metrics], permuted: Sequence[_Metrics]
+) -> dict[str, Any]:
+    """Return the comparison as JSON values.
+
+    Args:
+        depths: Updates of every unit, (M,).
+        predictions: Number of predictions behind the metrics.
+        adaptive: Metrics of the model.
+        fixed: Metrics with the same depth for all units, by that depth.
+        permuted: Metrics of each random permutation of the depths.
+
+    Returns:
+        `n`, `predictions`, `mean` and `std` of the depths, `own`, `fixed` (rows of `depth` and `quality`) and
+        `permuted` (`quality`, `quality_std`, `draws`). Metrics that are not finite are left out.
+    """
+    every = (adaptive, *fixed.values(), *permuted)
+    names = [name for name in adaptive if all(math.isfinite(metrics[name]) for metrics in every)]
+    draws = {name: [metrics[name] for metrics in permuted] for name in names}
+    return {
+        "n": len(depths),
+        "predictions": predictions,
+        "mean": float(depths.double().mean()),
+        "std": float(depths.double().std(correction=0)),
+        "own": {name: adaptive[name] for name in names},
+        "fixed": [{"depth": depth, "quality": {name: fixed[depth][name] for name in names}} for depth in sorted(fixed)],
+        "permuted": {
+            "draws": len(permuted),
+            "quality": {name: float(np.mean(values)) for name, values in draws.items()},
+            "quality_std": {name: float(np.std(values, ddof=1)) for name, values in draws.items()},
+        },
+    }
+
+
+def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:
+    """Return halting masses that give every token `depth` updates, (N,).
+
+    They are the mean masses of the tokens with at least `depth` updates, whose sum stays below the threshold before the
+    last update. The last one is 1.
+
+    Args:
+        masses: Halting masses of tokens, 0 after they halted, (M, N).
+        updates: Updates of the same tokens, (M,); at least one is not below `depth`.
+        depth: Number of updates, from 1 to N.
+    """
+    profile = masses[updates >= depth].mean(dim=0)
+    profile[depth - 1 :] = 1.0
+    return profile
+
+
+def permute_masses(masses: Sequence[Tensor], valid: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """Permute the halting masses of the tokens of all batches at random.
+
+    Args:
+        masses: Halting masses of every batch, (B, T, N).
+        valid: Mask of the real tokens of every batch, boolean (B, T).
+        generator: Generator on the CPU.
+
+    Returns:
+        Masses of every batch, (B, T, N), 0 at padding.
+    """
+    counts = [int(mask.sum()) for mask in valid]
+    joined = torch.cat([part[mask] for part, mask in zip(masses, valid, strict=True)])
+    permuted = joined[torch.randperm(len(joined), generator=generator)].split(counts)
+    return [
+        torch.zeros_like(part).masked_scatter(mask.unsqueeze(-1), new)
+        for part, mask, new in zip(masses, valid, permuted, strict=True)
+    ]

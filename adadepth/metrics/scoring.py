@@ -1,0 +1,81 @@
+"""Predictions, losses and metrics from logits, for classes and for values.
+
+Shape legend: M examples, C classes (1 for a regression), L cells of a puzzle, whose logits are (M, L, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from adadepth.config.kinds import Problem
+from adadepth.metrics.task_metrics import quality
+
+
+def predictions(logits: Tensor, problem: Problem) -> Tensor:
+    """Return the class of the highest logit, or the value: (M, C) to (M,), or cell by cell.
+
+    With several labels, 1 for every label with a logit above 0, else 0, (M, C).
+    """
+    if problem == "multi_label":
+        return (logits > 0).long()
+    return logits.squeeze(-1) if problem == "regression" else logits.argmax(dim=-1)
+
+
+def compute_example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
+    """Return the loss of each example, (M,) float32: cross-entropy in nats, or squared error for a regression.
+
+    The loss of a puzzle is the mean over its labelled cells, that of several labels the mean over labels. Logits of any
+    precision are read as float32: in bfloat16 a loss between 4 and 8 could only be a multiple of 1/32.
+    """
+    logits = logits.float()
+    if problem == "puzzle":
+        return token_losses(logits, labels).nanmean(dim=1)
+    if problem == "multi_label":
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)
+    if problem == "regression":
+        return (logits.squeeze(-1) - labels.float()).square()
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of every token in nats, (B, T) float32, NaN where the label is negative.
+
+    Args:
+        logits: Logits, (B, T, C).
+        labels: Classes, (B, T).
+    """
+    losses = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.clamp(min=0).flatten(), reduction="none")
+    return losses.view(labels.shape).masked_fill(labels < 0, math.nan)
+
+
+def compute_rightness(logits: Tensor, labels: Tensor, problem: Problem = "classification") -> Tensor:
+    """Return 1 where a prediction is right, 0 where it is wrong, NaN where the label is negative; float32."""
+    if problem == "multi_label":
+        return (predictions(logits, problem) == labels).all(dim=-1).float()
+    return (logits.argmax(dim=-1) == labels).float().masked_fill(labels < 0, math.nan)
+
+
+def is_right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mask of right predictions; a puzzle is right if all its labelled cells are.
+
+    Args:
+        logits: Logits, (M, C), of puzzles (M, L, C); or of every step, (M, N, C) and (M, N, L, C).
+        labels: Classes, (M,), of puzzles (M, L).
+
+    Returns:
+        Boolean (M,), or (M, N) of every step.
+    """
+    targets = labels if logits.dim() == labels.dim() + 1 else labels.unsqueeze(1)
+    right = logits.argmax(dim=-1) == targets
+    return right if labels.dim() == 1 else (right | (targets < 0)).all(dim=-1)
+
+
+def compute_quality(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of logits, (M, C), and `score`, their mean; for a text, `loss` and minus the loss."""
+    if problem == "language_model":
+        loss = float(compute_example_losses(logits, labels, problem).double().mean())
+        return {"loss": loss, "score": -loss}
+    return quality(metrics, predictions(logits, problem).numpy(), labels.numpy())

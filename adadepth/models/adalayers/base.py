@@ -1,0 +1,380 @@
+"""The base model of Adalayers: loading its encoder, streaming its states, and the base class of heads on it.
+
+No state is stored: each is passed on when the next block is about to read it, and the run ends as soon as the deepest
+requested state has been read. A model on a frozen base is saved without it, and joined with it when it is loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+
+from adadepth.config.declaration import get_field_specs
+from adadepth.errors import CheckpointError, ConfigError, UserError
+from adadepth.models.adalayers.configuration import AdaLayersConfig
+from adadepth.models.adalayers.family import AdaLayersSettings
+from adadepth.models.contract import DepthModel
+from adadepth.models.folder import convert_loading_errors, is_weightless, read_config
+from adadepth.models.loading import (
+    HUB_ARGUMENTS,
+    check_model_type,
+    describe_place,
+    read_stored_config,
+    refuse_mismatched,
+    refuse_missing,
+)
+from adadepth.models.shared.configuration import check_field_names
+from adadepth.models.shared.encoders import longest_sequence, vocabulary_size
+from adadepth.runtime.hub_access import load_with_code_policy, resolve_path, silence_transformers
+
+# Parts of a model that the encoder does not use, so that a checkpoint may lack them.
+_UNUSED_PARTS = ("pooler.", "decoder.")
+
+
+def load_base(
+    path: str, revision: str | None = None, attention: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedConfig]:
+    """Load the encoder of a pretrained model in float32, and the model's configuration.
+
+    Args:
+        path: A folder, a hub id or `package:NAME/FOLDER`.
+        revision: Revision of a hub id.
+        attention: Attention implementation; None: the choice of transformers.
+
+    Raises:
+        CheckpointError: If there is no such model, or it lacks weights.
+        ConfigError: If its blocks cannot be found.
+    """
+    place = resolve_path("base_model", path)
+    if Path(place).is_dir():  # its files are checked; those of the hub may be of another revision
+        read_config("base_model", place)
+    options = {"revision": revision, "attn_implementation": attention}
+    if is_weightless():
+        config = read_config("base_model", place)
+        return extract_encoder(AutoModel.from_config(config, attn_implementation=attention)), config
+    with silence_transformers(), convert_loading_errors("base_model", path):  # heads are dropped on purpose
+        model, report = load_with_code_policy(
+            place,
+            lambda trust: AutoModel.from_pretrained(
+                place,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                trust_remote_code=trust,
+                **{name: value for name, value in options.items() if value is not None},
+            ),
+        )
+    refuse_mismatched(f"base_model={path}", report)
+    missing = (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
+    refuse_missing(f"base_model={path}", missing)
+    return extract_encoder(model), model.config
+
+
+def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the part of a model that computes the states, without decoder and pooler.
+
+    Raises:
+        ConfigError: If its blocks cannot be found.
+    """
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    find_blocks(encoder)
+    return encoder
+
+
+def weights_digest(base: nn.Module) -> str:
+    """Return the SHA-256 of the weights, without their names, which change between releases of transformers."""
+    digests = (
+        hashlib.sha256(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).digest()
+        for weight in base.state_dict().values()
+    )
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
+def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
+    """Return the base's N blocks in the order in which they are called; ALBERT calls its groups several times.
+
+    Raises:
+        ConfigError: If the base has no list of N blocks.
+    """
+    depth = base.config.num_hidden_layers
+    for name, module in base.named_modules():
+        if isinstance(module, nn.ModuleList) and (
+            len(module) == depth or _is_cut(module) or name.endswith("albert_layer_groups")
+        ):
+            return module
+    raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks whose states could be read")
+
+
+class _StopBlock(nn.Module):
+    """A placeholder where the blocks were cut off, so that the loop over them still reaches the last state."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        raise ConfigError("states: the base was truncated, and deeper states were asked for")
+
+
+def _is_cut(blocks: nn.ModuleList) -> bool:
+    return len(blocks) > 0 and isinstance(blocks[-1], _StopBlock)
+
+
+def cut_blocks(base: PreTrainedModel, depth: int) -> None:
+    """Remove the blocks after the first `depth`, unless they are shared."""
+    blocks = find_blocks(base)
+    shared = len(blocks) < base.config.num_hidden_layers and not _is_cut(blocks)
+    if not shared and depth < len(blocks) - _is_cut(blocks):
+        del blocks[depth:]
+        blocks.append(_StopBlock())
+
+
+class _StopForward(Exception):
+    """The end of a forward pass whose deepest requested state was read."""
+
+
+def stream_states(
+    base: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    numbers: Collection[int],
+    consume: Callable[[int, Tensor], None],
+    trainable: bool = False,
+) -> int:
+    """Run the base as far as needed and pass on the requested states, shallowest first.
+
+    Args:
+        base: An encoder, see `extract_encoder`.
+        inputs: Arguments of its forward pass.
+        numbers: Numbers of the states. State n is the input of block n + 1; state N is the output of the base.
+        consume: Function of the number and the state (B, T, K), in the caller's gradient mode; it must not change it.
+        trainable: Whether the computation of the base is differentiated.
+
+    Returns:
+        The number of blocks that ran.
+    """
+    deepest, reached, gradients = max(numbers), 0, torch.is_grad_enabled()
+
+    def read(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal reached
+        if reached in numbers:
+            with torch.set_grad_enabled(gradients):
+                consume(reached, args[0] if args else kwargs["hidden_states"])
+        if reached == deepest:
+            raise _StopForward
+        reached += 1
+
+    hooks = [block.register_forward_pre_hook(read, with_kwargs=True) for block in find_blocks(base)]
+    try:
+        with torch.set_grad_enabled(gradients and trainable):
+            last = base(**inputs).last_hidden_state
+    except _StopForward:
+        return deepest
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert reached == deepest, "a block was skipped"
+    consume(deepest, last)
+    return deepest
+
+
+_BASE_SETTINGS = ("base_model", "base_revision")
+
+
+def build_on_base(
+    model_class: Any, settings: AdaLayersSettings, vocab_size: int | None, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    """Build a new head on the base that the settings name.
+
+    Args:
+        model_class: The head.
+        settings: The `model` group.
+        vocab_size: Size of the tokenizer, at most that of the base's vocabulary.
+        fields: Fields of the configuration that the data decide.
+
+    Raises:
+        ConfigError: If a setting is wrong, or the tokenizer is larger than the base's.
+        CheckpointError: If there is no such base.
+    """
+    fields_of_model = (name for name, setting in get_field_specs(type(settings)).items() if setting.in_model)
+    names = [name for name in fields_of_model if name not in _BASE_SETTINGS]
+    values = {name: getattr(getattr(settings, name), "value", getattr(settings, name)) for name in names}
+    origin: dict[str, Any] = {"revision": settings.base_revision, "save_base": settings.save_base}
+    if settings.attn_implementation is not None:
+        origin["attn_implementation"] = str(settings.attn_implementation)
+    try:
+        model = model_class.from_base(settings.base_model, **origin, **values, **fields)
+    except UserError as error:  # the message names a field of the model's configuration
+        raise type(error)(f"model.{error}") from error
+    pieces = model.config.base_config.vocab_size
+    if vocab_size is not None and vocab_size > pieces:
+        raise ConfigError(f"model.base_model={settings.base_model}: it has {pieces} pieces, the tokenizer {vocab_size}")
+    return model
+
+
+class OnBaseModel(DepthModel, PreTrainedModel):
+    """The base class of heads on the encoder of another model, frozen unless the configuration says otherwise.
+
+    A frozen base that was loaded from `config.base_model` is left out of the model's own checkpoints.
+    """
+
+    config: AdaLayersConfig
+    config_class = AdaLayersConfig
+    base_model_prefix = "model"
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
+        """Build the base with random weights, or leave it out until `attach_base`."""
+        super().__init__(config)
+        if config.base_config is None:
+            raise ConfigError("base_config: missing; from_base makes a model on a pretrained base")
+        if build_base:
+            self.attach_base(extract_encoder(AutoModel.from_config(config.base_config)))
+
+    @classmethod
+    def from_base(
+        cls,
+        base: str,
+        *,
+        revision: str | None = None,
+        attn_implementation: str | None = None,
+        save_base: bool = False,
+        **fields: Any,
+    ) -> Any:
+        """Build a new head on a pretrained base.
+
+        Args:
+            base: A folder, a hub id or `package:NAME/FOLDER`.
+            revision: Revision of a hub id.
+            attn_implementation: Attention implementation of the base.
+            save_base: Whether to save a frozen base with the head.
+            **fields: Fields of the configuration.
+
+        Raises:
+            CheckpointError: If there is no such model.
+            ConfigError: If a field does not exist or has a value that the base does not allow.
+        """
+        check_field_names(AdaLayersConfig, fields)
+        encoder, base_config = load_base(base, revision, attn_implementation)
+        base_config = copy.deepcopy(base_config)
+        base_config.name_or_path = ""  # a path of this machine; `base_model` says where the base is
+        config = AdaLayersConfig(
+            **fields,
+            base_model=base,
+            base_config=base_config,
+            base_revision=revision,
+            base_hash=None if is_weightless() else weights_digest(encoder),
+        )
+        model = cls(config, build_base=False)
+        model.attach_base(encoder, referenced=not save_base)
+        return model.eval()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint, and its base from `base_model` unless the checkpoint contains it.
+
+        Args:
+            pretrained_model_name_or_path: A folder or hub id.
+            *model_args: As in transformers.
+            **kwargs: As in transformers; `base_model` is where the base is now.
+
+        Raises:
+            CheckpointError: If there is no such base, or it has other weights than the head was trained on.
+        """
+        path = pretrained_model_name_or_path
+        hub_options = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        advice = "; from_base makes one on a pretrained model"
+        check_model_type(cls, describe_place(path), read_stored_config(path, hub_options), advice=advice)
+        stored = None if path is None else AdaLayersConfig.from_pretrained(path, **hub_options)
+        if stored is None or stored.base_saved:
+            return super().from_pretrained(path, *model_args, **kwargs)
+        if not isinstance(stored.base_config, PreTrainedConfig):
+            raise CheckpointError(f"{path}: holds no {cls.__name__}; from_base makes one on a pretrained model")
+        place = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
+        encoder, _ = load_base(str(place), stored.base_revision, kwargs.get("attn_implementation"))
+        digest = weights_digest(encoder)
+        if digest != stored.base_hash:
+            raise CheckpointError(
+                f"base_model={place}: its weights are not those that {path} was trained on "
+                f"({digest[:12]} instead of {str(stored.base_hash)[:12]})"
+            )
+        load_with_weights = super().from_pretrained(path, *model_args, build_base=False, **kwargs)
+        model = load_with_weights[0] if isinstance(load_with_weights, tuple) else load_with_weights
+        model.attach_base(encoder.to(device=model.device, dtype=model.dtype), referenced=True)  # type: ignore[call-arg]
+        return load_with_weights
+
+    def save_pretrained(self, save_directory: Any, *args: Any, save_base: bool = False, **kwargs: Any) -> None:
+        """Save the model, and its base if no other checkpoint has its weights.
+
+        Args:
+            save_directory: The folder.
+            *args: As in transformers.
+            save_base: Whether to save the base in any case.
+            **kwargs: As in transformers.
+        """
+        before = self.config.base_saved, self._keys_to_ignore_on_save
+        if save_base:
+            self._keys_to_ignore_on_save = set()
+        self.config.base_saved = not self._keys_to_ignore_on_save
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            self.config.base_saved, self._keys_to_ignore_on_save = before
+
+    def attach_base(self, base: PreTrainedModel, referenced: bool = False) -> None:
+        """Set the base: frozen unless it is trained, and cut where the model was truncated.
+
+        Args:
+            base: An encoder, see `extract_encoder`.
+            referenced: Whether `config.base_model` has its weights.
+
+        Raises:
+            ConfigError: If the base is trained and skips blocks at random.
+        """
+        config = self.config
+        if not config.freeze_base_model and getattr(base, "layerdrop", 0.0) > 0.0:
+            raise ConfigError(f"freeze_base_model=False: the base skips blocks at random, layerdrop={base.layerdrop}")
+        self.model = base.requires_grad_(not config.freeze_base_model)
+        if config.kept_layers is not None:
+            cut_blocks(base, config.layer_states[config.layers[-1]])
+        ignored = base.state_dict() if referenced and config.freeze_base_model else ()
+        # The trainer reads these, too: it does not miss them when it loads one of its checkpoints.
+        self._keys_to_ignore_on_save = {f"model.{name}" for name in ignored}
+        self.train(self.training)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        """Resize as transformers does; the base then has weights of its own, and is saved with the model."""
+        self._keys_to_ignore_on_save = set()
+        return super().resize_token_embeddings(*args, **kwargs)
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens that the base has positions for; None if they are relative."""
+        return longest_sequence(self.model)
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """The number of pieces that the base has embeddings for; None if it has no table of them."""
+        return vocabulary_size(self.model)
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a frozen base stays in evaluation mode.
+
+        Trainers call this before every step, when walking through a large base would take longer than a small head.
+        """
+        if not self.config.freeze_base_model or not hasattr(self, "model"):
+            return super().train(mode)
+        self.training = mode
+        for name, module in self.named_children():
+            if name != "model":
+                module.train(mode)
+        if self.model.training:
+            self.model.eval()
+        return self

@@ -1,0 +1,44 @@
+"""Conversion to ACT-ALBERT from published configurations and from the weights of an ALBERT of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
+
+from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.folder import load_with_weights
+from adadepth.models.folder import read_config as read_stored
+from adadepth.models.loading import list_weight_names
+from adadepth.models.shared.albert.convert import from_albert
+
+
+def read_config(config: dict[str, Any]) -> AlbertActConfig:
+    """Return the configuration of a published ACT-ALBERT from its JSON fields.
+
+    A published `gelu` is the tanh form that TensorFlow trained with, `gelu_new` here.
+    """
+    config.pop("num_hidden_groups", None)
+    if config.get("hidden_act") == "gelu":
+        config["hidden_act"] = "gelu_new"
+    return AlbertActConfig(**config)
+
+
+def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention: dict[str, str]) -> PreTrainedModel:
+    """Build a model with the weights of an ALBERT; the halting unit and other new parameters keep their initialisation.
+
+    Args:
+        model_class: Class of the result.
+        path: Folder or hub id of an ALBERT.
+        config: Configuration of the result.
+        attention: `attn_implementation` if it is set, otherwise empty.
+    """
+    source = read_stored("model.pretrained", path)
+    albert = load_with_weights(
+        "model.pretrained", path, AlbertForPreTraining, source, has=list_weight_names(source), dtype=torch.float32
+    )
+    model = model_class._from_config(config, **attention)
+    model.load_state_dict(from_albert(albert.state_dict()), strict=False)
+    model.tie_weights()
+    return model

@@ -1,0 +1,207 @@
+"""Settings of ACT-ALBERT, their checks, and the descriptor of the family."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from adadepth.config import Attention, BudgetUnit, ExperimentConfig, Task, family_name
+from adadepth.config.choices import CapRemainder, StateRule
+from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.config.kinds import get_problem
+from adadepth.errors import ConfigError
+from adadepth.halting.rules import halting_rule
+from adadepth.models.registry import Budgeting, Family
+from adadepth.models.shared.albert.settings import AlbertSettings
+
+PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
+HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
+HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
+ExecutionMode = StrEnum("ExecutionMode", ["auto", "dense", "ragged"])
+Pooling = StrEnum("Pooling", ["first", "mean"])
+PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
+
+
+@dataclass
+class AlbertActSettings(AlbertSettings):
+    """ACT-ALBERT: one shared ALBERT block applied until every token has halted (Simoulin & Crabbé 2021)."""
+
+    name: str = family_name("albert_act")
+    act_epsilon: float = setting(
+        0.01,
+        "a token halts when its summed probability exceeds 1 - act_epsilon",
+        OPEN_SHARE,
+        more="Graves 2016 uses 0.01.",
+    )
+    act_penalty: float = setting(
+        1e-3,
+        "tau, weight of the ponder cost N + R in the loss",
+        at_least(0),
+        hub=0.0,
+        more="The paper trains with 1e-3, 5e-4, 2.5e-4 for 6, 12, 24 iterations.",
+    )
+    readout_weight: float = setting(
+        0.0,
+        "of the loss that reads the head after every iteration; 0: only the last one is read",
+        at_least(0),
+        more="Of the loss part `readouts`: after every iteration that a unit ran; see "
+        "`adadepth.models.albert_act.recurrence`.",
+    )
+    penalty_reduction: PenaltyReduction = setting(
+        PenaltyReduction.sum_tokens,
+        "over tokens; always a mean over sequences",
+        more="`sum_tokens`: summed over a sequence's tokens, averaged over sequences (the paper); `mean_tokens`: "
+        "averaged over tokens (Universal Transformers), independent of the sequence length.",
+    )
+    cap_remainder: CapRemainder = setting(
+        CapRemainder.reference,
+        "what a token that reaches L without halting pays and weighs",
+        more="`reference`: no remainder, hence no gradient of the cost; `penalty`: 1 - h in the cost only; `forced`: "
+        "also as the weight of its last output.",
+    )
+    state_rule: StateRule = setting(
+        StateRule.single,
+        "how the iterations' states are mixed",
+        more="`single`: the interpolated state feeds the next iteration (the paper); `graves`: weighted sum of the "
+        "outputs, halted states copied; `accumulated`, `basic`: the two rules of tensor2tensor's Universal "
+        "Transformer, where halted states keep moving.",
+    )
+    halting_rule: str = setting(
+        "act",
+        "what of a halting probability a token's sum grows by: act, or NAME[:PARAMETER] of an installed package",
+        more="`act`: all of it (Graves 2016); see `adadepth.halting.rules`.",
+    )
+    halting_input: HaltingInput = setting(
+        HaltingInput.block_output,
+        "what the halting unit reads",
+        more="`block_output`: the paper; `block_input`: Universal Transformers.",
+    )
+    halting_scope: HaltingScope = setting(
+        HaltingScope.token,
+        "one decision a token, or one a sequence",
+        more="A whole `sequence` halts on its tokens' mean probability.",
+    )
+    halt_bias_init: float = setting(
+        0.0,
+        "initial halting bias; negative starts deep, positive starts shallow",
+        FINITE,
+        more="0 in the paper, where at first most tokens halt after two or three updates; 1 in Universal Transformers.",
+    )
+    recall: bool = setting(
+        False,
+        "the block reads the embedded input again in every iteration",
+        more='x_{n-1} + x_0 (Bansal et al. 2022, arXiv 2202.05826, "recall"), without which a long recurrence forgets '
+        "what it was asked.",
+    )
+    fixed_depth: int | None = setting(
+        None, "updates of every token, and nobody halts: the rival of equal work", more="ALBERT of that depth."
+    )
+    position_init: PositionInit = setting(
+        PositionInit.normal,
+        "initial position embeddings; sinusoidal: neighbours are alike",
+        more="`normal`: as ALBERT's. `sinusoidal`: see `sinusoids` in `adadepth.models.shared.albert.block`; with "
+        "more than two token types, rows and columns of a grid.",
+    )
+    execution: ExecutionMode = setting(
+        ExecutionMode.auto,
+        "update all tokens until the last has halted, or running ones only",
+        more="`dense` and `ragged`, with the same results; `auto` is ragged where that is faster. A state rule whose "
+        "halted states keep moving runs dense.",
+    )
+    pooling: Pooling = setting(
+        Pooling.first,
+        "what the class of a sequence is read from: its first token, pooled, or the mean of all real ones",
+    )
+
+
+_SEQUENCE_PROBLEMS = ("classification", "multi_label", "regression")
+
+
+def check_execution(config: ExperimentConfig) -> Iterator[str]:
+    """Yield the settings that ragged execution does not work with: state rule, attention, compilation."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if model.execution is not ExecutionMode.ragged:
+        return
+    setting = "model.execution=ragged"
+    if model.state_rule not in (StateRule.single, StateRule.graves):
+        yield f"{setting}: needs model.state_rule=single or graves; halted states of {model.state_rule} keep moving"
+    if model.attn_implementation is Attention.flex_attention:
+        yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
+    if config.runtime.compile:
+        yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
+
+
+def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
+    """Yield an error for an unknown halting rule, or parameters that the rule does not have."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    try:
+        halting_rule(model.halting_rule)
+    except ConfigError as error:
+        yield f"model.halting_rule={model.halting_rule}: {error}"
+
+
+def check_readouts(config: ExperimentConfig) -> Iterator[str]:
+    """Yield an error for a readout weight in question answering, whose head has no readouts."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if get_problem(config.dataset) == "question_answering" and model.readout_weight:
+        yield f"model.readout_weight={model.readout_weight:g}: question answering has no readouts; set it to 0"
+
+
+def check_pooling(config: ExperimentConfig) -> Iterator[str]:
+    """Yield errors for mean pooling where no whole sequences are classified, or with readouts."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if model.pooling is Pooling.first:
+        return
+    if config.task is not Task.finetune or get_problem(config.dataset) not in _SEQUENCE_PROBLEMS:
+        yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
+    if model.readout_weight:
+        yield (
+            f"model.readout_weight={model.readout_weight:g}: readouts read the first token; set it to 0 or "
+            "model.pooling=first"
+        )
+
+
+_MODELING = "adadepth.models.albert_act.modeling"
+_HEADS = "adadepth.models.albert_act.heads"
+
+FAMILY = Family(
+    settings=AlbertActSettings,
+    option="albert_act_mini",
+    config="adadepth.models.albert_act.configuration:AlbertActConfig",
+    heads={
+        "pretraining": f"{_HEADS}:AlbertActForPreTraining",
+        "classification": f"{_HEADS}:AlbertActForSequenceClassification",
+        "tagging": f"{_HEADS}:AlbertActForTokenClassification",
+        "question_answering": f"{_HEADS}:AlbertActForQuestionAnswering",
+        "multiple_choice": f"{_HEADS}:AlbertActForMultipleChoice",
+    },
+    encoder=f"{_MODELING}:AlbertActModel",
+    auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_HEADS}:AlbertActForMaskedLM"},
+    tokenizer="transformers.models.albert:AlbertTokenizer",
+    loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},
+    budget=Budgeting(
+        trained=(BudgetUnit.updates, BudgetUnit.macs),
+        fitted=(BudgetUnit.updates, BudgetUnit.macs),
+        prices=("act_penalty",),
+        grows=True,
+    ),
+    depth="num_hidden_layers",
+    fixed_depth="fixed_depth",
+    starts_from={"albert": "adadepth.models.albert_act.convert:load_albert"},
+    checks=(
+        "adadepth.models.shared.albert.settings:check_sizes",
+        "adadepth.models.albert_act.family:check_execution",
+        "adadepth.models.albert_act.family:check_halting_rule",
+        "adadepth.models.albert_act.family:check_readouts",
+        "adadepth.models.albert_act.family:check_pooling",
+    ),
+    advice="budget.target=DEPTH model.act_penalty=0 holds a mean depth; model.halt_bias_init=-2 starts deeper; "
+    "model.state_rule=graves model.recall=true is what tasks that need depth need",
+    sections=("adadepth.models.albert_act.report:PUBLISHED_SECTION",),
+    reference_depth="adadepth.models.albert_act.report:reference_depth",
+    weights_from="adadepth.models.shared.albert.convert:from_albert",
+    config_from="adadepth.models.albert_act.convert:read_config",
+)

@@ -1,0 +1,502 @@
+"""ACT-ALBERT with heads: sequence and token classes, answer spans, multiple choice, masked words and sentence order.
+
+Every head trains with loss = task + tau (N + R), in pretraining L = MLM + SOP + tau (N + R). `act_penalty=0` in the
+configuration disables the ponder cost, and a `readout_weight` adds the part `readouts` (see `readout_term`).
+`exiting.py` predicts sequences and tokens after every step. Shape legend: B batch, T tokens, K units, P predicted
+positions, N steps, H hidden width, C classes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.exiting import SIGNALS, predict_steps
+from adadepth.models.albert_act.modeling import (
+    AlbertActModel,
+    AlbertActOutput,
+    AlbertActPreTrainedModel,
+    HaltingOutput,
+)
+from adadepth.models.albert_act.readouts import TargetUnits, labelled_tokens, readout_term, refuse_readouts
+from adadepth.models.shared.albert.heads import PretrainingHeads
+from adadepth.models.shared.losses import (
+    CLASSES,
+    IGNORED_LABEL,
+    LossTerm,
+    class_loss,
+    combine_terms,
+    count_head_classes,
+    count_sequences,
+    infer_problem_type,
+    sequence_loss,
+    sum_cross_entropy,
+    target_weights,
+)
+
+Output = TypeVar("Output", bound=HaltingOutput)
+
+
+def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
+    """Return the mean state of the real tokens, (B, T, H) and boolean (B, T) to (B, H); 0 for a row without tokens.
+
+    Simoulin & Crabbé's fine-tuning calls it `use_bos=False`, and includes padding in the mean.
+    """
+    real_states = states.masked_fill(~real.unsqueeze(-1), 0.0)  # states at padding may be NaN
+    return real_states.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def refuse_steps(config: AlbertActConfig) -> None:
+    """Refuse readouts and exit rules with mean pooling, because these read the first token.
+
+    Raises:
+        ConfigError: If `pooling` is `mean`.
+    """
+    if config.pooling == "mean":
+        raise ConfigError("pooling=mean: exit rules and readouts read the first token, which pooling=first takes")
+
+
+@dataclass
+class TaskOutput(HaltingOutput):
+    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
+
+    With an exit rule, or with all steps, the output also has the predictions of the K units, tokens or sequences.
+
+    Attributes:
+        logits: Logits of the task, in the shape given above; None with an exit rule or all steps.
+        unit_slots: Index b T + t of the token at which each unit is read, int64, (K,).
+        step_logits: Logits after every step, float32, (K, N, C), NaN for steps that a unit did not run.
+        halting_logits: z_n, float32, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
+        exit_steps: Step at which each unit exits, counted from 1, int64, (K,).
+    """
+
+    logits: Tensor | None = None
+    unit_slots: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
+
+
+@dataclass
+class SpanOutput(HaltingOutput):
+    """Predictions of the question-answering head: start and end logits, each (B, T)."""
+
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+
+
+@dataclass
+class MaskedPredictionOutput(HaltingOutput):
+    """Masked-language-model and sentence-order predictions.
+
+    Attributes:
+        prediction_logits: Vocabulary logits: (B, T, V) without labels; with labels only at the P positions that have
+            one, (P, V), in row-major order of `labels != -100`.
+        token_losses: Cross-entropy at each of the P positions in nats, float32, detached, (P,).
+        sop_logits: Sentence-order logits, (B, 2): original order, swapped. None without that head.
+        logits: `prediction_logits` of a model without sentence order, under the name that pipelines read.
+    """
+
+    prediction_logits: Tensor | None = None
+    token_losses: Tensor | None = None
+    sop_logits: Tensor | None = None
+    logits: Tensor | None = None
+
+
+class AlbertActTaskModel(AlbertActPreTrainedModel):
+    """Base class of the task heads: encoder, dropout, and the loss that all of them share."""
+
+    needs_pooler: bool = True
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertActModel(config, add_pooling_layer=self.needs_pooler)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+
+    def encode(
+        self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: TargetUnits | None = None
+    ) -> Any:
+        """Return the base model's `AlbertActOutput`, with readout states if `units` are read after every iteration."""
+        readouts = {} if units is None else {"readout_slots": units.slots}
+        return self.albert(*inputs, **{**options, **readouts, "return_dict": True})
+
+    def units_of(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
+        """Return the units that are read after every iteration, or None without readouts.
+
+        Args:
+            labels: Labels of the batch, or None.
+            shape: Shape of the inputs, (B, T) or (B, choices, T).
+        """
+        return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
+
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
+        """Return the units with a target; implemented by heads with readouts."""
+        raise NotImplementedError
+
+    def read(self, state: Tensor) -> Tensor:
+        """Return logits for the states of units, (K, H) to (K, C); implemented by heads with readouts."""
+        raise NotImplementedError
+
+    def with_loss(
+        self,
+        result: Output,
+        outputs: AlbertActOutput,
+        task: LossTerm | None,
+        num_targets: Mapping[str, Tensor] | None,
+        units: TargetUnits | None = None,
+    ) -> Output:
+        """Set `loss` and `loss_parts` of the result if the task has a loss, and return the result."""
+        if task is not None:
+            terms = {"task": task, "ponder": self.ponder_term(outputs)}
+            if units is not None:
+                terms["readouts"] = readout_term(self.config, outputs, units, self.read)
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+        return result
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the counts that divide the loss parts of a batch; the trainer sums them over an optimiser step."""
+        mask = batch["attention_mask"].flatten(0, -2)
+        counts = {"ponder": self.count_payers(mask), "task": self.count_labels(batch)}
+        return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the number of targets that are not ignored, or the sum of their class weights."""
+        return target_weights(self.config, batch["labels"]).sum()
+
+
+class AlbertActForSequenceClassification(AlbertActTaskModel):
+    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences.
+
+    The classifier reads the pooled first token, or with `pooling=mean` the mean of the last states of all real tokens.
+    """
+
+    @property
+    def needs_pooler(self) -> bool:
+        """Whether the classifier reads the pooled first token; an unused pooler would have no gradient."""
+        return self.config.pooling == "first"
+
+    @property
+    def exit_signals(self) -> frozenset[str]:
+        """Signals that exit rules can read; none with mean pooling, because steps are read at the first token."""
+        return SIGNALS if self.config.pooling == "first" else frozenset()
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool = False,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> TaskOutput:
+        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C).
+
+        With an exit rule or all steps, the output is that of `predict_steps` with sequences as units, without a loss.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        if exit_rule is not None or run_all_steps:
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, by_sequence=True)
+            return TaskOutput(**steps)
+        units = self.units_of(labels, shape_of(inputs))
+        outputs = self.encode(inputs, kwargs, units)
+        logits = self.classifier(self.dropout(self._select_class_state(outputs)))
+        task = None if labels is None else sequence_loss(self.config, logits, labels)
+        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+
+    def _select_class_state(self, outputs: AlbertActOutput) -> Tensor:
+        """Return the state that the classifier reads, (B, H)."""
+        if self.config.pooling == "first":
+            assert outputs.pooler_output is not None
+            return outputs.pooler_output
+        assert outputs.trace is not None
+        assert outputs.last_hidden_state is not None
+        return mean_of_tokens(outputs.last_hidden_state, outputs.trace.valid)
+
+    def read(self, state: Tensor) -> Tensor:
+        """Return logits for the states of first tokens, (K, H) to (K, C)."""
+        refuse_steps(self.config)
+        return self.classifier(self.dropout(self.albert.pooled(state)))
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
+        return self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config))
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the number of sequences whose class is not ignored, or the sum of their class weights."""
+        return count_sequences(self.config, batch["labels"])
+
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
+        """Return the sequences that `count_labels` counts as units, at their first tokens."""
+        kind = infer_problem_type(self.config, labels)
+        if kind == CLASSES:
+            rows = (labels >= 0).nonzero().squeeze(1)
+        else:
+            rows = torch.arange(len(labels), device=labels.device)
+        return TargetUnits(rows * shape[1], labels[rows], kind)
+
+
+class AlbertActForTokenClassification(AlbertActTaskModel):
+    """Classification of every token."""
+
+    exit_signals = SIGNALS
+    needs_pooler = False
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool = False,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> TaskOutput:
+        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C).
+
+        With an exit rule or all steps, the output is that of `predict_steps`, without a loss. Units are all real
+        tokens; where all steps run and there are labels, units are the tokens with a label.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        if exit_rule is not None or run_all_steps:
+            has_label = None if labels is None or not run_all_steps else labels >= 0
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=has_label)
+            return TaskOutput(**steps)
+        units = self.units_of(labels, shape_of(inputs))
+        outputs = self.encode(inputs, kwargs, units)
+        logits = self.read(outputs.last_hidden_state)
+        task = None if labels is None else class_loss(self.config, logits, labels)
+        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+
+    def read(self, state: Tensor) -> Tensor:
+        """Return logits for states, (..., H) to (..., C)."""
+        return self.classifier(self.dropout(state))
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one readout, H C."""
+        return self.config.hidden_size * count_head_classes(self.config)
+
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
+        """Return the tokens with a class as units."""
+        return labelled_tokens(labels)
+
+
+class AlbertActForQuestionAnswering(AlbertActTaskModel):
+    """Start and end of an answer in the text; the loss is the mean of both cross-entropies."""
+
+    needs_pooler = False
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        refuse_readouts(config, "question answering")
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> SpanOutput:
+        """Find the span; positions are token indices (B,), ignored where they lie outside the text."""
+        outputs = self.encode((input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds), kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        task = None
+        if start_positions is not None and end_positions is not None:
+            length = start_logits.shape[1]
+            start = sum_cross_entropy(start_logits, _ignore_outside(start_positions, length))
+            end = sum_cross_entropy(end_logits, _ignore_outside(end_positions, length))
+            task = LossTerm((start.total + end.total) / 2, (start.count + end.count) / 2)
+        result = SpanOutput.of(outputs, start_logits=start_logits, end_logits=end_logits)
+        return self.with_loss(result, outputs, task, num_targets)
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Count the answer boundaries inside the text, in spans: a start and an end are half a target each."""
+        length = batch["input_ids"].shape[-1]
+        return (
+            _is_inside(batch["start_positions"], length).sum() + _is_inside(batch["end_positions"], length).sum()
+        ) / 2
+
+
+def _is_inside(positions: Tensor, length: int) -> Tensor:
+    return (positions >= 0) & (positions < length)
+
+
+def _ignore_outside(positions: Tensor, length: int) -> Tensor:
+    return positions.masked_fill(~_is_inside(positions, length), IGNORED_LABEL)
+
+
+class AlbertActForMultipleChoice(AlbertActTaskModel):
+    """Multiple choice among several texts; the tokens of each choice have depths of their own."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> TaskOutput:
+        """Choose; inputs are (B, choices, T), labels (B,). Logits are (B, choices), halting fields (B*choices, T)."""
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        shape = shape_of(inputs)
+        units = self.units_of(labels, shape)
+        outputs = self.encode([None if x is None else x.flatten(0, 1) for x in inputs], kwargs, units)
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(shape[:2])
+        task = None if labels is None else sum_cross_entropy(logits, labels)
+        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+
+    def read(self, state: Tensor) -> Tensor:
+        """Return logits for the first tokens of all choices, (K, choices, H) to (K, choices)."""
+        return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
+
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
+        """Return the questions with an answer as units, at the first tokens of all their choices."""
+        rows, choices = (labels >= 0).nonzero().squeeze(1), shape[1]
+        sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
+        return TargetUnits(sequences * shape[2], labels[rows], sequences=choices)
+
+
+class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
+    """Masked language model and sentence order, with the ponder cost: L = MLM + SOP + tau (N + R)."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertActModel(config, add_pooling_layer=self.has_sentence_order)
+        self.make_heads(config)
+        self.post_init()
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the counts that divide the loss parts of a batch; the trainer sums them over an optimiser step."""
+        counts = {"ponder": self.count_payers(batch["attention_mask"]), **self.count_predicted(batch)}
+        return counts | ({"readouts": counts["mlm"]} if self.config.readout_weight and "mlm" in counts else {})
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        sentence_order_label: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> MaskedPredictionOutput:
+        """Predict, and with labels compute the loss.
+
+        Args:
+            input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
+            attention_mask: 1 at real tokens, 0 at padding, (B, T).
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: Position of each token, (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids, (B, T, E).
+            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). With labels, vocabulary logits
+                exist at these positions only.
+            sentence_order_label: 0 original order, 1 swapped, negative for none, (B,).
+            num_targets: Counts that normalise the loss parts, in place of this batch's counts; see `combine_terms`.
+            **kwargs: Options of `AlbertActModel.forward`.
+        """
+        units = None if labels is None or not self.config.readout_weight else labelled_tokens(labels)
+        if units is not None:
+            kwargs["readout_slots"] = units.slots
+        outputs = self.albert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+        )
+        result = MaskedPredictionOutput.of(outputs)
+        terms = self.predict_words(result, outputs.last_hidden_state, labels)
+        if units is not None:
+            terms["readouts"] = readout_term(self.config, outputs, units, self.predictions)
+        if self.has_sentence_order:
+            terms |= self.predict_order(result, outputs.pooler_output, sentence_order_label)
+        else:
+            result.logits = result.prediction_logits
+        if terms:
+            terms["ponder"] = self.ponder_term(outputs)
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+        return result
+
+
+class AlbertActForMaskedLM(AlbertActForPreTraining):
+    """Masked language model without sentence order: L = MLM + tau (N + R)."""
+
+    has_sentence_order = False
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> MaskedPredictionOutput:
+        """Predict as `AlbertActForPreTraining` does; the signature has one kind of labels, because trainers read it."""
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return super().forward(*inputs, labels=labels, num_targets=num_targets, **kwargs)
+
+
+def shape_of(inputs: Sequence[Tensor | None]) -> torch.Size:
+    """Return the shape of a batch, (B, T) or (B, choices, T).
+
+    Args:
+        inputs: First five arguments of a forward pass: ids first, embeddings last.
+
+    Raises:
+        ValueError: If neither is given.
+    """
+    input_ids, *_, inputs_embeds = inputs
+    if input_ids is not None:
+        return input_ids.shape
+    if inputs_embeds is None:
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    return inputs_embeds.shape[:-1]

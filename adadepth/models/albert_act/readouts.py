@@ -1,0 +1,119 @@
+"""Readouts of ACT-ALBERT: the states of some tokens after every iteration, and the loss of a head that reads them.
+
+Shape legend: B batch, T tokens, K recorded tokens or units, P packed tokens, H width, N iterations that ran, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adadepth.errors import ConfigError
+from adadepth.halting.active_set import ActiveSet, take
+from adadepth.halting.trace import DepthTrace
+from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.shared.losses import CLASSES, LossTerm, target_weights, unit_losses
+
+Read = Callable[[Tensor], Tensor]
+
+
+class ReadoutStates:
+    """Recorder of the states of some tokens after every iteration.
+
+    Args:
+        slots: Distinct indices b T + t of the recorded tokens, int64, (K,).
+        state: x_0, (B, T, H).
+    """
+
+    def __init__(self, slots: Tensor, state: Tensor) -> None:
+        self.slots = slots
+        self._latest = take(state.flatten(0, 1), slots)
+        self._steps: list[Tensor] = []
+
+    def add(self, state: Tensor) -> None:
+        """Record the states of one iteration from those of all tokens, (B, T, H)."""
+        self._latest = take(state.flatten(0, 1), self.slots)
+        self._steps.append(self._latest)
+
+    def add_packed(self, active: ActiveSet, state: Tensor) -> None:
+        """Record the states of one iteration from those of packed tokens, (P, H); other tokens repeat their last."""
+        ranks = active.ranks.index_select(0, self.slots)
+        present = (ranks >= 0).nonzero().squeeze(1)
+        rows = take(state, ranks.index_select(0, present))
+        self._latest = self._latest.to(state.dtype).index_copy(0, present, rows)
+        self._steps.append(self._latest)
+
+    def stack(self) -> Tensor:
+        """Return the recorded states, (K, N, H)."""
+        return torch.stack(self._steps, dim=1)
+
+
+class TargetUnits(NamedTuple):
+    """The K units that have a target, and the tokens at which the head reads them.
+
+    Attributes:
+        slots: Index b T + t of each token that is read, int64, (K,), or (K sequences,) if a unit is several sequences.
+        labels: Targets of the units, none of them ignored, (K,), or (K, C) for multi-label targets.
+        kind: Problem type, as returned by `adadepth.models.shared.losses.infer_problem_type`.
+        sequences: Number of sequences per unit, such as the choices of a question; the unit runs until the last of them
+            has halted. None: the unit is read at one token.
+    """
+
+    slots: Tensor
+    labels: Tensor
+    kind: str = CLASSES
+    sequences: int | None = None
+
+
+def labelled_tokens(labels: Tensor) -> TargetUnits:
+    """Return the tokens with a class as units, in row-major order of the labels (B, T); waits for the device."""
+    slots = (labels >= 0).flatten().nonzero().squeeze(1)
+    return TargetUnits(slots, labels.flatten()[slots])
+
+
+def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read: Read) -> LossTerm:
+    """Return the loss part `readouts`: the task loss of a unit averaged over its iterations, summed over units.
+
+        sum_k c_k / N_k  sum_{n <= N_k} loss(read(x_n^k), y_k),  counted as sum_k c_k
+
+    N_k is the number of iterations that unit k ran, and c_k its class weight, 1 without class weights.
+
+    Args:
+        config: Configuration with `readout_weight`, the weight of the part, and the class weights.
+        outputs: Output of the base model with `readout_states` at the units' slots.
+        units: Units that are read.
+        read: Head of the task, (R, H), or (R, sequences, H), to (R, C).
+    """
+    states = outputs.readout_states
+    ran = ran_steps(outputs.trace, units.slots, states.shape[1])
+    if units.sequences is not None:
+        states = states.unflatten(0, (-1, units.sequences)).transpose(1, 2)
+        ran = ran.unflatten(0, (-1, units.sequences)).any(dim=1)
+    unit, step = ran.nonzero().unbind(dim=1)  # waits for the device
+    losses = unit_losses(units.kind, read(states[unit, step]), units.labels[unit])
+    counted = units.labels.new_ones(len(units.labels), dtype=torch.bool)
+    if units.kind == CLASSES:
+        counted = target_weights(config, units.labels)
+    return LossTerm((counted[unit] * losses / ran.sum(dim=1)[unit]).sum(), counted.sum(), config.readout_weight)
+
+
+def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
+    """Return the mask of the iterations that the tokens at `slots` ran, boolean, (K, N) with N `steps`."""
+    updates = trace.updates.flatten()[slots]
+    return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)
+
+
+def refuse_readouts(config: AlbertActConfig, head: str) -> None:
+    """Refuse a readout weight for a head without readouts.
+
+    Raises:
+        ConfigError: If `readout_weight` is not 0.
+    """
+    if config.readout_weight:
+        raise ConfigError(
+            f"readout_weight={config.readout_weight}: {head} has no readouts, set it to 0; masked language models, "
+            "token and sequence classification and multiple choice have them"
+        )

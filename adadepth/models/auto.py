@@ -1,0 +1,38 @@
+"""Registration of the families with the Auto classes of transformers, from their descriptors."""
+
+from functools import cache
+from typing import Any
+
+import transformers
+
+from adadepth.models.registry import Family, families, load
+
+
+@cache
+def register_auto_classes() -> None:
+    """Register configurations, models and tokenizers of all families once, but for those of transformers itself."""
+    for family in families().values():
+        if not family.config.startswith("transformers:"):
+            _register(family)
+
+
+def _register(family: Family) -> None:
+    config = load(family.config)
+    transformers.AutoConfig.register(family.name, config)
+    if family.tokenizer is not None:
+        transformers.AutoTokenizer.register(config, fast_tokenizer_class=load(family.tokenizer))
+    for auto, model in family.auto_classes().items():
+        getattr(transformers, auto).register(config, load(model))
+    for published in family.published:
+        if published not in transformers.CONFIG_MAPPING:
+            transformers.AutoConfig.register(published, _make_reader(published, config))
+
+
+def _make_reader(published: str, config: Any) -> Any:
+    """Make a configuration class of a published model type, which reads configurations as those of a family."""
+
+    def from_dict(cls: type, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        return config.from_dict(config_dict, **kwargs)
+
+    members = {"model_type": published, "from_dict": classmethod(from_dict), "__module__": config.__module__}
+    return type(f"Published{config.__name__}", (config,), members)

@@ -1,0 +1,320 @@
+"""Models from settings: fresh, from pretrained weights, or from the checkpoint of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from adadepth.config import ModelConfig
+from adadepth.config.declaration import get_field_specs, shapes
+from adadepth.config.kinds import PREDICTED, Problem
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.halting.exit_rules import parse_rule
+from adadepth.models.auto import register_auto_classes
+from adadepth.models.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
+from adadepth.models.loading import list_weight_names
+from adadepth.models.memory_check import check_size
+from adadepth.models.registry import families, family, join_alternatives, load
+from adadepth.models.shared.steps import resolve_exit_rule
+from adadepth.models.validation import check_model
+from adadepth.runtime.hub_access import get_first_line
+
+register_auto_classes()
+
+
+def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
+    """Build the pretraining model of the settings, with fresh or pretrained weights.
+
+    Args:
+        settings: Group `model`. With `pretrained` the weights come from there, and everything that does not change
+            their shapes (depth, penalty, dropout, halting switches) from the settings.
+        vocab_size: Size of the tokenizer, used where the settings leave it open.
+
+    Raises:
+        ConfigError: If the settings contradict the tokenizer or the pretrained weights.
+        CheckpointError: If the pretrained weights are missing or of another family.
+    """
+    return _build(pretraining_class(settings), settings, vocab_size, {})
+
+
+def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
+    """Return the pretraining head of a family."""
+    return family(settings.name).head("pretraining")
+
+
+def classifier_class(settings: ModelConfig, problem: Problem) -> type[PreTrainedModel]:
+    """Return the head of a family for a kind of task, a `LabelledData.problem`."""
+    return family(settings.name).head(PREDICTED[problem].head)
+
+
+def build_classifier(
+    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: Problem = "classification"
+) -> PreTrainedModel:
+    """Build the classifier, regressor, tagger, reader or chooser of the settings; see `build_pretraining_model`.
+
+    Args:
+        settings: Group `model`.
+        vocab_size: Size of the tokenizer; None for a model that reads vectors.
+        fields: Fields of the configuration from the data: `id2label`, `problem_type`, or `input_size`.
+        problem: Kind of prediction.
+    """
+    model_class = classifier_class(settings, problem)
+    if build := family(settings.name).build:
+        with _name_unknown_setting(settings):
+            built: PreTrainedModel = load(build)(model_class, settings, vocab_size, fields)
+        check_model(built, settings.name)
+        return built
+    rule = getattr(settings, "exit_rule", None)
+    with _prefix_setting("model.exit_rule"):
+        parsed = None if rule is None else parse_rule(rule)
+    model: Any = _build(model_class, settings, vocab_size, fields)
+    if parsed is not None:
+        with _prefix_setting("model.exit_rule"):
+            resolve_exit_rule(model, parsed)
+    return model
+
+
+def build_language_model(
+    settings: ModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
+) -> PreTrainedModel:
+    """Build a supernet, or the network of one architecture; see `build_pretraining_model`.
+
+    Args:
+        settings: Group `model`.
+        vocab_size: Size of the tokenizer.
+        gates: Fields of the configuration about supernet gates.
+    """
+    try:
+        return _build(language_model_class(settings, settings), settings, vocab_size, gates or {})
+    except ConfigError as error:  # names a field of the model's configuration
+        message = str(error)
+        raise ConfigError(message if message.startswith("model.") else f"model.{message}") from error
+
+
+def load_language_model(path: str, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedModel:
+    """Load a supernet or a fixed network, as the checkpoint holds it; see `load_model`."""
+    config = read_config("checkpoint", path)
+    return load_model(path, language_model_class(settings, config), settings, overrides, config=config)
+
+
+def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrainedConfig) -> type[PreTrainedModel]:
+    """Return the class of a language model, or of the supernet that searches for one.
+
+    Args:
+        settings: Settings of its family.
+        described: Settings or configuration with the architecture; without one it is a supernet.
+    """
+    spec = family(settings.name)
+    return spec.head("search" if spec.searches(described) else "language_model")
+
+
+def check_on_meta_device(settings: ModelConfig, head: str) -> None:
+    """Check the model of a family as `check_model` does, on the meta device and before data are prepared.
+
+    Vocabulary and classes are the defaults of the configuration. A model that cannot be made of those, or is built
+    around another model (`Family.build`), is checked when it is built.
+
+    Args:
+        settings: Group `model`.
+        head: Key of `Family.heads`.
+
+    Raises:
+        ConfigError: See `check_model`.
+    """
+    if family(settings.name).build is not None:
+        return
+    model_class: Any = family(settings.name).head(head)
+    try:
+        config = _build_config(model_class.config_class, settings, None, None, {})
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            model = model_class(config)
+    except Exception:  # reported when the model is built
+        return
+    check_model(model, settings.name)
+
+
+@contextmanager
+def _prefix_setting(key: str) -> Iterator[None]:
+    """Name the setting in errors within the context."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _build(
+    model_class: Any, settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
+    adopt = family(settings.name).adopts
+    if source is not None and adopt is not None and source.model_type not in families():
+        with _name_unknown_setting(settings), convert_loading_errors("model.pretrained", str(settings.pretrained)):
+            return load(adopt)(model_class, settings, source, vocab_size, fields)
+    config = _build_config(model_class.config_class, settings, source, vocab_size, fields)
+    implementation = getattr(settings, "attn_implementation", None)
+    attention = {"attn_implementation": str(implementation)} if implementation else {}
+    with _name_unknown_setting(settings):
+        if source is None or is_weightless():
+            if not is_weightless():
+                check_size(model_class, config)
+            model: PreTrainedModel = model_class._from_config(config, **attention)
+        else:
+            model = _load_weights(model_class, str(settings.pretrained), source, config, attention)
+    check_model(model, settings.name)
+    return model
+
+
+@contextmanager
+def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
+    """Name the setting of an unknown name or a missing package in errors within the context."""
+    try:
+        yield
+    except (ImportError, KeyError) as error:
+        values = {name: str(getattr(settings, name)) for name in get_field_specs(type(settings))}
+        name = next((name for name, value in values.items() if (value,) == error.args), None)
+        if name is None and isinstance(error, KeyError):
+            raise ConfigError(f"model={settings.name}: it cannot be made, there is no {error}") from error
+        name = name or "attn_implementation"
+        raise ConfigError(f"model.{name}={values.get(name)}: {get_first_line(error)}") from error
+
+
+def _build_config(
+    config_class: Any,
+    settings: ModelConfig,
+    source: PreTrainedConfig | None,
+    vocab_size: int | None,
+    fields: Mapping[str, Any],
+) -> PreTrainedConfig:
+    """Build the configuration from the settings, the source where settings are None, and fields from the data."""
+    from_settings = {name: getattr(settings, name) for name in _list_model_settings(settings)}
+    values = {name: value for name, value in from_settings.items() if value is not None}
+    if source is not None:
+        _check_source(config_class, settings, source, values, fields)
+        open_names = [name for name in from_settings if name not in values]
+        values |= {name: getattr(source, name) for name in open_names if hasattr(source, name)}
+    if vocab_size is not None:
+        values.setdefault("vocab_size", vocab_size)
+        if values["vocab_size"] < vocab_size:
+            is_set = from_settings["vocab_size"]
+            owner = "model.vocab_size" if is_set else f"model.pretrained={settings.pretrained}: vocab_size"
+            raise ConfigError(f"{owner}={values['vocab_size']}: the tokenizer has {vocab_size} pieces")
+        if from_settings["vocab_size"] is None and values["vocab_size"] != vocab_size:
+            raise ConfigError(
+                f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
+                f"{vocab_size}; give its own with tokenizer.path, or say model.vocab_size={values['vocab_size']}"
+            )
+    return config_class(**{name: getattr(value, "value", value) for name, value in {**values, **fields}.items()})
+
+
+def _list_model_settings(settings: ModelConfig) -> list[str]:
+    return [name for name, setting in get_field_specs(type(settings)).items() if setting.in_model]
+
+
+def _check_source(
+    config_class: Any,
+    settings: ModelConfig,
+    source: PreTrainedConfig,
+    values: Mapping[str, Any],
+    fields: Mapping[str, Any],
+) -> None:
+    """Check that the pretrained weights have a family and sizes that these settings and data can start from."""
+    path, fixed = settings.pretrained, _list_shape_fields(config_class, settings)
+    allowed = sorted({settings.name, *family(settings.name).starts_from})
+    if source.model_type not in allowed:
+        raise CheckpointError(
+            f"model.pretrained={path}: holds {source.model_type}; needed is {join_alternatives(allowed)}"
+        )
+    required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
+    required |= {f"the data's {name}": (name, fields[name]) for name in fixed if name in fields}
+    differing = [
+        f"{label}={value} but {getattr(source, name)} there"
+        for label, (name, value) in required.items()
+        if hasattr(source, name) and getattr(source, name) != value
+    ]
+    if differing:
+        raise ConfigError(f"model.pretrained={path}: {'; '.join(differing)}")
+
+
+def _list_shape_fields(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
+    """Return the fields that decide shapes of weights; a configuration of transformers declares none itself."""
+    return list(dict.fromkeys([*shapes(type(settings)), *shapes(config_class)]))
+
+
+def _load_weights(
+    model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
+) -> PreTrainedModel:
+    if load_source := family(config.model_type).starts_from.get(source.model_type):
+        with convert_loading_errors("model.pretrained", path):
+            return load(load_source)(model_class, path, config, attention)
+    if source.model_type != model_class.config_class.model_type:
+        with convert_loading_errors("model.pretrained", path):
+            return model_class.from_pretrained(path, config=config, **attention)
+    return load_with_weights("model.pretrained", path, model_class, config, has=list_weight_names(source), **attention)
+
+
+def load_model(
+    path: str,
+    model_class: Any,
+    settings: ModelConfig,
+    overrides: Collection[str],
+    *,
+    config: PreTrainedConfig | None = None,
+    only_encoder: bool = False,
+) -> PreTrainedModel:
+    """Load the model of a checkpoint with its stored settings, but for overrides of the user.
+
+    Args:
+        path: Folder or hub id.
+        model_class: Class of the model.
+        settings: Group `model`.
+        overrides: Names of the settings that the user set explicitly.
+        config: Configuration of the checkpoint, if it was read already.
+        only_encoder: Whether the class has no head, so that the head of the checkpoint is not read.
+
+    Raises:
+        ConfigError: If an override would change the shape of a weight.
+        CheckpointError: If there is no whole model of that family at the path.
+    """
+    config = config or read_config("checkpoint", path)
+    expected = load(family(settings.name).config).model_type
+    if expected and config.model_type != expected:
+        specs = [spec for spec in families().values() if load(spec.config).model_type == config.model_type]
+        advice = f"; add model={specs[0].option or specs[0].name}" if specs else ""
+        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {expected}{advice}")
+    fixed, in_model = _list_shape_fields(type(config), settings), _list_model_settings(settings)
+    attention: dict[str, str] = {}
+    for name in overrides:
+        value = getattr(settings, name)
+        value = getattr(value, "value", value)
+        if name in fixed and value is not None and getattr(config, name) != value:
+            raise ConfigError(f"model.{name}={value}: the checkpoint was trained with {getattr(config, name)}")
+        if name == "attn_implementation" and value is not None:
+            attention = {name: value}
+        elif name in in_model and (value is not None or name == "exit_rule"):  # None: all units run all steps
+            setattr(config, name, value)
+    has = list_weight_names(config) if only_encoder else None
+    with _name_unknown_setting(settings):
+        model: Any = load_with_weights("checkpoint", path, model_class, config, has=has, **attention)
+    if only_encoder:
+        return model
+    if "exit_rule" in overrides and config.exit_rule is not None:
+        with _prefix_setting("model.exit_rule"):
+            resolve_exit_rule(model, None)
+    check_model(model, settings.name)
+    return model
+
+
+def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -> Any:
+    """Load the encoder of a checkpoint, a `DepthModel` without a head; see `load_model`.
+
+    Raises:
+        ConfigError: If the family has none.
+    """
+    encoder = family(settings.name).encoder
+    if encoder is None:
+        raise ConfigError(f"model={settings.name}: shows no states after its updates")
+    return load_model(path, load(encoder), settings, overrides, only_encoder=True)

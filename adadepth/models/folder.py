@@ -1,0 +1,229 @@
+"""Safe loading of pretrained folders and hub ids, with checks of files, configuration and weights.
+
+Every error is one line with the setting, the file or weight, and the problem. `adadepth.models.loading`
+holds the checks of `from_pretrained` itself, also in Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME
+
+from adadepth.config.declaration import get_field_specs
+from adadepth.errors import CheckpointError, UserError, nearest
+from adadepth.models.loading import (
+    StrictLoading,
+    name_setting,
+    refuse_mismatched,
+    refuse_missing,
+    refuse_unread,
+    split_report,
+    warn_about_new_weights,
+)
+from adadepth.models.registry import families, load
+from adadepth.models.shared.convert import MODULE
+from adadepth.runtime.hub_access import get_first_line, load_with_code_policy, silence_transformers
+
+_READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of the files that are read
+_LARGEST_JSON = 2**25  # bytes of a configuration or an index
+_INDICES = {SAFE_WEIGHTS_INDEX_NAME: ".safetensors", WEIGHTS_INDEX_NAME: ".bin"}
+
+
+_is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Build models from their configurations alone within the context: no weights are read or initialised."""
+    token = _is_weightless.set(True)
+    try:
+        with no_init_weights():
+            yield
+    finally:
+        _is_weightless.reset(token)
+
+
+def is_weightless() -> bool:
+    """Return whether `without_weights` is active."""
+    return _is_weightless.get()
+
+
+def read_config(key: str, path: str) -> PreTrainedConfig:
+    """Read the configuration of a checkpoint, and check its folder; `key` names the setting in the error.
+
+    Raises:
+        CheckpointError: If there is none, or a file of the folder cannot belong to a model.
+    """
+    check_files(key, path)
+    try:
+        return load_with_code_policy(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
+    except Exception as error:  # a wrong type of a field raises errors of many classes
+        if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
+            raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
+        what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model that can be fetched"
+        raise CheckpointError(f"{key}={path}: {what} ({get_first_line(error)})") from error
+
+
+def _extract_reason(error: Exception) -> str:
+    """Return the line of an error that names the problem."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1 if isinstance(error, StrictDataclassError) else 0].strip()
+
+
+def check_files(key: str, path: str) -> None:
+    """Refuse a folder whose files cannot belong to a model; hub ids are not checked.
+
+    Args:
+        key: Setting of the path, for the message.
+        path: Folder or hub id.
+
+    Raises:
+        CheckpointError: Naming the file.
+    """
+    folder = Path(path)
+    if not os.path.isdir(folder):
+        return
+    with convert_loading_errors(key, path):
+        files = sorted(folder.iterdir())
+    for file in files:
+        if file.suffix in _READ and (problem := _check_file(file)):
+            raise CheckpointError(f"{key}={path}: its {file.name} {problem}")
+    if (folder / CONFIG_NAME).is_file():
+        _check_config(f"{key}={path}: its {CONFIG_NAME}", _read_object(key, path, CONFIG_NAME))
+    for name, ending in _INDICES.items():
+        if (folder / name).is_file():
+            _check_index(key, path, name, ending)
+
+
+def _check_file(file: Path) -> str | None:
+    """Describe why a file cannot be read, following links; None if it can."""
+    if not file.exists():
+        return "is a link to nothing"
+    return None if stat.S_ISREG(file.stat().st_mode) else "is no regular file"
+
+
+def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
+    file = Path(path, name)
+    if (size := file.stat().st_size) > _LARGEST_JSON:
+        raise CheckpointError(f"{key}={path}: its {name} has {size:,} bytes, more than any that describes a model")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{key}={path}: its {name} is no JSON ({get_first_line(error)})") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(content).__name__}")
+    return content
+
+
+def _check_config(owner: str, config: Mapping[str, Any]) -> None:
+    """Check the type of a stored configuration, and, if this package wrote it, that no size is missing.
+
+    In other configurations a missing size is a default, and so is a field that is newer than the file.
+    """
+    name, classes = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(name, str):
+        raise CheckpointError(f"{owner}: model_type={name!r} must be the name of a type of model")
+    if not isinstance(classes, list) or not all(isinstance(item, str) for item in classes):
+        raise CheckpointError(f"{owner}: architectures={classes!r} must be a list of names")
+    if MODULE not in str(config.get("auto_map")):
+        return
+    if name not in families():
+        raise CheckpointError(
+            f"{owner}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
+            f"{', '.join(families())}{nearest(name, families())}"
+        )
+    fields = get_field_specs(load(families()[name].config)).items()
+    sizes = [size for size, field in fields if field.shape and not field.later]
+    if missing := [size for size in sizes if size not in config]:
+        raise CheckpointError(f"{owner}: lacks {', '.join(missing)}")
+
+
+def _check_index(key: str, path: str, name: str, ending: str) -> None:
+    """Check that the files of an index have its ending and are in the folder."""
+    weight_map = _read_object(key, path, name).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise CheckpointError(f"{key}={path}: its {name} has no weight_map from weights to files")
+    for file in dict.fromkeys(weight_map.values()):
+        if Path(file).name != file or not file.endswith(ending):
+            raise CheckpointError(
+                f"{key}={path}: its {name} names {file!r}; allowed are files here that end in {ending}"
+            )
+        if not Path(path, file).is_file():
+            raise CheckpointError(f"{key}={path}: its {name} names {file}, which is missing")
+
+
+@contextmanager
+def convert_loading_errors(key: str, path: str) -> Iterator[None]:
+    """Convert loading errors of libraries within the context to a one-line error that names the setting.
+
+    Raises:
+        CheckpointError: In place of errors of libraries; a `UserError` and missing packages or memory pass.
+    """
+    try:
+        with name_setting(key, path):
+            yield
+    except (UserError, ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except SafetensorError as error:
+        raise CheckpointError(f"{key}={path}: its weights are damaged ({get_first_line(error)})") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{key}={path}: {get_first_line(error)}") from error
+    except Exception as error:
+        raise CheckpointError(
+            f"{key}={path}: cannot be loaded ({type(error).__name__}: {get_first_line(error)})"
+        ) from error
+
+
+def load_with_weights(
+    key: str,
+    path: str,
+    model_class: Any,
+    config: PreTrainedConfig,
+    *,
+    has: Collection[str] | None = None,
+    **options: Any,
+) -> PreTrainedModel:
+    """Load a model with the weights of a folder or hub id.
+
+    Args:
+        key: Setting of the path.
+        path: Folder or hub id.
+        model_class: Class of the model.
+        config: Configuration of the model.
+        has: Names of all stored weights if the stored model has another head: a warning lists new weights, and unused
+            ones are not read. None: the names of stored weights and of the model must be the same.
+        **options: Arguments of `from_pretrained`.
+
+    Raises:
+        CheckpointError: Naming the weight that is missing, unknown or of another shape.
+    """
+    if is_weightless():
+        weightless: PreTrainedModel = model_class._from_config(config, **options)
+        return weightless
+    # A class of this package refuses other shapes itself; for others `refuse_mismatched` reads the report.
+    ignores_shapes = not issubclass(model_class, StrictLoading)
+    with silence_transformers(), convert_loading_errors(key, path):
+        model, report = model_class.from_pretrained(
+            path, config=config, ignore_mismatched_sizes=ignores_shapes, output_loading_info=True, **options
+        )
+    source = f"{key}={path}"
+    refuse_mismatched(source, report)
+    missing, surplus, new = split_report(model, report, has)
+    refuse_missing(source, missing, surplus)
+    refuse_unread(source, model, surplus)
+    if not isinstance(model, StrictLoading):  # which warns itself
+        warn_about_new_weights(source, new)
+    return model

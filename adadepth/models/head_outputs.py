@@ -1,0 +1,92 @@
+"""Fields of the output of every kind of head, and their check on a first batch.
+
+Shape legend: B rows, T tokens, C classes, P tokens with a label, V words or symbols, L cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from adadepth.errors import ConfigError
+from adadepth.halting.trace import DepthTrace
+from adadepth.models.contract import DepthModel
+from adadepth.models.registry import families, load
+
+
+class Field(NamedTuple):
+    """Tensor of an output: number of dimensions, and content in words."""
+
+    dimensions: int
+    words: str
+
+
+_WORDS = {"token_losses": Field(1, "the cross-entropy of each of the P tokens with a label in nats, detached")}
+# Kind of head, as in `Family.heads`, to fields of the output of a batch with targets, beside those of every output.
+OUTPUTS: dict[str, dict[str, Field]] = {
+    "pretraining": {"prediction_logits": Field(2, "(P, V), row by row of `labels >= 0`"), **_WORDS},
+    "classification": {"logits": Field(2, "(B, C), one column for values")},
+    "tagging": {"logits": Field(3, "(B, T, C)")},
+    "question_answering": {"start_logits": Field(2, "(B, T)"), "end_logits": Field(2, "(B, T)")},
+    "multiple_choice": {"logits": Field(2, "(B, choices)")},
+    "language_model": _WORDS,
+    "search": _WORDS,
+    "puzzle": {"logits": Field(3, "(B, L, V)")},
+}
+# Other fields depend on the model: `sop_logits` (B, 2) on the loss part `sop`; `memory` on `Remembers`;
+# `carry` on `trains_in_slots`; of a puzzle that is evaluated, `step_logits` (B, N, L, V) and `exit_steps` (B,), as of
+# any model with `exit_signals` under a rule.
+
+
+def check_output(model: DepthModel, outputs: Any) -> None:
+    """Refuse the output of a batch with targets that has missing or wrong fields.
+
+    Every output has `loss`, a scalar that is the sum of `loss_parts`, name to scalar, each normalised and weighted by
+    `combine_terms`; and `trace`, the `DepthTrace` of the batch.
+
+    Args:
+        model: Model of the output.
+        outputs: Output of its first batch with targets.
+
+    Raises:
+        ConfigError: In one line: the family, the class, every wrong field, and its specification.
+    """
+    wrong = _check_common_fields(model, outputs)
+    for kind in list_head_kinds(model):
+        for name, field in OUTPUTS.get(kind, {}).items():
+            value = getattr(outputs, name, None)
+            if not isinstance(value, Tensor) or value.dim() != field.dimensions:
+                wrong.append(f"{name} must be {field.words}, not {_describe(value)}")
+    if wrong:
+        owner = type(model).__name__
+        raise ConfigError(f"model={model.config.model_type}: the output of {owner}: {'; '.join(dict.fromkeys(wrong))}")
+
+
+def list_head_kinds(model: DepthModel) -> list[str]:
+    """Return the kinds of heads that the class of a model has in its family; none for a class of no family."""
+    heads = [(kind, load(path)) for spec in families().values() for kind, path in spec.heads.items()]
+    return [kind for kind, head in heads if isinstance(model, head)]
+
+
+def _check_common_fields(model: DepthModel, outputs: Any) -> list[str]:
+    """Describe what is wrong with the fields of every output."""
+    wrong = []
+    loss, parts, trace = (getattr(outputs, name, None) for name in ("loss", "loss_parts", "trace"))
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        wrong.append(f"loss must be a scalar, the sum of loss_parts, not {_describe(loss)}")
+    if not isinstance(parts, dict):
+        wrong.append(f"loss_parts must be a dictionary, name to scalar, not {_describe(parts)}")
+    if not isinstance(trace, DepthTrace):
+        wrong.append(f"trace must be a DepthTrace, not {_describe(trace)}")
+    elif trace.unit != model.depth_unit:
+        wrong.append(f"trace must be of unit {model.depth_unit}, as the model says, not of {trace.unit}")
+    elif trace.max_updates != model.max_updates and not model.training:  # training may draw numbers of updates
+        most = model.max_updates
+        wrong.append(f"trace must have max_updates {most}, as the model says, not {trace.max_updates}")
+    return wrong
+
+
+def _describe(value: Any) -> str:
+    """Describe a value by its shape or type."""
+    return f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

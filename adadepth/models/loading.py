@@ -1,0 +1,368 @@
+"""Strict `from_pretrained` of every model: missing, unread and mismatched weights are errors.
+
+`DepthModel` extends `StrictLoading`, so that Python and the command line refuse the same checkpoints with the same
+messages. Exceptions are explicit. The head of another task may be new, with a warning. The report of transformers
+omits tied weights, derived buffers, and weights that a class ignores. Checkpoints of types of transformers may hold
+more than their class. `ignore_mismatched_sizes=True` initialises weights of another shape.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import safe_open
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from adadepth.errors import CheckpointError, WeightShapeError
+from adadepth.models.generation_file import check_generation_file
+from adadepth.models.registry import Family, families, join_alternatives, load
+
+logger = logging.getLogger(__name__)
+
+# Arguments of `from_pretrained` for location and version of a model.
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+_ADAPTER = "adapter_config.json"
+_TABLE = "LOAD REPORT"
+
+_setting: ContextVar[tuple[str, str]] = ContextVar("setting", default=("", ""))
+_allows_new: ContextVar[bool] = ContextVar("allows_new", default=False)
+
+
+@contextmanager
+def name_setting(key: str, path: str) -> Iterator[None]:
+    """Name the setting of a path in messages within the context."""
+    token = _setting.set((key, path))
+    try:
+        yield
+    finally:
+        _setting.reset(token)
+
+
+def describe_place(path: Any) -> str:
+    """Return `KEY=PATH` if `name_setting` is active for the path, else the path."""
+    key, value = _setting.get()
+    return f"{key}={path}" if key and value == str(path) else str(path)
+
+
+@contextmanager
+def allow_new_weights() -> Iterator[None]:
+    """Let models be loaded from a state dict with some of their weights within the context; others are initialised."""
+    token = _allows_new.set(True)
+    try:
+        yield
+    finally:
+        _allows_new.reset(token)
+
+
+class StrictLoading:
+    """Mixin, before `PreTrainedModel`, whose `from_pretrained` refuses checkpoints that do not fit."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint as transformers does, and refuse one that does not fit exactly.
+
+        Args:
+            pretrained_model_name_or_path: Folder or hub id; None with `state_dict`.
+            *args: As in transformers.
+            **kwargs: As in transformers.
+
+        Raises:
+            CheckpointError: In one line, if the checkpoint is of another type, or a weight is missing, unknown or of
+                another shape.
+        """
+        path: Any = pretrained_model_name_or_path
+        parent: Any = super()
+        is_empty = path is None and not kwargs.get("state_dict")  # all weights are initialised
+        if is_empty or _is_adapter(path, kwargs) or (path is None and _allows_new.get()):
+            return parent.from_pretrained(path, *args, **kwargs)
+        place = "state_dict" if path is None else describe_place(path)
+        stored = read_stored_config(path, kwargs)
+        check_model_type(cls, place, stored)
+        if path is not None and getattr(cls, "can_generate", bool)():
+            check_generation_file(place, Path(str(path), kwargs.get("subfolder") or ""))
+        wants_report, ignores_shapes = (
+            kwargs.pop("output_loading_info", False),
+            kwargs.pop("ignore_mismatched_sizes", False),
+        )
+        # Without a configuration, transformers may follow an adapter of the hub to a base that it does not report.
+        options = {**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": ignores_shapes or bool(stored)}
+        published = cls.read_published(path, stored, options)
+        source, options = (path, options) if published is None else (None, published)
+        with nullcontext() if ignores_shapes else _suppress_table():
+            model, report = parent.from_pretrained(source, *args, **options)
+        if published is not None:
+            model.name_or_path = model.config.name_or_path = str(path)
+        _check_report(place, model, report, stored, ignores_shapes)
+        _refuse_integers(place, model, _read_types(path, kwargs))
+        return (model, report) if wants_report else model
+
+    @classmethod
+    def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Convert a checkpoint of a published model with other names of weights; see `Family.published`.
+
+        Args:
+            path: Folder or hub id.
+            stored: Stored configuration.
+            options: Arguments of `from_pretrained`.
+
+        Returns:
+            Options with `config` and `state_dict`; None: the checkpoint needs no conversion.
+        """
+        return None
+
+
+def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored configuration beside the weights; empty if there is none."""
+    if path is None:
+        return {}
+    location = {name: options[name] for name in HUB_ARGUMENTS if name in options}
+    try:
+        return dict(PreTrainedConfig.get_config_dict(path, **location)[0])
+    except OSError:  # transformers reports the problem later
+        return {}
+
+
+def check_model_type(
+    loaded_class: Any, place: str, stored: Mapping[str, Any], *, starts: bool = False, advice: str = ""
+) -> None:
+    """Refuse a configuration of a type that a class does not read.
+
+    Args:
+        loaded_class: Class of a model or of a configuration.
+        place: Path of the checkpoint, for the message.
+        stored: Stored configuration.
+        starts: Whether types are allowed, too, whose weights the class can start from.
+        advice: Alternative, at the end of the message.
+
+    Raises:
+        CheckpointError: Naming both types.
+    """
+    allowed = list_readable_types(getattr(loaded_class, "config_class", None) or loaded_class, starts)
+    kind = stored.get("model_type")
+    if allowed and kind is not None and kind not in allowed:
+        problem = f"holds a model of type {kind}; {loaded_class.__name__} reads {join_alternatives(allowed)}"
+        raise CheckpointError(f"{place}: {problem}{advice}")
+
+
+def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
+    """Return the model types whose configurations a class reads; empty if it reads all types."""
+    kind = getattr(config_class, "model_type", "")
+    spec = find_family(kind) if kind else None
+    if spec is None:
+        return [kind] if kind else []
+    return list(dict.fromkeys([kind, *spec.published, *(spec.starts_from if starts else ())]))
+
+
+def find_family(model_type: str) -> Family | None:
+    """Return the family whose models have a type, or that reads published models of that type."""
+    specs = families().values()
+    return next((spec for spec in specs if model_type == spec.name or model_type in spec.published), None)
+
+
+def find_model_class(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
+    """Return the model class of a configuration, of this package or else of transformers; None for an unknown class.
+
+    A family reads a published model by its head of the same kind, e.g. an `OuroForCausalLM` by `LoopedForCausalLM`.
+    """
+    described = config if isinstance(config, Mapping) else vars(config)
+    name = str(next(iter(described.get("architectures") or ()), ""))
+    kind = str(described.get("model_type") or getattr(config, "model_type", ""))
+    for spec in families().values():
+        for path in _list_classes(spec):
+            if path.rpartition(":")[2] == name:
+                return load(path)
+    reader, task = find_family(kind), name[name.find("For") :] if "For" in name else ""
+    if reader is not None and reader.published and task:
+        heads = [path for path in _list_classes(reader) if path.endswith(task)]
+        return load(heads[0]) if heads else None
+    model_class = getattr(transformers, name, None) if name else None
+    return model_class if isinstance(model_class, type) and issubclass(model_class, PreTrainedModel) else None
+
+
+def _list_classes(spec: Family) -> Iterable[str]:
+    return filter(None, (*spec.heads.values(), *spec.auto.values(), spec.encoder))
+
+
+def build_without_memory(config: PreTrainedConfig) -> Any:
+    """Build the model of a configuration on the device `meta`; None if that is not possible."""
+    model_class = find_model_class(config)
+    if model_class is None:
+        return None
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return model_class(copy.deepcopy(config))
+    except Exception:  # invalid values, which loading reports
+        return None
+
+
+def list_weight_names(config: PreTrainedConfig) -> frozenset[str]:
+    """Return the names of all weights of the model of a configuration; empty if its class is unknown."""
+    model = build_without_memory(config)
+    return frozenset(() if model is None else model.state_dict())
+
+
+def split_report(
+    model: Any, report: Mapping[str, Any], source: Collection[str] | None
+) -> tuple[list[str], list[str], list[str]]:
+    """Split the report of transformers on a loaded model.
+
+    Args:
+        model: Loaded model.
+        report: Its `output_loading_info`.
+        source: Names of all weights of the stored model, if that has another head; empty: the weights of the base are
+            expected. None: the stored model has the same class.
+
+    Returns:
+        Names of missing weights, of unread weights, and of new weights of the head.
+    """
+    stored = None if source is None else _list_spellings(source, model)
+    new = sorted(name for name in report["missing_keys"] if stored is not None and name not in stored)
+    surplus = sorted(name for name in report["unexpected_keys"] if name not in (stored or ()))
+    return sorted(set(report["missing_keys"]).difference(new)), surplus, new
+
+
+def _list_spellings(names: Collection[str], model: Any) -> set[str]:
+    """Return names as in a model with a base and as in the base alone; without names, those of the base."""
+    prefix = f"{model.base_model_prefix}."
+    weights = names or [name for name in model.state_dict() if name.startswith(prefix)]
+    return {spelling for name in weights for spelling in (name, prefix + name, name.removeprefix(prefix))}
+
+
+def refuse_mismatched(place: str, report: Mapping[str, Any], advice: str = "") -> None:
+    """Refuse weights of another shape in the report of transformers.
+
+    Raises:
+        WeightShapeError: Naming the first.
+    """
+    for name, stored, expected in sorted(report["mismatched_keys"]):
+        raise WeightShapeError(
+            f"{place}: its weights {name!r} have the shape {format_shape(stored)}, not {format_shape(expected)}{advice}"
+        )
+
+
+def refuse_missing(place: str, missing: Iterable[str], surplus: Iterable[str] = ()) -> None:
+    """Refuse a model with missing weights: initialised at random, they would pass for trained.
+
+    Args:
+        place: Path with its setting.
+        missing: Names of missing weights.
+        surplus: Names of unread weights, of which the message names one.
+
+    Raises:
+        CheckpointError: If weights are missing.
+    """
+    absent, unread = sorted(missing), sorted(surplus)
+    if not absent:
+        return
+    listed = f"{absent[0]!r} is" if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more are"
+    wrapper = next((name.removesuffix(absent[0]) for name in unread if name.endswith(f".{absent[0]}")), None)
+    other = f"; it has {unread[0]!r}" if unread else ""
+    if wrapper is not None:
+        other = f"; its names begin with {wrapper!r}: save the model that is inside of what wraps it"
+    raise CheckpointError(f"{place}: of its weights {listed} missing{other}")
+
+
+def refuse_unread(place: str, model: Any, surplus: Collection[str]) -> None:
+    """Refuse unread weights, but for types of transformers, whose older releases wrote more of them.
+
+    Raises:
+        CheckpointError: Naming the first.
+    """
+    if surplus and not _is_of_transformers(model):
+        raise CheckpointError(f"{place}: it has the weights {sorted(surplus)[0]!r}, which its model does not")
+
+
+def warn_about_new_weights(place: str, names: Collection[str]) -> None:
+    """Warn of weights that were initialised at random."""
+    if names:
+        logger.warning("%s: new, drawn at random, for they are not there: %s", place, ", ".join(sorted(names)))
+
+
+def format_shape(shape: Iterable[int]) -> str:
+    """Return a shape as text."""
+    return f"({', '.join(map(str, shape))})"
+
+
+def _check_report(
+    place: str, model: Any, report: Mapping[str, Any], stored: Mapping[str, Any], ignores_shapes: bool
+) -> None:
+    """Refuse weights that do not fit, and warn of new ones; see the module."""
+    if not ignores_shapes:
+        refuse_mismatched(place, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True draws them anew")
+    missing, surplus, new = split_report(model, report, _list_weights_of_other_head(model, stored))
+    refuse_missing(place, missing, surplus)
+    refuse_unread(place, model, surplus)
+    _refuse_untied(place, model)
+    warn_about_new_weights(place, {*new, *(name for name, *_ in report["mismatched_keys"])})
+
+
+def _refuse_untied(place: str, model: Any) -> None:
+    """Refuse weights that differ although the configuration ties them; transformers would not tie them."""
+    tied = {} if _is_of_transformers(model) else model.get_expanded_tied_weights_keys(all_submodels=True)
+    for name, source in sorted(tied.items()):
+        if name not in model.all_tied_weights_keys:
+            raise CheckpointError(f"{place}: its weights {name!r} and {source!r} differ; its configuration ties them")
+
+
+def _is_of_transformers(model: Any) -> bool:
+    """Return whether the configuration of a model is one of transformers."""
+    return type(model.config).__module__.startswith("transformers.")
+
+
+def _refuse_integers(place: str, model: Any, types: Iterable[tuple[str, str]]) -> None:
+    """Refuse integers, such as quantised weights without their scales, for weights in floating point."""
+    if getattr(model.config, "quantization_config", None) is not None:
+        return
+    weights = model.state_dict()
+    for name, stored in types:
+        if name in weights and weights[name].is_floating_point() and not stored.startswith(("F", "BF")):
+            raise CheckpointError(
+                f"{place}: its weights {name!r} are of type {stored}, needed is one like {weights[name].dtype}"
+            )
+
+
+def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and stored type of all weights in the safetensors of a folder."""
+    folder = Path(str(path), options.get("subfolder") or "")
+    for file in sorted(folder.glob("*.safetensors")) if path is not None else ():
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118, it is no dictionary
+                yield name, weights.get_slice(name).get_dtype()
+
+
+def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names of all weights of a stored model with another head; None: the same head, or unknown."""
+    name, source = next(iter(stored.get("architectures") or ()), None), find_model_class(stored)
+    if name is None or source is type(model):
+        return None
+    if source is None or source.config_class.model_type != model.config_class.model_type:
+        return None if name in {base.__name__ for base in type(model).__mro__} else frozenset()
+    return list_weight_names(type(model.config).from_dict(dict(stored)))
+
+
+def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a folder holds an adapter, whose base transformers loads."""
+    return path is not None and Path(str(path), options.get("subfolder") or "", _ADAPTER).is_file()
+
+
+@contextmanager
+def _suppress_table() -> Iterator[None]:
+    """Drop the table of mismatches of transformers within the context: this module reports them in one line."""
+    library = logging.getLogger("transformers.modeling_utils")
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return _TABLE not in record.getMessage()
+
+    library.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        library.removeFilter(is_wanted)

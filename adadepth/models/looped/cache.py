@@ -1,0 +1,354 @@
+"""Key-value caches of looped models that store fewer than all loops of a token.
+
+A token that exits after loop e has keys k_1..k_e and values v_1..v_e in each layer of the core. The policy says what is
+read of it at loop n, by tokens of later calls, and by those of the same call once it has exited:
+
+    all      k_n: all tokens run all loops (transformers' own caches; no cache of this module)
+    frozen   k_n where n <= e; after its exit what the layer makes of what a loop would begin with at the state s_e
+    last     k_e
+    first    k_1
+    mean     (k_1 + ... + k_e) / e
+    ring:K   k_m of the newest loop m <= e with m = n (mod K); k_e where there is none, which is where e < K
+
+and the same of the values. Tokens of one call that still run see each other loop by loop, so that a prompt is computed
+as without a cache but for its tokens that have exited. Layers of the prelude have one entry a token. A coda has what it
+made after the loop that the token was read at; with `frozen` an entry for every loop after which it ran, and that of
+the exit at all others.
+
+A layer has a tensor of B rows and S entries a token, (B, S, h, M, d): N of `frozen`, K of a ring, one of the other
+policies. An entry that a policy reads twice is written twice, so that reading is a view and no look-up, whatever loops
+the rows' tokens ran. `Target` says where keys of the running call are written: rows and tokens of each, and one loop
+for all. Rows at different loops would need a loop for each row there, and a view for each in `LoopLayer.update`. What
+is stored never depends on the loop at which other rows are.
+
+Shape legend: B rows, T new tokens, M tokens that were there before, K tokens that exit, h heads of keys and values, d
+their width, N loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin
+
+from adadepth.errors import ConfigError
+from adadepth.models.looped.cache_policies import parse_policy
+
+
+def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
+    """Return the bytes of a token's keys and values: 2 h d numbers, times P + S C + S' Q entries.
+
+    Args:
+        config: A `LoopedConfig`.
+        policy: Name of a policy; None: the configuration's.
+        loops: N; None: the configuration's.
+        item: Bytes of a number.
+    """
+    parsed, loops = parse_policy(policy or config.cache_policy), config.loops(loops)
+    entries = config.prelude + config.core * parsed.core_entries(loops) + config.coda * parsed.coda_entries(loops)
+    return int(2 * config.key_value_heads * config.width_of_head * item * entries)
+
+
+@dataclass
+class Target:
+    """The position in a cache at which the running call writes keys and values.
+
+    Attributes:
+        before: M.
+        new: T.
+        rows: B.
+        loop: Current loop, from 0; -1 before all loops.
+        picked: Tokens whose keys are written; None: all.
+    """
+
+    before: int = 0
+    new: int = 0
+    rows: int = 0
+    loop: int = -1
+    picked: Selection | None = None
+
+
+@dataclass
+class Selection:
+    """Some tokens of a batch, in the R rows that have any, each with as many columns, r, as the fullest row needs.
+
+    Attributes:
+        rows: Numbers of the rows, ascending, int64 (R,).
+        tokens: Numbers of the tokens, ascending in a row, int64 (R, r); unselected ones fill rows that have fewer.
+        real: Whether each of them was selected, boolean (R, r).
+    """
+
+    rows: Tensor
+    tokens: Tensor
+    real: Tensor
+
+    @classmethod
+    def from_running(cls, running: Tensor) -> Selection | None:
+        """Select the tokens (B, T) that run; None if all of them do."""
+        counts = running.sum(dim=1)
+        most = int(counts.max())
+        if most == running.shape[1] and bool((counts == most).all()):
+            return None
+        rows = counts.nonzero().squeeze(1)
+        tokens = (~running[rows]).long().argsort(dim=1, stable=True)[:, :most]
+        return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
+
+    def take(self, values: Tensor) -> Tensor:
+        """Gather the selected tokens: (B, T, ...) to (R, r, ...)."""
+        return values[self.rows.unsqueeze(1), self.tokens]
+
+    def put(self, values: Tensor, computed: Tensor) -> Tensor:
+        """Return values (B, T, ...) in which the selected tokens have those of (R, r, ...)."""
+        rows, tokens = self.coordinates
+        return values.index_put((rows, tokens), computed[self.real])
+
+    @property
+    def coordinates(self) -> tuple[Tensor, Tensor]:
+        """Row and token number of every selected token, int64 (K,) each."""
+        return self.rows.unsqueeze(1).expand_as(self.tokens)[self.real], self.tokens[self.real]
+
+
+_SLACK = 64  # tokens by which a full layer grows at least
+
+
+class LoopLayer(CacheLayerMixin):
+    """Keys and values of a layer, (B, S, h, capacity, d), whose first M tokens count.
+
+    Args:
+        entries: S.
+        target: Position of the running call, shared by the layers of a cache.
+        policy: What is stored of a token's loops: `frozen`, `last`, `mean`, `first` or `ring`.
+    """
+
+    is_sliding = False
+    is_croppable = True
+    supports_early_init = False
+    keys: Any  # a tensor, once there is a token
+    values: Any
+
+    def __init__(self, entries: int, target: Target, policy: str) -> None:
+        super().__init__()
+        self._entries, self._target, self._policy = entries, target, policy
+        self._length, self._written = 0, set[int]()
+        # Keys and values of the running call, (B, h, T, d) each: the sum over loops for `mean`, the first loop's.
+        self._accumulated: list[Tensor] = []
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Create tensors of no token yet for the rows of the call."""
+        self.keys, self.values = (
+            new.new_zeros(self._target.rows, self._entries, new.shape[1], 0, new.shape[3])
+            for new in (key_states, value_states)
+        )
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write keys and values (R, h, r, d) at the target; returns those that attention reads, (R, h, M + T, d)."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        target = self._target
+        self._grow(target.before + target.new)
+        loop = max(target.loop, 0)
+        entry = min(loop, self._entries - 1) if self._policy == "frozen" else loop % self._entries
+        both = key_states.detach(), value_states.detach()
+        for stored, new in zip((self.keys, self.values), both, strict=True):
+            _write(stored[:, entry], new, target)
+        self._accumulate(both, loop)
+        self._written.add(entry)
+        return self._read(self.keys[:, entry]), self._read(self.values[:, entry])
+
+    def finalize_exited(
+        self, rows: Tensor, tokens: Tensor, loop: int, frozen: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        """Store what later tokens read of tokens (K,) that exit after loop n, from 1.
+
+        Args:
+            rows: Row of each, int64 (K,).
+            tokens: Number of each in the running call, int64 (K,).
+            loop: n.
+            frozen: Keys and values (K, h, d) for the entries of later loops; None: those of loop n.
+        """
+        columns = self._target.before + tokens
+        for number, stored in enumerate((self.keys, self.values)):
+            if self._policy in ("mean", "first"):
+                accumulated = self._accumulated[number][rows, :, tokens]
+                result = accumulated / loop if self._policy == "mean" else accumulated
+                stored[rows, 0, :, columns] = result.to(stored.dtype)
+            elif empty := self._find_empty_entries(loop):
+                newest = (loop - 1) % self._entries
+                filling = stored[rows, newest, :, columns] if frozen is None else frozen[number]
+                for entry in empty:
+                    stored[rows, entry, :, columns] = filling
+
+    def _find_empty_entries(self, loop: int) -> list[int]:
+        """Return the entries that hold nothing of a token that exits after loop n, from 1."""
+        if self._entries == 1:
+            return []
+        if self._policy == "ring":
+            return list(range(loop, self._entries))
+        newest = (loop - 1) % self._entries
+        return [entry for entry in range(self._entries) if entry > newest or entry not in self._written]
+
+    def close(self, length: int) -> None:
+        """End the call: M is now `length`."""
+        self._length, self._accumulated, self._written = length, [], set()
+
+    def get_seq_length(self) -> int:
+        """Return M."""
+        return self._length
+
+    def get_max_length(self) -> int:
+        """Return -1: it grows."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return M + T, and 0, the offset of the first."""
+        return self._length + query_length, 0
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.close(0)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last tokens; under every policy the entries of a token depend on no later one.
+
+        Args:
+            tokens_to_remove: Their number as a negative one, or 0.
+
+        Raises:
+            ValueError: If the number is positive.
+        """
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop({tokens_to_remove}): the number of tokens to remove is given as a negative one")
+        self._length = max(self._length + tokens_to_remove, 0)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row."""
+        if self.is_initialized:
+            self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows only."""
+        if self.is_initialized:
+            self.keys, self.values = self.keys[indices], self.values[indices]
+
+    def _grow(self, needed: int) -> None:
+        capacity = self.keys.shape[3]
+        if needed > capacity:
+            more = max(needed + _SLACK, capacity + capacity // 4) - capacity
+            self.keys, self.values = (
+                torch.nn.functional.pad(stored, (0, 0, 0, more)) for stored in (self.keys, self.values)
+            )
+
+    def _accumulate(self, both: tuple[Tensor, Tensor], loop: int) -> None:
+        """Add up the loops of each token, or take its first one, in at least float32."""
+        if self._policy not in ("mean", "first") or (self._policy == "first" and loop > 0):
+            return
+        target = self._target
+        if loop == 0:
+            shapes = [(target.rows, new.shape[1], target.new, new.shape[3]) for new in both]
+            self._accumulated = [
+                new.new_zeros(shape, dtype=torch.promote_types(new.dtype, torch.float32))
+                for new, shape in zip(both, shapes, strict=True)
+            ]
+        for total, new in zip(self._accumulated, both, strict=True):
+            if target.picked is None:
+                total += new
+            else:
+                rows, tokens = target.picked.coordinates
+                total[rows, :, tokens] += new.transpose(1, 2)[target.picked.real]
+
+    def _read(self, stored: Tensor) -> Tensor:
+        """Read (R, h, M + T, d) from (B, h, capacity, d): a view where all rows are read."""
+        target = self._target
+        filled = stored[:, :, : target.before + target.new]
+        if target.picked is None or len(target.picked.rows) == target.rows:
+            return filled
+        first, last = int(target.picked.rows[0]), int(target.picked.rows[-1])
+        if last - first + 1 == len(target.picked.rows):
+            return filled[first : last + 1]
+        return filled.index_select(0, target.picked.rows)
+
+
+def _write(stored: Tensor, new: Tensor, target: Target) -> None:
+    """Write (R, h, r, d) into (B, h, capacity, d)."""
+    if target.picked is None:
+        stored[:, :, target.before : target.before + target.new] = new
+    else:
+        rows, tokens = target.picked.coordinates
+        stored[rows, :, target.before + tokens] = new.transpose(1, 2)[target.picked.real]
+
+
+class LoopedCache(Cache):
+    """A cache of a policy other than `all`, with one layer for each of P + C + Q layers that have weights.
+
+    Args:
+        config: A `LoopedConfig`.
+        policy: Name of a policy; None: the configuration's.
+        loops: N, the most loops of a call; None: the configuration's.
+
+    Raises:
+        ConfigError: If there is no such policy, or it is `all`.
+    """
+
+    def __init__(self, config: Any, policy: str | None = None, loops: int | None = None) -> None:
+        self.policy, self.loops = parse_policy(policy or config.cache_policy), config.loops(loops)
+        if self.policy.name == "all":
+            raise ConfigError("cache_policy=all: is what DynamicCache and StaticCache keep; LoopedCache has the others")
+        self.target, name = Target(), self.policy.name
+        entries, coda_entries = self.policy.core_entries(self.loops), self.policy.coda_entries(self.loops)
+        coda_policy = "frozen" if name == "frozen" else "last"
+        self._prelude = [LoopLayer(1, self.target, "last") for _ in range(config.prelude)]
+        self.core = [LoopLayer(entries, self.target, name) for _ in range(config.core)]
+        self.coda = [LoopLayer(coda_entries, self.target, coda_policy) for _ in range(config.coda)]
+        super().__init__([*self._loop_layers])
+
+    @property
+    def _loop_layers(self) -> list[LoopLayer]:
+        return [*self._prelude, *self.core, *self.coda]
+
+    def open(self, rows: int, new: int, loops: int) -> None:
+        """Begin a call of B rows, T tokens and N loops; the prelude is next.
+
+        Raises:
+            ConfigError: If it may run more loops than `frozen` has places for, or has other rows.
+        """
+        if self.policy.name == "frozen" and loops > self.loops:
+            raise ConfigError(f"num_loops={loops}: this cache has places for {self.loops}; it is made with loops=")
+        first = self._loop_layers[0]
+        if first.is_initialized and len(first.keys) != rows:
+            raise ConfigError(f"past_key_values: has {len(first.keys)} rows, the call {rows}")
+        target = self.target
+        target.before, target.new, target.rows = self.get_seq_length(), new, rows
+        target.loop, target.picked = -1, None
+
+    def set_loop(self, loop: int, picked: Selection | None) -> None:
+        """Set the loop n, from 1, and the tokens whose keys are written next."""
+        self.target.loop, self.target.picked = loop - 1, picked
+
+    def close(self) -> None:
+        """End the call: its tokens are from now on earlier ones."""
+        length = self.target.before + self.target.new
+        for layer in self._loop_layers:
+            layer.close(length)
+
+    def bytes_per_token(self) -> int:
+        """Return the bytes of a token's keys and values as they are stored; unused capacity is not counted.
+
+        Raises:
+            ConfigError: If there are none yet.
+        """
+        if not all(layer.is_initialized for layer in self._loop_layers):
+            raise ConfigError("bytes_per_token: nothing is cached yet; `cache.bytes_per_token(config)` asks a policy")
+        stored = [tensor for layer in self._loop_layers for tensor in (layer.keys, layer.values)]
+        return sum(tensor.shape[1] * tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored)
+
+
+def make_cache(config: Any, policy: str, loops: int) -> Cache:
+    """Return an empty cache of a policy."""
+    return DynamicCache() if parse_policy(policy).name == "all" else LoopedCache(config, policy, loops)

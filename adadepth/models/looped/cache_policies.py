@@ -1,0 +1,48 @@
+"""Cache policies of looped models by name; `adadepth.models.looped.cache` has their equations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adadepth.errors import ConfigError, nearest
+
+POLICIES = ("all", "frozen", "last", "mean", "first", "ring:K")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A cache policy.
+
+    Attributes:
+        name: `all`, `frozen`, `last`, `mean`, `first` or `ring`.
+        ring: K, entries of a ring.
+    """
+
+    name: str
+    ring: int = 1
+
+    def core_entries(self, loops: int) -> int:
+        """Return the entries of a token in a layer of the core, of N loops."""
+        return {"all": loops, "frozen": loops, "ring": self.ring}.get(self.name, 1)
+
+    def coda_entries(self, loops: int) -> int:
+        """Return the entries of a token in a layer of the coda, which runs after every loop."""
+        return loops if self.name in ("all", "frozen") else 1
+
+    def __str__(self) -> str:
+        return f"ring:{self.ring}" if self.name == "ring" else self.name
+
+
+def parse_policy(written: str) -> Policy:
+    """Parse the name of a policy.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    name, colon, number = written.partition(":")
+    if name == "ring" and colon and number.isdecimal() and int(number) >= 1:
+        return Policy("ring", int(number))
+    if colon or name == "ring" or name not in POLICIES:
+        hint = "" if name == "ring" else nearest(name, [policy.partition(":")[0] for policy in POLICIES])
+        raise ConfigError(f"cache_policy={written}: must be one of {', '.join(POLICIES)} with K at least 1{hint}")
+    return Policy(name)

@@ -1,0 +1,159 @@
+"""The configuration of looped language models."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+
+from adadepth.config.declaration import setting
+from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import parse_rule
+from adadepth.models.looped.cache_policies import parse_policy
+from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
+from adadepth.models.looped.family import LoopedSettings
+from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
+
+
+@strict
+class LoopedConfig(FamilyConfig, settings=LoopedSettings):
+    """The configuration of a looped language model; it also reads those that Ouro and Huginn published."""
+
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
+    sub_configs: ClassVar = {"base_config": AutoConfig}
+
+    # The settings of `LoopedSettings`, which documents them, with the values of a file that lacks them.
+    vocab_size: int = 49152
+    prelude: int = 0
+    core: int = 2
+    coda: int = 0
+    num_loops: int = 4
+    hidden_size: int = 128
+    num_attention_heads: int = 4
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int = 512
+    hidden_act: str = "silu"
+    norms: str = "pre"
+    state_norm: str = "none"
+    injection: str = "none"
+    start: str = "input"
+    draw_seed: int = 0
+    queries: str = "state"
+    damping: int | float | None = 1.0
+    gate: bool = False
+    exit_rule: str | None = None
+    cache_policy: str = "all"
+    objective: str = "last"
+    geometric_share: int | float = 0.3
+    entropy_weight: int | float = 0.05
+    gate_pairing: str = "next"
+    train_loops: str = "fixed"
+    loop_spread: int | float = 0.5
+    loop_curriculum: str = "none"
+    curriculum_share: int | float = 0.5
+    backprop_loops: int | None = None
+    max_position_embeddings: int = 2048
+    rope_theta: int | float = 10000.0
+    rope_pairs: bool = False
+    qk_bias: bool = False
+    scale_embeddings: bool = False
+    tie_word_embeddings: bool = False
+    rms_norm_eps: int | float = 1e-06
+    initializer: str = "normal"
+    initializer_range: int | float = 0.02
+
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    base_config: dict | PreTrainedConfig | None = setting(
+        None,
+        "of the decoder of transformers whose layers these are, with as many layers as are kept; None: our own",
+        shape=True,
+    )
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if isinstance(self.base_config, dict):
+            self.base_config = AutoConfig.for_model(**self.base_config)
+        if self.base_config is not None:
+            self._take_sizes(self.base_config.get_text_config())
+        super().__post_init__(**kwargs)
+        if self.exit_rule is not None:
+            parse_rule(self.exit_rule)
+        parse_policy(self.cache_policy)
+        if self.base_config is None:
+            self._check_sizes()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Create a configuration as transformers does, also from one of a published model."""
+        if config_dict.get("model_type") in PUBLISHED_MODELS:
+            config_dict = convert_config(config_dict)
+        return super().from_dict(config_dict, **kwargs)
+
+    @property
+    def layers(self) -> int:
+        """P + C + Q, the layers that have weights."""
+        return self.prelude + self.core + self.coda
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """P + N C + Q, the layers that a token passes, each of which has an entry in a cache."""
+        return self.prelude + self.num_loops * self.core + self.coda
+
+    @num_hidden_layers.setter
+    def num_hidden_layers(self, layers: int) -> None:
+        raise ConfigError(
+            f"num_hidden_layers={layers}: a looped model's follow from prelude, core, coda and num_loops; set those"
+        )
+
+    def loops(self, num_loops: int | None) -> int:
+        """Return N of a call.
+
+        Args:
+            num_loops: N that the call names; None: that of the configuration.
+
+        Raises:
+            ConfigError: If it is less than 1.
+        """
+        if num_loops is not None and num_loops < 1:
+            raise ConfigError(f"num_loops={num_loops} must be at least 1")
+        return self.num_loops if num_loops is None else num_loops
+
+    @property
+    def width_of_head(self) -> int:
+        """Features of a head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    def _take_sizes(self, base: PreTrainedConfig) -> None:
+        for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "tie_word_embeddings"):
+            if not hasattr(base, name):
+                raise ConfigError(f"base_config: a {base.model_type} has no {name}: its layers cannot be looped here")
+            setattr(self, name, getattr(base, name))
+        for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
+            setattr(self, name, getattr(base, name, None) or getattr(self, name))
+        if base.num_hidden_layers != self.layers:
+            raise ConfigError(
+                f"base_config has {base.num_hidden_layers} layers, prelude + core + coda are {self.layers}"
+            )
+        if self.queries != "state":
+            raise ConfigError(f"queries={self.queries}: layers of {base.model_type} have no queries of their own")
+
+    def _check_sizes(self) -> None:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
+            )
+        if self.num_attention_heads % self.key_value_heads:
+            raise ConfigError(
+                f"num_key_value_heads={self.num_key_value_heads} must divide num_attention_heads="
+                f"{self.num_attention_heads}"
+            )
+        if self.width_of_head % 2:
+            raise ConfigError(f"head_dim={self.width_of_head} must be even: rotary positions turn pairs of features")

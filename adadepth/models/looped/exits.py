@@ -1,0 +1,169 @@
+"""Early exit of looped models: exit rules decide while the loops run at which loop's state every unit is read.
+
+A rule sees the predictions or halting logits of each unit and decides on states that do not depend on it: other tokens
+go on reading a token that has exited. Shape legend: B rows, T tokens, K units that are read (tokens, or
+rows at their last token), D width, C classes or pieces, N loops, n of them that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory, state_moves
+from adadepth.models.looped.modeling import LoopedModel, Looping
+from adadepth.models.looped.token_compaction import remove_exited
+
+
+class LoopResults(NamedTuple):
+    """The results of the loops for K units.
+
+    Attributes:
+        at_exit: r at each unit's exit, (K, D).
+        all_loops: r of every loop, (K, D) each; None unless all loops were read.
+        halting_logits: z_n of the loops that ran, float32, (K, n); None without a halting unit.
+        exit_steps: Loop of each unit's exit, from 1; 0 of padding, int64, (K,).
+        moves: Movement of the states in every loop that ran, see `state_moves`, (K, n, 2); None if not read.
+        states: s_0 and the states after every loop, (B, T, D) each; None if not requested.
+    """
+
+    at_exit: Tensor
+    all_loops: list[Tensor] | None
+    halting_logits: Tensor | None
+    exit_steps: Tensor
+    moves: Tensor | None
+    states: tuple[Tensor, ...] | None
+
+
+ROWS = 1024  # predictions made at once for a rule
+
+
+@dataclass
+class LoopReading:
+    """The reading of units, and the memory of the rule that lets them exit.
+
+    Attributes:
+        slots: b T + t of the token at which each unit is read, int64, (K,); None: all B T.
+        head: Function from (k, D) to predictions (k, C).
+        rule: Rule that decides which units exit.
+        real: Whether each unit is no padding, boolean, (K,).
+        all_loops: Whether all loops run and are read.
+        states: Whether to return the states after every loop.
+        moves: Whether to return the movement of the states, also if the rule does not read it.
+        generator: Random generator for rules that draw.
+        frozen: Whether the halting unit alone has gradients.
+    """
+
+    slots: Tensor | None
+    head: Callable[[Tensor], Tensor]
+    rule: ExitRule
+    real: Tensor
+    all_loops: bool = False
+    states: bool = False
+    moves: bool = False
+    generator: torch.Generator | None = None
+    frozen: bool = False
+    _memory: Tensor = field(init=False)
+
+    def units(self, tokens: Tensor) -> Tensor:
+        """Select the units: (B, T, ...) to (K, ...)."""
+        flat = tokens.flatten(0, 1)
+        return flat if self.slots is None else flat[self.slots]
+
+    def start(self, device: torch.device) -> None:
+        """Create the memory of the rule before the first loop.
+
+        A fixed rule has none, so that an exported program can have any number of rows.
+        """
+        if not isinstance(self.rule, Fixed):
+            self._memory = self.rule.start(len(self.real), device, self.generator)
+
+    @torch.no_grad()
+    def exits(
+        self,
+        step: int,
+        steps: int,
+        running: Tensor,
+        read: Tensor | None,
+        halting: Tensor | None,
+        moves: Tensor | None = None,
+    ) -> Tensor:
+        """Return which running units exit now, boolean (K,); predictions are made for a part of them at a time."""
+        if isinstance(self.rule, Fixed):
+            return running & (step >= self.rule.k)
+        exits = torch.zeros_like(running)
+        numbers = running.nonzero().squeeze(1)
+        for rows in numbers.split(ROWS) if len(numbers) else ():
+            logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
+            signals = (None if values is None else values[rows] for values in (halting, moves))
+            exits[rows], memory = self.rule.decide(StepView(step, steps, logits, *signals), self._memory[rows])
+            self._memory = pad_memory(self._memory, memory.shape[1])
+            self._memory[rows] = memory
+        return exits
+
+
+def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopResults:
+    """Loop until all units have exited, or through all loops if these are read or later tokens will attend to them.
+
+    A rule decides on states that do not depend on it: a unit that has exited goes on for the others, unless the policy
+    of the cache stops it (token compaction).
+    """
+    rule, steps = reading.rule, run.loops
+    last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.all_loops else steps
+    reads_all = reading.all_loops or rule.mixes
+    attended = run.cache is not None and run.running is None  # later tokens attend to all loops
+    runs_all = reads_all or attended or isinstance(rule, Fixed)
+    # A coda must fill a cache at every loop. Without one, exits alone are read, if the rule needs no predictions.
+    reads_exits_only = run.cache is None and not runs_all and LOGITS not in rule.reads
+    reads_moves = reading.moves or STATES in rule.needs
+    reading.start(run.state.device)
+    running, readings, halting, moves = reading.real.clone(), [], [], []
+    exit_steps, at_exit = torch.zeros_like(running, dtype=torch.int64), None
+    states, recent = [run.state], [reading.units(run.state)] if reads_moves else []
+    while run.done < last:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
+            normed = model.loop(run)
+        step = run.done
+        states += [run.state] if reading.states else []
+        if model.config.gate:
+            halting.append(model.gate(reading.units(normed)))
+        if reads_moves:
+            recent = [*recent[-2:], reading.units(run.state.detach())]
+            moves.append(state_moves(recent[-1], recent[-2], recent[-3] if len(recent) > 2 else None))
+        if isinstance(rule, Fixed) and not reading.all_loops and step < last:
+            continue
+        signals = (values[-1].detach() if values else None for values in (halting, moves))
+        read = None if reads_exits_only else _read_units(model, run, reading)
+        exits = running if step == last else reading.exits(step, steps, running, read, *signals)
+        if read is None:
+            if step < last and not exits.any():
+                continue
+            read = _read_units(model, run, reading)
+        readings += [read] if reads_all else []
+        exit_steps = torch.where(exits, step, exit_steps)
+        at_exit = read if at_exit is None else torch.where((running | ~reading.real).unsqueeze(-1), read, at_exit)
+        running = running & ~exits
+        if run.running is not None and not reads_all:
+            remove_exited(model, run, exits.view_as(run.running))
+        if not runs_all and not running.any():
+            break
+    assert at_exit is not None
+    model.finish(run)
+    return LoopResults(
+        at_exit,
+        readings if reads_all else None,
+        torch.stack(halting, dim=1) if halting else None,
+        exit_steps,
+        torch.stack(moves, dim=1) if moves else None,
+        tuple(states) if reading.states else None,
+    )
+
+
+def _read_units(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
+    """Return r_n of the units, (K, D)."""
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
+        return reading.units(model.read(run))

@@ -1,0 +1,206 @@
+"""Training objectives of looped models: weighted losses L_n after every loop, and loops drawn or grown in training.
+
+    last        L_N
+    mean        1/N sum_n L_n
+    geometric   sum_n w_n L_n,  w_n ~ g (1 - g)^(n-1), truncated at N           (arXiv 2607.20519)
+    gate        sum_n p_n L_n - beta H(p),  p from the halting unit             (Ouro, arXiv 2510.25741, stage I)
+    gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - 0.005)))      (stage II; all else is frozen)
+
+I is the gain of a loop, max(0, L - L of the loop after it), without gradients. Ouro prints lambda_n beside the gain of
+loop n, n = 2..N, which leaves lambda_1 without a target and trains lambda_N, which is never read; `gate_pairing=made`
+does that. `next` pairs lambda_n with the gain that loop n + 1 would make, n = 1..N-1.
+
+Logits of all loops at once would be the largest tensor of a training step: cross-entropies are computed for a part of
+the tokens at a time, and recomputed in the backward pass. Shape legend: M targets, N loops, D width, V pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from adadepth.halting.distribution import geometric_prior, halting_distribution
+from adadepth.halting.exit_rules import ExitRule, select_predictions
+from adadepth.models.shared.losses import IGNORED_LABEL, LossTerm, check_classes
+
+# Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
+_SHARPNESS, _NO_GAIN = 50.0, 0.005
+_MAX_LOGITS = 2**23  # logits computed at once
+
+
+def causal_targets(labels: Tensor) -> Tensor:
+    """Return the label of the next position, (B, T); the last position has none."""
+    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+
+
+def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
+    """Compute the cross-entropy of every prediction, float32 (M,).
+
+    Args:
+        states: Input of the head, (M, D).
+        targets: Pieces, (M,), none of them negative.
+        head: Function from (m, D) to logits (m, V).
+        pieces: V.
+
+    Raises:
+        DataError: If a target is no piece; see `check_classes`.
+    """
+    check_classes(targets, pieces)
+    rows = max(1, _MAX_LOGITS // pieces)
+
+    def compute(read: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(head(read).float(), target, reduction="none")
+
+    losses = [
+        checkpoint(compute, read, target, use_reentrant=False) if torch.is_grad_enabled() else compute(read, target)
+        for read, target in zip(states.split(rows), targets.split(rows), strict=True)
+    ]
+    return torch.cat(losses) if losses else states.new_zeros(0, dtype=torch.float32)
+
+
+def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
+    """Compute L_n of a language model's M targets, float32 (M, n).
+
+    Args:
+        readings: r_n of some loops, (M, D) each.
+        targets: The piece that follows each token, (M,), none of them negative.
+        head: Function from states to logits.
+        pieces: V.
+    """
+    return torch.stack([cross_entropies(read, targets, head, pieces) for read in readings], dim=1)
+
+
+@torch.no_grad()
+def mixed_losses(
+    rule: ExitRule, readings: Sequence[Tensor], halting: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Compute the cross-entropies of the predictions that a rule mixes of N loops, float32 (M,); see `loop_losses`."""
+    states = torch.stack(list(readings), dim=1)
+    exits = torch.full_like(targets, len(readings))
+    pieces = head(states[:1, 0]).shape[-1] if len(states) else 1
+    rows = max(1, _MAX_LOGITS // (pieces * len(readings)))
+    parts = zip(*(values.split(rows) for values in (states, halting, exits, targets)), strict=True)
+    losses = [
+        nn.functional.cross_entropy(select_predictions(rule, head(read), logits, last), target, reduction="none")
+        for read, logits, last, target in parts
+    ]
+    return torch.cat(losses)
+
+
+def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights: Tensor) -> dict[str, LossTerm]:
+    """Return the parts of a loss, summed over M targets; the objective weights the loops of `task`.
+
+    Args:
+        config: Configuration with `objective` and its parameters.
+        losses: L_n, float32 (M, N).
+        halting: z_n, (M, N).
+        weights: Weight of every target, (M,).
+    """
+    weights = weights.float()
+    count = weights.sum()
+    match config.objective:
+        case "gate_alone":
+            assert halting is not None
+            gate = gate_losses(halting, losses.detach(), config.gate_pairing)
+            return {"gate": LossTerm((gate * weights).sum(), count)}
+        case "gate":
+            assert halting is not None
+            posterior = halting_distribution(halting, "leftover")
+            expected = (posterior.pmf * losses).sum(dim=-1)
+            terms = {"task": LossTerm((expected * weights).sum(), count)}
+            if config.entropy_weight:
+                entropy = -(posterior.entropy() * weights).sum()
+                terms["entropy"] = LossTerm(entropy, count, config.entropy_weight)
+            return terms
+        case "geometric":
+            prior = geometric_prior(config.geometric_share, losses.shape[1], "renormalise", losses.device)
+            expected = (prior.pmf * losses).sum(dim=-1)
+        case "mean":
+            expected = losses.mean(dim=-1)
+        case _:
+            expected = losses[:, -1]
+    return {"task": LossTerm((expected * weights).sum(), count)}
+
+
+def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
+    """Compute the loss of Ouro's second stage, (M,), from z_n and L_n, (M, N) each, N at least 2."""
+    gains = (losses[:, :-1] - losses[:, 1:]).clamp(min=0)
+    goes_on = torch.sigmoid(_SHARPNESS * (gains - _NO_GAIN))
+    paired = halting[:, 1:] if pairing == "made" else halting[:, :-1]
+    losses_of_pairs = nn.functional.binary_cross_entropy_with_logits(-paired.float(), goes_on, reduction="none")
+    return losses_of_pairs.mean(dim=-1)
+
+
+# ---- Numbers of loops in training
+
+
+def loops_at(most: int, shape: str, share: float, done: int, total: int) -> int:
+    """Return the loops of the update after `done` of `total`: ceil(N f(x)), at least 1, with x = done / (share total).
+
+    f(x) = x of `linear`, 1 - sqrt(1 - x) of `sqrt`, 1 from x = 1 on (the curricula of arXiv 2511.07384). It depends on
+    the update alone.
+
+    Args:
+        most: N.
+        shape: `linear`, `sqrt`, or `none`, which is always N.
+        share: Share of all updates in which loops grow.
+        done: Updates made.
+        total: Updates of the whole training.
+    """
+    progress = 1.0 if shape == "none" else min(done / (share * max(total, 1)), 1.0)
+    factor = progress if shape == "linear" else 1 - math.sqrt(1 - progress)
+    return max(1, math.ceil(most * factor - 1e-9))
+
+
+_WORD = 0x9E3779B97F4A7C15 - 2**64  # splitmix64's constants (Steele et al. 2014), as signed numbers
+_MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+_MAX_RATIO = 8  # no text gets more loops than this times the mean
+
+
+def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
+    """Return two numbers in [0, 1) for every text of an update, float64 (B, 2): functions of text, seed and update.
+
+    So a resumed run draws what it would have drawn, and a text gets its loops whichever process or micro-batch has it.
+
+    Args:
+        ids: Token ids, (B, T).
+        seed: `draw_seed`.
+        step: Updates made.
+    """
+    offsets = torch.arange(1, ids.shape[1] + 1, device=ids.device) * _WORD
+    texts = _mix_bits(ids.long() + offsets).sum(dim=1)
+    start = _mix_bits(torch.tensor([seed, step], device=ids.device) * _WORD + torch.tensor([1, 2], device=ids.device))
+    keys = texts + start[0] + _mix_bits(start[1:])
+    numbers = [_mix_bits(keys + which) for which in (1, 2)]
+    return torch.stack([((number >> 11) & (2**53 - 1)).double() * 2.0**-53 for number in numbers], dim=1)
+
+
+def draw_loops(uniform: Tensor, mean: int, spread: float) -> Tensor:
+    """Draw 1 + Poisson(rate), ln rate ~ Normal(ln mean - spread^2/2, spread) (Huginn, arXiv 2502.05171), int64 (B,).
+
+    Args:
+        uniform: Two numbers in [0, 1) for every text, float64 (B, 2), whose quantiles are taken.
+        mean: Mean of the rate.
+        spread: sigma.
+    """
+    normal = torch.special.ndtri(uniform[:, 0].clamp(1e-12, 1 - 1e-12))
+    rate = torch.exp(math.log(mean) - spread**2 / 2 + spread * normal)
+    counts = torch.arange(1, _MAX_RATIO * mean, device=uniform.device, dtype=torch.float64)
+    below = torch.special.gammaincc(counts.unsqueeze(0), rate.unsqueeze(1))  # P(Poisson < count)
+    return 1 + (below <= uniform[:, 1:]).sum(dim=1)
+
+
+def _mix_bits(words: Tensor) -> Tensor:
+    """Hash words of 64 bits: every bit of the result depends on every bit of the word."""
+    for shift, factor in _MIX:
+        words = (words ^ _shift_right(words, shift)) * factor
+    return words ^ _shift_right(words, 31)
+
+
+def _shift_right(words: Tensor, bits: int) -> Tensor:
+    return (words >> bits) & (2 ** (64 - bits) - 1)

@@ -1,0 +1,214 @@
+"""Retrofit: looped models made of the layers of a pretrained decoder of transformers.
+
+Of L layers the first P are the prelude, the last Q the coda, and the C right before these the core; those between
+prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). Layers, norm, embedding and rotary positions are
+modules of transformers. A decoder that computes something between its layers cannot be looped: the result is compared
+with the decoder of the same layers before it is returned.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from adadepth.config.declaration import get_field_specs
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.folder import is_weightless, read_config
+from adadepth.models.loading import allow_new_weights
+from adadepth.models.looped.configuration import LoopedConfig
+from adadepth.models.looped.family import LoopedSettings
+from adadepth.models.looped.heads import LoopedForCausalLM
+from adadepth.runtime.hub_access import get_first_line
+
+_TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole model in float32, in another order
+_COMPARED = 8  # tokens of the comparison
+
+
+def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
+    """Return the numbers of the layers that a looped model takes from a decoder.
+
+    Raises:
+        ConfigError: If the decoder has fewer.
+    """
+    if (needed := prelude + core + coda) > layers:
+        raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {needed} layers, the decoder has {layers}")
+    return [*range(prelude), *range(layers - coda - core, layers)]
+
+
+def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedConfig:
+    """Return a decoder's configuration with some of its layers."""
+    config = copy.deepcopy(source.get_text_config())
+    kinds = getattr(config, "layer_types", None)
+    config.num_hidden_layers = len(numbers)
+    if kinds is not None:
+        config.layer_types = [kinds[number] for number in numbers]
+    return config
+
+
+def retrofit(
+    source: str | PreTrainedModel, *, prelude: int, core: int, coda: int, model_class: Any = None, **fields: Any
+) -> Any:
+    """Make a looped model with the weights of a pretrained decoder.
+
+    Args:
+        source: A causal language model of transformers, or a folder or hub id of one; it is not changed.
+        prelude: P.
+        core: C.
+        coda: Q.
+        model_class: `LoopedForCausalLM` if None; heads that the decoder does not have are new.
+        **fields: Fields of `LoopedConfig`: `num_loops`, `injection`, ...
+
+    Raises:
+        ConfigError: If the decoder has fewer layers, or other parts.
+        CheckpointError: If its layers, one after the other, are not all that it computes.
+    """
+    decoder: Any = _load_decoder(source) if isinstance(source, str) else source
+    numbers = select_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
+    base = _reduce_config(decoder.config, numbers)
+    special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = LoopedConfig(
+        **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
+    )
+    head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
+    if is_weightless():
+        return head._from_config(config, attn_implementation=attention)
+    weights = _rename_weights(decoder, numbers, prelude, core)
+    with allow_new_weights():
+        looped = head.from_pretrained(
+            None, config=config, state_dict=weights, dtype=decoder.dtype, attn_implementation=attention
+        )
+    looped.train(decoder.training)
+    _compare(decoder, base, numbers, looped)
+    return looped
+
+
+def _load_decoder(source: str) -> Any:
+    if is_weightless():
+        return AutoModelForCausalLM.from_config(read_config("model.pretrained", source))
+    return AutoModelForCausalLM.from_pretrained(source)
+
+
+def build_from_decoder(
+    model_class: Any,
+    settings: LoopedSettings,
+    source: PreTrainedConfig,
+    vocab_size: int | None,
+    fields: Mapping[str, Any],
+) -> PreTrainedModel:
+    """Make a looped model of `model.pretrained`, a decoder of transformers, by the settings.
+
+    Args:
+        model_class: The head.
+        settings: The `model` group.
+        source: The decoder's configuration.
+        vocab_size: Size of the tokenizer.
+        fields: Fields of the configuration that the data decide.
+
+    Raises:
+        ConfigError: If a setting contradicts the decoder, or does not apply to its layers.
+        CheckpointError: See `retrofit`.
+    """
+    text, changed = source.get_text_config(), _find_changed(settings)
+    for name, value in changed.items():
+        if name in _LAYER_SETTINGS:
+            raise ConfigError(f"model.{name}={value}: the layers are those of model.pretrained={settings.pretrained}")
+        if name in _DECODER_SIZES and getattr(text, name, None) != value:
+            raise ConfigError(
+                f"model.pretrained={settings.pretrained}: model.{name}={value} but {getattr(text, name, None)} there"
+            )
+    if vocab_size is not None and vocab_size > text.vocab_size:
+        raise ConfigError(
+            f"model.pretrained={settings.pretrained}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}"
+        )
+    parts = {name: getattr(settings, name) for name in ("prelude", "core", "coda")}
+    loop_fields = {name: value for name, value in changed.items() if name not in _DECODER_SIZES}
+    looped: PreTrainedModel = retrofit(
+        str(settings.pretrained), model_class=model_class, **{**loop_fields, **parts, **fields}
+    )
+    if settings.attn_implementation is not None:
+        looped.set_attn_implementation(str(settings.attn_implementation))
+    return looped
+
+
+_DECODER_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+)
+_LAYER_SETTINGS = (
+    "hidden_act",
+    "norms",
+    "queries",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_pairs",
+    "qk_bias",
+    "tie_word_embeddings",
+    "rms_norm_eps",
+)
+
+
+def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
+    """Return the settings of a model that are not at their default."""
+    default = LoopedSettings()
+    values = {
+        name: getattr(settings, name) for name, setting in get_field_specs(type(settings)).items() if setting.in_model
+    }
+    return {name: getattr(value, "value", value) for name, value in values.items() if value != getattr(default, name)}
+
+
+def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -> dict[str, Tensor]:
+    """Return a decoder's weights by the names of a looped model, without the layers that are dropped."""
+    names = [f"prelude.{number}" for number in range(prelude)] + [f"core.{number}" for number in range(core)]
+    names += [f"coda.{number}" for number in range(len(numbers) - len(names))]
+    layers = dict(zip(numbers, names, strict=True))
+    prefix, weights = f"{decoder.base_model_prefix}.", {}
+    for name, weight in decoder.state_dict().items():
+        inner = name.removeprefix(prefix)
+        number, _, rest = inner.removeprefix("layers.").partition(".")
+        if inner == name:
+            weights[name] = weight
+        elif not inner.startswith("layers."):
+            weights[f"model.{inner}"] = weight
+        elif int(number) in layers:
+            weights[f"model.{layers[int(number)]}.{rest}"] = weight
+    return weights
+
+
+@torch.no_grad()
+def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: Any) -> None:
+    """Refuse a decoder that computes with some of its layers something else than one loop through them."""
+    inner, model = decoder.base_model, looped.model
+    layers, config = inner.layers, inner.config
+    ids = torch.arange(_COMPARED, device=decoder.device).unsqueeze(0) % config.vocab_size
+    try:
+        inner.layers, inner.config = nn.ModuleList(layers[number] for number in numbers), base
+        base._attn_implementation = config._attn_implementation
+        expected = inner(input_ids=ids, use_cache=False).last_hidden_state.float()
+    finally:
+        inner.layers, inner.config = layers, config
+    try:
+        run = model.begin(ids)
+        states = model.core(run.embedded, None, run, len(model.prelude), 0)
+        if len(model.coda):
+            states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
+        result = model.norm(states).float()
+    except (TypeError, KeyError, RuntimeError) as error:
+        raise CheckpointError(
+            f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called by themselves "
+            f"({get_first_line(error)})"
+        ) from error
+    worst = float((result - expected).abs().max() / expected.abs().max())
+    if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
+        raise CheckpointError(
+            f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers one after the "
+            f"other: one loop differs by {worst:.2g} of the largest value"
+        )

@@ -1,0 +1,171 @@
+"""Token compaction: loops that only those tokens run that have not exited, with a cache of a policy other than `all`.
+
+Before each loop the tokens that still run are gathered from the batch, and scattered back after it. Tokens that have
+exited keep their state, and are read as the cache's policy says (`cache`). The result of a token does not depend on
+which others are selected: they are as many rows and columns of the same products.
+
+Shape legend: B rows, T new tokens, M tokens in the cache, R rows that still run and r columns of the fullest of them, K
+tokens that exit, D width, C layers of the core, h heads of keys and values, d their width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadepth.errors import ConfigError
+from adadepth.models.looped.cache import LoopedCache, Selection
+
+_ATTENTION = ("eager", "sdpa")
+
+
+def begin_running(
+    cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None, device: torch.device
+) -> Tensor:
+    """Open a call of (B, T) tokens; returns which of them run, boolean (B, T): all that are no padding.
+
+    Raises:
+        ConfigError: If the attention takes no masks of some tokens of a batch.
+    """
+    if attention not in _ATTENTION:
+        raise ConfigError(
+            f"attn_implementation={attention}: cache_policy={cache.policy} needs one of {', '.join(_ATTENTION)}"
+        )
+    cache.open(shape[0], shape[1], loops)
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        return mask[:, -shape[1] :].bool()
+    return torch.ones(shape, dtype=torch.bool, device=device)
+
+
+def loop_running(model: Any, run: Any) -> Tensor:
+    """Run one more loop of the running tokens; returns the final norm of all states, (B, T, D)."""
+    run.picked = Selection.from_running(run.running)
+    run.cache.set_loop(run.done + 1, run.picked)
+    cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
+    seen = 2 * run.cache.target.before + run.running.shape[1] + 1  # twice what a token sees: half of T, and all of M
+    run.computed.append((cells, cells, cells * seen // 2))
+    if run.picked is None:
+        return model.loop_once(run)
+    part = select_tokens(run, run.picked)
+    if part.embedded.numel():
+        model.loop_once(part)
+        run.state = run.picked.put(run.state, part.state)
+        before = torch.zeros_like(run.state) if run.normed is None else run.normed
+        run.normed = run.picked.put(before, part.normed)
+    run.done += 1
+    return run.normed
+
+
+def read_running(model: Any, run: Any) -> Tensor:
+    """Return r_n of the tokens that ran the last loop, and the last reading of all others, (B, T, D)."""
+    if run.picked is None:
+        run.readings = model.read_once(run)
+        return run.readings
+    run.readings = torch.zeros_like(run.state) if run.readings is None else run.readings
+    if run.picked.tokens.numel():
+        run.readings = run.picked.put(run.readings, model.read_once(select_tokens(run, run.picked)))
+    return run.readings
+
+
+def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
+    """Stop the tokens (B, T) that exit after the last loop, and store them as the cache's policy says."""
+    rows, tokens = (exits & run.running).nonzero().unbind(1)
+    run.running = run.running & ~exits
+    if not len(rows):
+        return
+    cache = run.cache
+    frozen: list[Any] = [None] * len(cache.core)
+    if cache.policy.name == "frozen" and run.done < cache.loops:
+        frozen = compute_frozen_keys(model, run, rows, tokens)
+        queries, keys, pairs = run.computed[-1]
+        run.computed[-1] = queries, keys + len(rows), pairs
+    for layer, both in zip(cache.core, frozen, strict=True):
+        layer.finalize_exited(rows, tokens, run.done, both)
+    for layer in cache.coda:
+        layer.finalize_exited(rows, tokens, run.done)
+
+
+def close(model: Any, run: Any) -> None:
+    """End the loops: the tokens that still run exit, and the cache stores all."""
+    remove_exited(model, run, run.running)
+    run.cache.close()
+
+
+def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return the keys and values of each core layer at the input of the next loop of tokens (K,): (K, h, d) each."""
+    states = model.injected(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
+    rotation = tuple(table[rows, tokens].unsqueeze(1) for table in run.rotation)
+    positions = run.positions[rows, tokens].unsqueeze(1)
+    both = compute_keys_and_values(model.core, states, rotation, positions)
+    return [(keys.squeeze(2), values.squeeze(2)) for keys, values in both]
+
+
+class _StopForward(Exception):
+    """The end of a layer's forward pass, once its keys and values are recorded."""
+
+
+class _KeyValueRecorder:
+    """A cache that records a layer's keys and values and stops its forward pass there."""
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.recorded = keys, values
+        raise _StopForward
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+
+def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
+    """Return the keys and values of every layer for the same states (B, T, D): (B, h, T, d) each.
+
+    A layer of another decoder has no method for them: its forward pass is stopped where it would cache them.
+    """
+    results = []
+    for layer in layers:
+        direct: Any = getattr(layer, "compute_keys_and_values", None)
+        if direct is not None:
+            results.append(direct(states, rotation))
+            continue
+        recorder = _KeyValueRecorder()
+        try:
+            layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=recorder)
+        except _StopForward:
+            results.append(recorder.recorded)
+    assert len(results) == len(layers), "a layer cached no keys and values"
+    return results
+
+
+def select_tokens(run: Any, picked: Selection) -> Any:
+    """Return the selected tokens, (R, r), of a batch in the middle of its loops."""
+    before, new = run.cache.target.before, run.embedded.shape[1]
+    masks = run.masks
+    if isinstance(masks, dict):
+        masks = {kind: select_mask(mask, picked, before, new) for kind, mask in masks.items()}
+    else:
+        masks = select_mask(masks, picked, before, new)
+    return replace(
+        run,
+        embedded=picked.take(run.embedded),
+        state=picked.take(run.state),
+        normed=None if run.normed is None else picked.take(run.normed),
+        positions=picked.take(run.positions),
+        rotation=tuple(picked.take(table) for table in run.rotation),
+        masks=masks,
+    )
+
+
+def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
+    """Select the queries of some tokens, (R, 1, r, M + T), from a mask (B or 1, 1, T, M + T).
+
+    Without a mask every token sees all before it. A single token needs no mask: None.
+    """
+    if mask is not None:
+        rows = picked.rows if mask.shape[0] > 1 else torch.zeros_like(picked.rows)
+        return mask[rows.unsqueeze(1), :, picked.tokens].transpose(1, 2)
+    if new == 1:
+        return None
+    seen = torch.arange(before + new, device=picked.tokens.device)
+    return (seen <= before + picked.tokens.unsqueeze(2)).unsqueeze(1)

@@ -1,0 +1,107 @@
+"""Multi-exit ALBERT (PABEE): encoder and classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.multi_exit_albert.configuration import MultiExitAlbertConfig
+from adadepth.models.shared.albert.pricing import price_sequences
+from adadepth.models.shared.albert.stepper import (
+    Reading,
+    SteppedAlbert,
+    SteppedAlbertModel,
+    SteppedAlbertPreTrainedModel,
+)
+from adadepth.models.shared.losses import (
+    LossTerm,
+    combine_terms,
+    count_head_classes,
+    count_sequences,
+    expected_loss,
+    step_losses,
+)
+from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
+
+
+class MultiExitAlbertModel(SteppedAlbertModel):
+    """The encoder without classifiers, which runs all steps."""
+
+    config: MultiExitAlbertConfig
+    config_class = MultiExitAlbertConfig
+
+
+class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTrainedModel):
+    """A classifier with one linear head per step on the pooled first token."""
+
+    config: MultiExitAlbertConfig
+    config_class = MultiExitAlbertConfig
+    exit_signals = frozenset({"logits"})
+    level_rule = "confidence:0.5"
+
+    def __init__(self, config: MultiExitAlbertConfig) -> None:
+        super().__init__(config)
+        self.albert = SteppedAlbert(config)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifiers = nn.ModuleList(
+            nn.Linear(config.hidden_size, count_head_classes(config)) for _ in range(config.max_updates)
+        )
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Run steps until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
+
+        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
+        see `combine_terms`.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        output, _ = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
+        if labels is not None and output.step_logits is not None:
+            losses, counted = step_losses(self.config, output.step_logits, labels)
+            output.loss, output.loss_parts = combine_terms({"task": self._weight_exits(losses, counted)}, num_targets)
+        return output
+
+    def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
+        """Predict with the classifier of the step; see `adadepth.models.shared.albert.stepper.ReadStates`."""
+        return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
+
+    def _weight_exits(self, losses: Tensor, counted: Tensor) -> LossTerm:
+        """Return the weighted mean of the exits' losses, (B, N), over the sequences that have a target, (B,)."""
+        weights = torch.ones(losses.shape[-1], device=losses.device)
+        if self.config.exit_weights == "linear":
+            weights = weights.cumsum(dim=0)
+        means = expected_loss(losses, weights / weights.sum())
+        return LossTerm((means * counted).sum(), counted.sum())
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
+        return {"task": count_sequences(self.config, batch["labels"])}
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
+        return price_sequences(self.config, trace, each_step=self.head_work)
+
+    @property
+    def head_work(self) -> float:
+        """Multiply-accumulates of `read` for one sequence: the pooler H^2 and one classifier H C."""
+        return float(self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config)))

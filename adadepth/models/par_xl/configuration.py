@@ -1,0 +1,412 @@
+"""Configuration of PAR-XL, architectures as strings with one operation per block, their baselines and MAC counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from itertools import count, takewhile
+from typing import ClassVar
+
+import numpy as np
+import torch
+from huggingface_hub.dataclasses import strict
+
+from adadepth.errors import ConfigError
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.par_xl.adaptive_softmax import check_cutoffs, check_widths
+from adadepth.models.par_xl.family import ParXLFields, ParXLSettings
+from adadepth.models.shared.configuration import FamilyConfig
+
+# Attention, feed-forward, identity: the order of the gates.
+OPERATIONS = "sf-"
+_DRAWS, _TOLERANCE = 1000, 0.05
+_SMALLEST = 1e-30  # of a probability: its logarithm stays finite
+
+
+def parse_architecture(key: str, text: str) -> str:
+    """Return the architecture without surrounding space.
+
+    Raises:
+        ConfigError: Naming the key and the first character that is no operation, or that there is none.
+    """
+    architecture = text.strip()
+    allowed = "allowed: s (attention), f (feed-forward), - (identity), one a block"
+    if not architecture:
+        raise ConfigError(f"{key}={text!r}: no blocks; {allowed}")
+    for position, operation in enumerate(architecture, 1):
+        if operation not in OPERATIONS:
+            raise ConfigError(f"{key}={architecture!r}: {operation!r} at block {position} is no operation; {allowed}")
+    return architecture
+
+
+def alternating(blocks: int) -> str:
+    """Return `sfsf...`, the order of the sublayers of a transformer."""
+    return ("sf" * blocks)[:blocks]
+
+
+def paper_rule(blocks: int, ratio: int = 5) -> str:
+    """Return one attention per `ratio` blocks, evenly in the first two thirds, else feed-forward (Mandava et al. 2020).
+
+    The rounding gives the published 32 blocks at a ratio of 5: `sfff` six times, then `f` eight times.
+    """
+    assert ratio >= 1
+    first_part = max(2 * blocks // 3, 1)
+    attentions = min(max(blocks // ratio, 1), first_part)
+    period = (first_part + first_part // attentions) // attentions
+    return (("s" + "f" * (period - 1)) * attentions).ljust(blocks, "f")[:blocks]
+
+
+def sandwich(blocks: int) -> str:
+    """Return `s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8, the best of Press et al. (2020): 6 of 16."""
+    pairs = blocks // 2
+    outer = min(max(3 * pairs // 8, 1), pairs)
+    return "s" * outer + alternating(blocks - 2 * outer) + "f" * outer
+
+
+def random_architecture(blocks: int, generator: torch.Generator) -> str:
+    """Sample attention or feed-forward for each block with equal probability."""
+    return "".join("sf"[number] for number in torch.randint(2, (blocks,), generator=generator).tolist())
+
+
+def match_macs(make: Callable[[int], str], macs: Callable[[str], float], target: float) -> str:
+    """Return the one of `make(1)`, `make(2)`, ..., with increasing MACs, whose MACs are closest to a target."""
+    # An architecture of twice the target is further away than one without blocks.
+    longer = takewhile(lambda architecture: macs(architecture) < 2 * target, (make(blocks) for blocks in count(2)))
+    return min([make(1), *longer], key=lambda architecture: abs(macs(architecture) - target))
+
+
+def baseline_architectures(
+    target_architecture: str, macs: Callable[[str], float], ratio: int = 5, seed: int = 0
+) -> dict[str, str]:
+    """Return baselines of a searched architecture, with MACs as close to it as the number of blocks allows.
+
+    Args:
+        target_architecture: Searched architecture.
+        macs: Function from an architecture to its multiply-accumulates.
+        ratio: Blocks per attention block in the rule of the paper.
+        seed: Seed of the random architecture. It has as many blocks as the alternating one, and is sampled until its
+            MACs are within 5 % of the target, at most 1,000 times; then the closest sample is used.
+
+    Returns:
+        Architectures `alternating`, `paper_rule`, `sandwich` and `random`.
+    """
+    target = macs(target_architecture)
+    reference = match_macs(alternating, macs, target)
+    return {
+        "alternating": reference,
+        "paper_rule": match_macs(lambda blocks: paper_rule(blocks, ratio), macs, target),
+        "sandwich": match_macs(sandwich, macs, target),
+        "random": _sample_at_macs(len(reference), macs, target, torch.Generator().manual_seed(seed)),
+    }
+
+
+def most_probable_at_cost(
+    probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
+) -> str:
+    """Return the most probable architecture whose cost is within the tolerance, or nearest to the target if none is.
+
+    Cost depends only on the counts of the operations. So dynamic programming over blocks stores the most probable order
+    for each pair of counts: exact, in N^3 steps.
+
+    Args:
+        probabilities: Probabilities of attention, feed-forward and identity for every block, (N, 3).
+        costs: Costs of the three operations.
+        target: Target in the unit of the costs.
+        tolerance: Tolerance as a share of the target.
+    """
+    best: dict[tuple[int, ...], tuple[float, str]] = {(0,) * len(OPERATIONS): (0.0, "")}
+    for row in probabilities:
+        longer: dict[tuple[int, ...], tuple[float, str]] = {}
+        for counts, (score, text) in best.items():
+            for number, operation in enumerate(OPERATIONS):
+                key = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
+                candidate = (score + math.log(max(row[number], _SMALLEST)), text + operation)
+                longer[key] = max(longer.get(key, candidate), candidate)
+        best = longer
+    distances = {counts: abs(sum(map(operator.mul, counts, costs)) - target) for counts in best}
+    bound = max(tolerance * target, min(distances.values()) * (1 + 1e-9))  # sums of equal costs differ by rounding
+    return max(best[counts] for counts, distance in distances.items() if distance <= bound)[1]
+
+
+def _sample_at_macs(blocks: int, macs: Callable[[str], float], target: float, generator: torch.Generator) -> str:
+    def distance(architecture: str) -> float:
+        return abs(macs(architecture) - target)
+
+    closest = random_architecture(blocks, generator)
+    for _ in range(_DRAWS - 1):
+        if distance(closest) <= _TOLERANCE * target:
+            break
+        closest = min(closest, random_architecture(blocks, generator), key=distance)
+    return closest
+
+
+def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray]) -> ParXLSettings:
+    """Set the optimal cutoffs of `cutoff_clusters` clusters for a text, if the settings have that number.
+
+    Args:
+        settings: Settings of the model.
+        word_counts: Function that returns the counts of each id in the training text, (V,).
+
+    Raises:
+        ConfigError: If there are more clusters than words.
+    """
+    if (clusters := settings.cutoff_clusters) is None:
+        return settings
+    counts = word_counts()
+    unused = max((settings.vocab_size or 0) - len(counts), 0)
+    counts = np.pad(counts, (0, unused))
+    if clusters > len(counts):
+        raise ConfigError(f"model.cutoff_clusters={clusters}: the vocabulary has only {len(counts)} words")
+    return dataclasses.replace(settings, cutoffs=optimal_cutoffs(counts, clusters), cutoff_clusters=None)
+
+
+def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
+    """Return the first words of all tails with the fewest multiply-accumulates per target, for vectors of width d.
+
+        C = d (c_1 + n)  +  d sum_k P_k V_k
+            head            tail k, of V_k words, for the share P_k of the targets that lie in it
+
+    Grave et al. (2017, arXiv 1609.04309, section 4) choose cutoffs in this way, with a model of time on a GPU in place
+    of compute. The narrower widths of tails are ignored: with them, frequent words would get narrow vectors. The result
+    is exact over all clusters of consecutive ids, for any order of the words.
+
+    Args:
+        counts: Counts of each id, (V,), not all zero.
+        clusters: n + 1, the head and n tails; at most V.
+
+    Returns:
+        Cutoffs c_1 < ... < c_n; every cluster has a word.
+    """
+    words = len(counts)
+    assert clusters <= words
+    cumulated = np.concatenate([[0.0], np.cumsum(counts, dtype=np.float64)]) / counts.sum()
+    costs, begins = np.arange(words + 1.0), []  # in units of d, of a head of the first j words
+    for before in range(1, clusters):
+        costs, begin = _add_tail(costs, cumulated, before)
+        begins.append(begin)
+    cutoffs = [words]
+    for begin in reversed(begins):
+        cutoffs.append(int(begin[cutoffs[-1]]))
+    return cutoffs[:0:-1]
+
+
+def _add_tail(costs: np.ndarray, cumulated: np.ndarray, before: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the least cost of the first j words with one more tail, and the start of that tail, (V + 1,) each.
+
+    The start of a tail is monotone in its end, since the mixed difference of (F_j - F_i) (j - i) is never positive.
+    So bisecting the ends bisects the starts, too: V log V steps instead of V^2.
+
+    Args:
+        costs: Costs of the first j words in `before` clusters.
+        cumulated: F, the share of targets among the first j words.
+        before: Number of clusters so far.
+    """
+    last = len(costs) - 1
+    least, begin = np.full_like(costs, np.inf), np.zeros(len(costs), dtype=np.int64)
+    spans = [(before + 1, last, before, last - 1)]  # first and last end, first and last start
+    while spans:
+        low, high, earliest, latest = spans.pop()
+        if low > high:
+            continue
+        end = (low + high) // 2
+        starts = np.arange(earliest, min(latest, end - 1) + 1)
+        totals = costs[starts] + (cumulated[end] - cumulated[starts]) * (end - starts)
+        best = int(totals.argmin())
+        least[end], begin[end] = totals[best], starts[best]
+        spans += [(low, end - 1, earliest, starts[best]), (end + 1, high, starts[best], latest)]
+    return least, begin
+
+
+@strict
+class ParXLConfig(FamilyConfig, settings=ParXLFields):
+    """A Transformer-XL whose blocks each run one operation (Mandava et al. 2020, arXiv 2009.04534).
+
+    With an `architecture` the network is fixed; without one it is the supernet that searches for it.
+    """
+
+    # Outputs that a stock `Trainer` does not collect in an evaluation.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "loss_parts", "token_losses", "memory", "past_key_values", "hidden_states", "attentions", "gate_probabilities",
+        "trace",
+    ]  # fmt: skip
+
+    # Fields of `ParXLFields`, which describes them; the defaults are those of a file without the field.
+    architecture: str | None = None
+    vocab_size: int = 12000
+    hidden_size: int = 128
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    intermediate_size: int = 512
+    hidden_act: str = "relu"
+    memory_length: int = 16
+    cutoffs: list[int] = []
+    proj_factor: int = 4
+    proj_dims: list[int] | None = None
+    softmax_bias: bool = False
+    tie_word_embeddings: bool = False
+    hidden_dropout_prob: int | float = 0.1
+    output_dropout_prob: int | float | None = None
+    attention_probs_dropout_prob: int | float = 0.0
+    activation_dropout_prob: int | float = 0.0
+    attention_scale: str = "sqrt"
+    attention_out_act: str = "none"
+    branch_norm: str = "per_branch"
+    share_position_bias: bool = True
+    projection_bias: bool = False
+    layer_norm_eps: int | float = 1e-05
+    initializer: str = "normal"
+    initializer_range: int | float = 0.02
+    clamp_length: int | None = None
+    same_length: bool = False
+    straight_through: bool = False
+    tau_start: int | float = 1.0
+    tau_end: int | float = 0.1
+    tau_schedule: str = "exponential"
+    gate_path: str = "soft"
+    gate_seed: int = 0
+    latency_weight: int | float = 0.0
+    operation_costs: list[int | float] | None = None
+
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 2
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.architecture is not None:
+            self.architecture = parse_architecture("architecture", self.architecture)
+            self.num_hidden_layers = len(self.architecture)
+        self._check_heads()
+        check_cutoffs(self.cutoffs, self.vocab_size)
+        if self.proj_dims is not None:
+            check_widths(self.proj_dims, len(self.cutoffs))
+        self._check_costs()
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Operations that each block can run: all of them in the supernet, one in a fixed network."""
+        return tuple(self.architecture or [OPERATIONS] * self.num_hidden_layers)
+
+    @property
+    def attending(self) -> list[int]:
+        """Numbers of the A blocks that can attend."""
+        return [number for number, operations in enumerate(self.operations) if "s" in operations]
+
+    @property
+    def path(self) -> list[int]:
+        """Number of the operation of every block in a fixed network."""
+        assert self.architecture is not None
+        return [OPERATIONS.index(operation) for operation in self.architecture]
+
+    @property
+    def relative_costs(self) -> list[float] | None:
+        """`operation_costs` over the cost of the alternating network with as many blocks."""
+        if self.operation_costs is None:
+            return None
+        costs = dict(zip(OPERATIONS, self.operation_costs, strict=True))
+        reference = sum(costs[operation] for operation in alternating(self.num_hidden_layers))
+        return [cost / reference for cost in self.operation_costs]
+
+    @property
+    def full_latency(self) -> float:
+        """Milliseconds of the alternating network with as many blocks."""
+        return self.latency_of(alternating(self.num_hidden_layers))
+
+    @property
+    def dearest_latency(self) -> float:
+        """Milliseconds of as many blocks of the most expensive operation."""
+        return max(self.latency_of(operation * self.num_hidden_layers) for operation in OPERATIONS)
+
+    def latency_of(self, architecture: str) -> float:
+        """Compute the milliseconds of an architecture, the sum over its blocks."""
+        assert self.operation_costs is not None
+        return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)
+
+    def _check_heads(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
+            )
+
+    def _check_costs(self) -> None:
+        costs = self.operation_costs
+        if costs is None:
+            if self.latency_weight > 0:
+                raise ConfigError(
+                    f"latency_weight={self.latency_weight} needs operation_costs: of attention, feed-forward, identity"
+                )
+        elif len(costs) != len(OPERATIONS) or min(costs) < 0 or costs[0] <= 0:
+            raise ConfigError(
+                f"operation_costs={costs}: needed are three, of attention (> 0), feed-forward and identity (>= 0)"
+            )
+
+
+def operation_macs(operation: str, length: int, memory: int, batch: int, hidden: int, inner: int) -> float:
+    """Multiply-accumulates of one block for one sequence of T new tokens after M remembered ones.
+
+        attention     2 T d^2  +  2 (T+M) d^2  +  (T+M) d^2 / B  +  3 T (T+M) d
+                      q and o     k and v         distances         three products
+        feed-forward  2 T d F
+
+    The projected distances are the same for all B sequences. Norms, activations and the softmax are not counted, nor is
+    the one distance more that `align_distances` needs.
+
+    Args:
+        operation: `s`, `f` or `-`.
+        length: T.
+        memory: M.
+        batch: B.
+        hidden: d.
+        inner: F.
+    """
+    assert operation in OPERATIONS
+    if operation == "-":
+        return 0.0
+    if operation == "f":
+        return 2.0 * length * hidden * inner
+    keys = length + memory
+    projections = (2 * length + 2 * keys + keys / batch) * hidden**2
+    return projections + 3 * length * keys * hidden
+
+
+def architecture_macs(config: ParXLConfig, architecture: str, length: int, memory: int, batch: int) -> float:
+    """Multiply-accumulates of all blocks for one sequence; see `price_par_xl` for what is left out."""
+    costs = _operation_costs(config, length, memory, batch)
+    return sum(architecture.count(operation) * cost for operation, cost in zip(OPERATIONS, costs, strict=True))
+
+
+def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
+    """Multiply-accumulates of the blocks in a traced batch.
+
+    `executed` and `dense` count the branches that ran, `adaptive` is the expectation under the weights of the
+    operations, and `full` is the alternating architecture with as many blocks. Embedding and output layer are the same
+    for all architectures and left out.
+
+    Args:
+        config: Widths.
+        trace: With `operations`, and in `execution` `tokens`, `width` and `memory_length`.
+    """
+    ran, operations = trace.executed, trace.operations
+    assert ran.tokens is not None
+    assert isinstance(ran.width, int)
+    assert operations is not None
+    batch, blocks = len(ran.tokens), trace.max_updates
+    costs = _operation_costs(config, ran.width, ran.memory_length, batch)
+    alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
+    column = torch.tensor(costs, dtype=torch.float64, device=operations.weights.device)
+    executed = batch * (operations.executed.double() @ column).sum()
+    return Work(
+        executed=executed,
+        dense=executed,
+        adaptive=batch * (operations.weights.double() @ column).sum(),
+        full=torch.full_like(column[0], batch * alternated),
+    )
+
+
+def _operation_costs(config: ParXLConfig, length: int, memory: int, batch: int) -> list[float]:
+    return [
+        operation_macs(operation, length, memory, batch, config.hidden_size, config.intermediate_size)
+        for operation in OPERATIONS
+    ]

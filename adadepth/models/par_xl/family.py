@@ -1,0 +1,234 @@
+"""The settings of the PAR Transformer-XL, their checks, and the descriptor of the family."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from adadepth.budget.target import NO_BUDGET
+from adadepth.config import (
+    Activation,
+    Attention,
+    BudgetUnit,
+    ExperimentConfig,
+    ModelConfig,
+    SearchConfig,
+    Task,
+    family_name,
+)
+from adadepth.config.declaration import BELOW_ONE, POSITIVE, at_least, copy_field, setting
+from adadepth.config.experiment import DistanceConfig, EvalStrategy, GateConfig, GatePath, SearchMethod, Stage
+from adadepth.models.registry import Budgeting, Family, Searching
+from adadepth.runtime.distributed import is_distributed
+
+AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
+OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
+BranchNorm = StrEnum("BranchNorm", ["per_branch", "paper"])
+Initializer = StrEnum("Initializer", ["normal", "glorot"])
+
+
+@dataclass
+class ParXLSettings(ModelConfig):
+    """PAR-XL: a Transformer-XL whose blocks attend, feed forward or vanish (Mandava et al. 2020)."""
+
+    name: str = family_name("par_xl")
+    architecture: str | None = setting(
+        None,
+        "one of s, f and - for every block; None: the supernet, which has all of them",
+        shape=True,
+        more="`s`: attention, `f`: feed-forward, `-`: identity.",
+    )
+    vocab_size: int | None = setting(
+        None, "V, words; None: as many as the tokenizer has", at_least(5), shape=True, hub=12000
+    )
+    hidden_size: int = setting(128, "d, width of the blocks and their states", at_least(1), shape=True, debug=16)
+    num_hidden_layers: int = setting(
+        6, "N, blocks of the supernet; an architecture has as many as it has characters", at_least(1)
+    )
+    num_attention_heads: int = setting(4, "must divide hidden_size", at_least(1), shape=True, debug=2)
+    intermediate_size: int = setting(512, "inner width of the feed-forward blocks", at_least(1), shape=True, debug=32)
+    hidden_act: Activation = setting(Activation.relu, "of the feed-forward blocks")
+    memory_length: int = setting(16, "M, positions before the segment that attention sees", at_least(0), debug=8)
+    cutoffs: list[int] = setting(
+        [],
+        "of the adaptive softmax: where rarer words begin; []: none",
+        shape=True,
+        debug=[50, 200],
+        more="First word of every tail, ids sorted by frequency; none: a plain softmax.",
+    )
+    cutoff_clusters: int | None = setting(
+        None,
+        "so many clusters, cut where they cost least for the words of the training text; None: as cutoffs says",
+        at_least(2),
+        in_model=False,
+        more="The most frequent words are one of them.",
+    )
+    proj_factor: int = setting(
+        4,
+        "each cluster of rarer words is so many times narrower",
+        at_least(1),
+        shape=True,
+        more="Than the cluster before.",
+    )
+    proj_dims: list[int] | None = setting(
+        None,
+        "width of every cluster of rarer words; None: as proj_factor says",
+        shape=True,
+        debug=[4, 1],
+        more="One for each tail; one as wide as the states has no projection.",
+    )
+    softmax_bias: bool = setting(False, "biases of the output layer", shape=True)
+    tie_word_embeddings: bool = setting(
+        False, "one matrix for input and output words", shape=True, more="The embedding then has the same clusters."
+    )
+    hidden_dropout_prob: float = setting(0.1, "after the embeddings and every branch", BELOW_ONE)
+    output_dropout_prob: float | None = setting(
+        None, "before the output layer; None: hidden_dropout_prob", BELOW_ONE, more="The original has none there."
+    )
+    attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
+    activation_dropout_prob: float = setting(0.0, "inside the feed-forward blocks", BELOW_ONE)
+    attention_scale: AttentionScale = setting(
+        AttentionScale.sqrt,
+        "scores are divided by sqrt(d / heads); linear: the original",
+        more="`linear`: by d / heads.",
+    )
+    attention_out_act: OutputActivation = setting(
+        OutputActivation.none, "after attention's last projection; relu: the original"
+    )
+    branch_norm: BranchNorm = setting(
+        BranchNorm.per_branch,
+        "a norm in each branch, or one after their mixture",
+        shape=True,
+        more="`per_branch`: LN(x + branch(x)) of each branch and x itself are mixed; `paper`: one norm behind the mix, "
+        "LN(x + sum of weighted branches), also where the operation is the identity.",
+    )
+    share_position_bias: bool = setting(
+        True,
+        "u and v are the same in all blocks (Transformer-XL)",
+        shape=True,
+        more="Biases of content and position (Dai et al. 2019); else a pair for each block.",
+    )
+    projection_bias: bool = setting(
+        False,
+        "biases in attention's projections",
+        shape=True,
+        more="In all five: queries, keys, values, positions, output.",
+    )
+    layer_norm_eps: float = setting(1e-5, "added to the variance of every layer norm", POSITIVE)
+    initializer: Initializer = setting(
+        Initializer.normal,
+        "initial weights: normal with initializer_range; glorot: the original's, by their shapes",
+        more="Glorot & Bengio 2010; Keras' defaults for every kind of weight.",
+    )
+    initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
+    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+
+
+@dataclass
+class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
+    """Fields of the configuration of a model: its settings, and those of a run about distances, gates and costs."""
+
+    gate_path: GatePath = copy_field(SearchConfig, "path")
+    gate_seed: int = setting(0, "of the gates' noise and paths, the same on all processes", at_least(0))
+    latency_weight: float = copy_field(SearchConfig, "latency_weight")
+    operation_costs: list[float] | None = setting(
+        None, "of attention, feed-forward and identity, in any one unit; seconds under a budget"
+    )
+
+
+def check_settings(config: ExperimentConfig) -> Iterator[str]:
+    """Check that sizes fit, and that settings of supernet gates are set only for a supernet."""
+    model = config.model
+    assert isinstance(model, ParXLSettings)
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if heads >= 1 and hidden % heads:
+        yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
+    cutoffs = model.cutoffs
+    if any(cutoff < 1 for cutoff in cutoffs) or cutoffs != sorted(set(cutoffs)):
+        yield f"model.cutoffs={cutoffs}: must be positive and increase"
+    tails = len(cutoffs) if model.cutoff_clusters is None else model.cutoff_clusters - 1
+    if cutoffs and model.cutoff_clusters is not None:
+        yield f"model.cutoff_clusters={model.cutoff_clusters}: chooses the cutoffs; set model.cutoffs=[]"
+    if (widths := model.proj_dims) is not None:
+        if model.proj_factor != ParXLSettings.proj_factor:
+            yield f"model.proj_factor={model.proj_factor}: read only without model.proj_dims={widths}"
+        if len(widths) != tails or min(widths, default=1) < 1:
+            yield f"model.proj_dims={widths}: must be a positive width for each tail, of which there are {tails}"
+    if model.architecture is None:
+        yield from _check_search(config)
+        return
+    if config.task is Task.architecture_search:
+        yield (
+            f"model.architecture={model.architecture}: task=architecture_search searches it; one network trains with "
+            "--config-name par_network"
+        )
+    elif config.search != SearchConfig():
+        yield (
+            "search: read only by a supernet, which has no model.architecture, as in --config-name par_tiny; leave it "
+            "out for one network"
+        )
+
+
+def check_budget(config: ExperimentConfig) -> Iterator[str]:
+    """Check that a search holds the budget, without a fixed weight on latency or early stopping."""
+    target = f"budget.target={config.budget.target:g}"
+    if config.task is not Task.architecture_search:
+        yield f"{target}: of par_xl only a search holds it, e.g. --config-name par_tiny; not task={config.task}"
+    if (share := config.search.stop_unchanged) is not None:
+        unheld = f"search.stop_unchanged={share:g} may end the search before its schedule"
+        yield f"{target}: {unheld}; set search.stop_unchanged=null"
+    if weight := config.search.latency_weight:
+        price = f"search.latency_weight={weight:g} is a price beside it"
+        yield f"{target}: {price}; set search.latency_weight=0, or {NO_BUDGET}"
+
+
+def _check_search(config: ExperimentConfig) -> Iterator[str]:
+    """Check that each setting of a search has an effect."""
+    search, is_search = config.search, config.task is Task.architecture_search
+    if search.method is SearchMethod.two_phase:
+        if search.gate_learning_rate is None:
+            yield "search.gate_learning_rate: search.method=two_phase needs it, e.g. 1e-2"
+        if config.trainer.max_steps == -1:
+            yield "trainer.max_steps=-1: search.method=two_phase needs the number of updates"
+    if search.stop_unchanged is not None and config.trainer.eval_strategy is EvalStrategy.no:
+        yield f"search.stop_unchanged={search.stop_unchanged:g}: compares evaluations, but trainer.eval_strategy=no"
+    if search.latency_weight > 0 and not is_search:
+        yield f"search.latency_weight={search.latency_weight}: read only with task=architecture_search"
+    if is_search and not search.stages:
+        yield f"search.stages=[]: at least one is needed, of {', '.join(Stage)}"
+    for shape in search.shapes:
+        if len(shape) != 3 or shape[0] < 1 or shape[1] < 0 or shape[2] < 1:
+            yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
+    several = is_distributed()
+    if several and search.path is GatePath.sampled and not config.trainer.ddp_find_unused_parameters:
+        yield "trainer.ddp_find_unused_parameters: search.path=sampled leaves parameters unused, set it to true"
+
+
+_MODELING = "adadepth.models.par_xl.modeling"
+
+FAMILY = Family(
+    settings=ParXLSettings,
+    option="par_xl_mini",
+    config="adadepth.models.par_xl.configuration:ParXLConfig",
+    heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
+    auto={"AutoModel": "adadepth.models.par_xl.blocks:ParXLModel"},
+    public={"derive_par_xl": "adadepth.models.par_xl.latency:derive"},
+    tokenizer="transformers:PreTrainedTokenizerFast",
+    budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.models.par_xl.family:check_budget",)),
+    depth="num_hidden_layers",
+    settle="adadepth.models.par_xl.configuration:settle_cutoffs",
+    search=Searching(
+        setting="architecture",
+        memory="memory_length",
+        costs="adadepth.models.par_xl.latency:operation_costs",
+        derive="adadepth.models.par_xl.latency:derive",
+        baselines="adadepth.models.par_xl.configuration:baseline_architectures",
+        macs="adadepth.models.par_xl.configuration:architecture_macs",
+        time="adadepth.models.par_xl.latency:model_latencies",
+    ),
+    reads=frozenset({"search", "context"}),
+    checks=("adadepth.models.par_xl.family:check_settings",),
+    extensions=(
+        "adadepth.training.supernet_gates:build_gate_learning",
+        "adadepth.training.supernet_gates:stop_unchanged",
+    ),
+)

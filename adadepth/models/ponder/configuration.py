@@ -1,0 +1,77 @@
+"""The configurations of PonderALBERT and of the recurrent network of PonderNet."""
+
+from __future__ import annotations
+
+from huggingface_hub.dataclasses import strict
+
+from adadepth.config.declaration import at_least, setting
+from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import parse_rule
+from adadepth.models.ponder.family import PonderAlbertSettings, PonderRnnSettings, PonderSettings
+from adadepth.models.shared.albert.configuration import StepwiseAlbertShape
+from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
+
+
+@strict
+class PonderConfig(FamilyConfig, settings=PonderSettings):
+    """Base configuration of the families that halt by PonderNet's distribution."""
+
+    # The settings of `PonderSettings`, which documents them, with the values of a file that lacks them.
+    prior: str = "geometric"
+    target_halt_probability: int | float = 0.1
+    kl_penalty_factor: int | float = 0.01
+    kl_direction: str = "posterior_prior"
+    truncation: str = "renormalise"
+    halt_bias_init: int | float = 0.0
+    exit_rule: str = "sample"
+
+
+@strict
+class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlbertSettings):
+    """The configuration of ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021).
+
+    The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
+    2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`, `kl_direction=prior_posterior`,
+    `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
+    """
+
+    # The settings of `PonderAlbertSettings`, which documents them, with the values of a file that lacks them.
+    ce_normalisation: str = "sum"
+    readout: str = "tokens"
+    halting_head: str = "mlp"
+    halting_head_layers: int = 1
+    head_size: int = 128
+    double_cls_pairs: str = "first"
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.halting_head == "mlp" and self.halting_head_layers > 1:
+            raise ConfigError(f"halting_head_layers={self.halting_head_layers}: the mlp head has no further layers")
+
+    @property
+    def cls_tokens(self) -> int:
+        """The number of [CLS] at the start of a text."""
+        return 2 if self.readout == "tokens" else 1
+
+
+@strict
+class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
+    """The configuration of a recurrent network that ponders over one vector (Banino et al. 2021, section 3.1)."""
+
+    keys_to_ignore_at_inference = BESIDE_LOGITS
+
+    # The settings of `PonderRnnSettings`, which documents them, with the values of a file that lacks them.
+    hidden_size: int = 128
+    num_steps: int = 20
+    cell: str = "tanh"
+
+    input_size: int = setting(64, "S, values of an example", at_least(1), shape=True)
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        parse_rule(self.exit_rule)
+
+    @property
+    def max_updates(self) -> int:
+        """The last step."""
+        return self.num_steps

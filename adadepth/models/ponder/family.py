@@ -1,0 +1,188 @@
+"""The settings of PonderALBERT and of PonderNet's cell, their checks, and the descriptors of both families."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from adadepth.config import BudgetUnit, ExperimentConfig, ModelConfig, family_name
+from adadepth.config.choices import KLDirection, Prior, Truncation
+from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.models.registry import Budgeting, Family
+from adadepth.models.shared.albert.settings import AlbertSettings
+
+Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
+Readout = StrEnum("Readout", ["tokens", "pooler"])
+HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
+DoubleClsChoice = StrEnum("DoubleClsChoice", ["first", "both"])
+CellKind = StrEnum("CellKind", ["tanh", "gru"])
+
+
+@dataclass
+class PonderSettings:
+    """The halting distribution of PonderNet (Banino et al. 2021), whatever computes the steps."""
+
+    prior: Prior = setting(
+        Prior.geometric,
+        "what the distribution is drawn to; uniform keeps all steps in training (Ouro)",
+        more="`geometric`: PonderNet's. `uniform` pays for entropy and prefers no step (Ouro, arXiv 2510.25741).",
+    )
+    target_halt_probability: float | None = setting(
+        None, "of the geometric prior, with a mean of about its inverse; None: 0.1", OPEN_SHARE, hub=0.1,
+        more="The prior halts at every step with this probability; its mean before truncation is exactly the inverse.",
+    )  # fmt: skip
+    kl_penalty_factor: float = setting(0.01, "beta, weight of the divergence from the prior", at_least(0))
+    kl_direction: KLDirection = setting(
+        KLDirection.posterior_prior,
+        "KL(p || prior), PonderNet's; the other is PALBERT's",
+        more="`prior_posterior`: KL(prior || p).",
+    )
+    truncation: Truncation = setting(
+        Truncation.leftover, "what becomes of the mass beyond the last step", hub="renormalise",
+        more="In posterior and prior: `renormalise` spreads it (PonderNet, the reference code), `leftover` gives it to "
+        "the last step, `none` drops it from the posterior, which then sums to less than one (PALBERT's code).",
+    )  # fmt: skip
+    halt_bias_init: float = setting(
+        0.0, "initial halting bias; negative starts deep, positive starts shallow", FINITE,
+        more="At 0 every step halts with one half.",
+    )  # fmt: skip
+    exit_rule: str = setting(
+        "quantile:0.5", "which step's prediction counts; docs/exit_rules.md lists the rules", hub="sample",
+        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+    )  # fmt: skip
+
+
+@dataclass
+class PonderAlbertSettings(PonderSettings, AlbertSettings):
+    """PonderALBERT: a halting distribution over the iterations of ALBERT's block, one a sequence."""
+
+    name: str = family_name("ponder_albert")
+    ce_normalisation: Normalisation = setting(
+        Normalisation.sum,
+        "mean_over_steps divides the expected loss by the steps too",
+        more="`sum`: the task loss is its expectation. The division is the reference code's.",
+    )
+    readout: Readout = setting(
+        Readout.tokens, "heads read the two [CLS] (PonderALBERT), or the pooled first one (PALBERT)", shape=True,
+        more="`tokens`: the classifier reads the first token and the halting head the second, so texts begin with two "
+        "[CLS]; no pooler, no dropout. `pooler`: both read the pooled first token, after dropout.",
+    )  # fmt: skip
+    halting_head: HaltingHead = setting(
+        HaltingHead.mlp, "linear_cat, linear_diff: PALBERT's, on consecutive states", shape=True,
+        more="`mlp`: two layers, GELU between; `linear`; `linear_cat`: on this step's features next to the previous "
+        "step's; `linear_diff`: on their difference. The first step's predecessor is zero.",
+    )  # fmt: skip
+    halting_head_layers: int = setting(
+        1, "PALBERT's k: k > 1 puts k tanh layers before linear_cat", at_least(1), shape=True
+    )
+    head_size: int = setting(
+        128, "inner width of the MLP heads", at_least(1), shape=True,
+        more="Of the classifier (`readout=tokens`) and of the halting head (`halting_head=mlp`).",
+    )  # fmt: skip
+    double_cls_pairs: DoubleClsChoice = setting(
+        DoubleClsChoice.first,
+        "where a pair gets the second [CLS]",
+        more="The `first` text alone begins with an extra [CLS], or `both`.",
+    )
+
+
+@dataclass
+class PonderRnnSettings(PonderSettings, ModelConfig):
+    """The recurrent cell of PonderNet's parity experiment."""
+
+    name: str = family_name("ponder_rnn")
+    hidden_size: int = setting(128, "H, units of the cell", at_least(1), shape=True, debug=16)
+    num_steps: int = setting(20, "N, most steps", at_least(1))
+    cell: CellKind = setting(CellKind.tanh, "the papers' plain cell, or a gated one", shape=True)
+
+
+def check_prior(config: ExperimentConfig) -> Iterator[str]:
+    """Check that a uniform prior has no halting probability."""
+    model = config.model
+    assert isinstance(model, PonderSettings)
+    probability = model.target_halt_probability
+    if model.prior is Prior.uniform and probability is not None:
+        yield (
+            f"model.target_halt_probability={probability}: read only with model.prior=geometric; with "
+            "model.prior=uniform set it to null"
+        )
+
+
+def check_budget(config: ExperimentConfig) -> Iterator[str]:
+    """Check that no prior prefers a depth beside the target of a budget."""
+    model = config.model
+    assert isinstance(model, PonderSettings)
+    if model.prior is Prior.geometric and model.kl_penalty_factor > 0:
+        yield (
+            f"budget.target={config.budget.target:g}: model.prior=geometric is a price beside it; set "
+            "model.prior=uniform and model.target_halt_probability=null, or model.kl_penalty_factor=0"
+        )
+
+
+def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
+    """Check that more than one layer is set for the head that can have them."""
+    model = config.model
+    assert isinstance(model, PonderAlbertSettings)
+    layers = model.halting_head_layers
+    if layers > 1 and model.halting_head is not HaltingHead.linear_cat:
+        yield f"model.halting_head_layers={layers}: read only with model.halting_head=linear_cat"
+
+
+def first_tokens(model: Any) -> dict[str, Any]:
+    """Return how many [CLS] a text begins with, from the settings or from the model's configuration."""
+    return {
+        "cls_tokens": 2 if model.readout == Readout.tokens else 1,
+        "double_cls_pairs": str(model.double_cls_pairs),
+    }
+
+
+_BUDGET = Budgeting(
+    trained=(BudgetUnit.updates, BudgetUnit.macs),
+    fitted=(BudgetUnit.updates, BudgetUnit.macs),
+    checks=("adadepth.models.ponder.family:check_budget",),
+)
+_ADVICE = (
+    "model.prior=uniform model.target_halt_probability=null keeps later steps trained; budget.target=DEPTH "
+    "model.prior=uniform model.target_halt_probability=null holds a mean depth; halting.alone=true "
+    "model.pretrained=RUN/model trains the halting head of this run alone"
+)
+FAMILIES = (
+    Family(
+        settings=PonderAlbertSettings,
+        option="ponder_albert_mini",
+        config="adadepth.models.ponder.configuration:PonderAlbertConfig",
+        heads={"classification": "adadepth.models.ponder.modeling:PonderAlbertForSequenceClassification"},
+        auto={"AutoModel": "adadepth.models.ponder.modeling:PonderAlbertModel"},
+        tokenizer="transformers.models.albert:AlbertTokenizer",
+        public={
+            "PonderAlbertClassifier": "adadepth.models.ponder.modeling:PonderAlbertClassifier",
+            "PonderClassificationLoss": "adadepth.models.ponder.modeling:PonderClassificationLoss",
+        },
+        loss_parts={"kl_loss": None},
+        budget=_BUDGET,
+        depth="num_hidden_layers",
+        reads=frozenset({"halting"}),
+        starts_from={"albert": None, "albert_act": None},
+        first_tokens="adadepth.models.ponder.family:first_tokens",
+        checks=(
+            "adadepth.models.shared.albert.settings:check_sizes",
+            "adadepth.models.ponder.family:check_prior",
+            "adadepth.models.ponder.family:check_halting_head",
+        ),
+        advice=_ADVICE,
+        weights_from="adadepth.models.ponder.convert:rename_weights",
+    ),
+    Family(
+        settings=PonderRnnSettings,
+        option="parity_rnn",
+        config="adadepth.models.ponder.configuration:PonderRnnConfig",
+        heads={"classification": "adadepth.models.ponder.rnn:PonderRnnForClassification"},
+        loss_parts={"kl_loss": None},
+        budget=_BUDGET,
+        depth="num_steps",
+        reads=frozenset({"halting"}),
+        reads_vectors=True,
+        checks=("adadepth.models.ponder.family:check_prior",),
+        advice=_ADVICE,
+    ),
+)

@@ -1,0 +1,444 @@
+"""PonderNet's objective, and PonderALBERT, which is trained with it.
+
+    L = (1/B) sum_b sum_n p_bn loss(y_b, yhat_bn) + beta (1/B) sum_b KL_b
+
+Banino et al. 2021 (arXiv 2107.05407), section 2.2. The loss is averaged over steps, not the prediction. Shape legend:
+B batch, N steps, A sequences that still run, T tokens, H width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.errors import ConfigError, DataError
+from adadepth.halting.distribution import (
+    HaltingDistribution,
+    continuation_losses,
+    geometric_prior,
+    halting_distribution,
+    halting_kl,
+    uniform_prior,
+)
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.contract import HoldsBudget
+from adadepth.models.ponder.configuration import PonderAlbertConfig
+from adadepth.models.shared.albert.block import HaltingProjection
+from adadepth.models.shared.albert.configuration import derive_config
+from adadepth.models.shared.albert.pricing import price_sequences
+from adadepth.models.shared.albert.stepper import (
+    Reading,
+    SteppedAlbert,
+    SteppedAlbertModel,
+    SteppedAlbertPreTrainedModel,
+)
+from adadepth.models.shared.losses import (
+    LossTerm,
+    class_losses,
+    combine_terms,
+    count_head_classes,
+    count_sequences,
+    expected_loss,
+    step_losses,
+)
+from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
+
+
+def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
+    """Return the posterior p, (B, N), and the prior that it is drawn to, (N,).
+
+    Args:
+        config: Configuration with `prior`, `target_halt_probability` and `truncation`.
+        halting_logits: z_n, (B, N).
+    """
+    steps, device = halting_logits.shape[-1], halting_logits.device
+    if config.prior == "uniform":
+        prior = uniform_prior(steps, device)
+    else:
+        # Truncated like the posterior; but the prior's last step gets the mass that a posterior drops, as in PALBERT.
+        truncation = "leftover" if config.truncation == "none" else config.truncation
+        prior = geometric_prior(config.target_halt_probability, steps, truncation, device)
+    return halting_distribution(halting_logits, config.truncation), prior
+
+
+def ponder_terms(
+    config: Any, losses: Tensor, counted: Tensor, posterior: HaltingDistribution, prior: HaltingDistribution
+) -> dict[str, LossTerm]:
+    """Return the loss parts `task` and `kl`, summed over the sequences with a target, and their number.
+
+    Args:
+        config: Configuration with `kl_penalty_factor`, beta, `kl_direction`, and maybe `ce_normalisation`; see
+            `PonderAlbertConfig`.
+        losses: Task loss after every step, (B, N).
+        counted: Whether each sequence has a target, boolean, (B,).
+        posterior: p, (B, N).
+        prior: The prior, (N,).
+    """
+    task = expected_loss(losses, posterior.pmf)
+    if getattr(config, "ce_normalisation", "sum") == "mean_over_steps":
+        task = task / losses.shape[-1]  # as the reference code of PonderALBERT, which makes beta count N times as much
+    divergence = halting_kl(posterior, prior, config.kl_direction)
+    count = counted.sum()
+    return {
+        "task": LossTerm((task * counted).sum(), count),
+        "kl": LossTerm((divergence * counted).sum(), count, config.kl_penalty_factor),
+    }
+
+
+@dataclass(frozen=True)
+class HaltingStage:
+    """The second stage of training, see `adadepth.halting.distribution`: slope k and threshold gamma of its targets."""
+
+    slope: float
+    threshold: float
+
+    def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """Return the one loss part `halting`, see `continuation_losses`, summed and counted as in `ponder_terms`."""
+        per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
+        return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
+
+
+class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
+    """The base class of models that ponder: loss and counts, their depth, the second stage of training.
+
+    Attributes:
+        config: Configuration with the fields that the functions above read, and `exit_rule`.
+        halting_stage: The second stage of training; None if the model is in the first.
+    """
+
+    exit_signals = frozenset({"logits", "halting"})
+    level_rule = "quantile"
+    halting_stage: HaltingStage | None = None
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """The module that computes the halting logits, and nothing else."""
+        raise NotImplementedError
+
+    def add_halting(
+        self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None
+    ) -> None:
+        """Set the halting distribution, and with labels the loss, of an output.
+
+        Args:
+            output: An output with all steps.
+            labels: See `step_losses`.
+            num_targets: See `combine_terms`.
+        """
+        assert output.step_logits is not None
+        assert output.halting_logits is not None
+        posterior, prior = ponder_distributions(self.config, output.halting_logits)
+        output.posterior, output.prior = posterior, prior
+        if labels is None:
+            return
+        losses, counted = step_losses(self.config, output.step_logits, labels)
+        if self.halting_stage is None:
+            terms = ponder_terms(self.config, losses, counted, posterior, prior)
+        else:
+            terms = self.halting_stage.terms(output.halting_logits, losses, counted)
+        output.loss, output.loss_parts = combine_terms(terms, num_targets)
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
+        names = ("task", "kl") if self.halting_stage is None else ("halting",)
+        return dict.fromkeys(names, count_sequences(self.config, batch["labels"]))
+
+    def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
+        """Return the prior's probabilities on the CPU, (N,), and how it is used; nothing unless all steps ran."""
+        if outputs.prior is None:
+            return {}
+        return {
+            "prior_pmf": outputs.prior.pmf.cpu(),
+            "truncation": self.config.truncation,
+            "kl_direction": self.config.kl_direction,
+        }
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Count the sequences of a batch, whose depths a budget counts."""
+        return torch.full((), len(batch["labels"]), device=batch["labels"].device)
+
+    @property
+    def halting_bias(self) -> Tensor:
+        """The bias of the last layer of the halting unit, (1,)."""
+        last = [module for module in self.modules() if isinstance(module, HaltingProjection)][-1]
+        return last.bias
+
+    def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
+        """Return the expected steps of every sequence, differentiable in the distribution over all steps."""
+        assert outputs.posterior is not None
+        steps = outputs.posterior.expected_steps()
+        return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
+
+    def train_halting_alone(self, slope: float, threshold: float) -> None:
+        """Start the second stage: all but the halting head is frozen, and the loss is that head's alone.
+
+        It lasts as long as this object; the configuration and the saved weights do not record it.
+        """
+        self.halting_stage = HaltingStage(slope, threshold)
+        self.requires_grad_(False)
+        self.halting_head.requires_grad_(True)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; in the second stage all that is frozen stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self.halting_stage is not None:
+            for child in self.children():
+                child.train(mode and child is self.halting_head)
+        return self
+
+
+class PonderClassificationLoss:
+    """The objective as a criterion, for training loops that do not pass labels to the model.
+
+    Args:
+        kl_penalty_factor: Weight beta of the divergence.
+        ce_normalisation: See `PonderAlbertConfig`.
+        kl_direction: See `PonderAlbertConfig`.
+    """
+
+    def __init__(
+        self,
+        kl_penalty_factor: float = 1e-2,
+        ce_normalisation: str = "sum",
+        kl_direction: str = "posterior_prior",
+    ) -> None:
+        self.kl_penalty_factor = kl_penalty_factor
+        self.ce_normalisation = ce_normalisation
+        self.kl_direction = kl_direction
+
+    def __call__(self, prediction: StepwiseOutput, labels: Sequence[int] | Tensor) -> dict[str, Tensor]:
+        """Compute the loss.
+
+        Args:
+            prediction: A model's output with all steps.
+            labels: Classes (B,), as a list or a tensor; negative ones are not targets.
+
+        Returns:
+            `task` and `kl`, weighted, means over the examples, and their sum `total_loss`.
+
+        Raises:
+            ValueError: If the prediction has steps that did not run.
+            DataError: If a label is not one of the model's classes.
+        """
+        if prediction.posterior is None or prediction.prior is None:
+            raise ValueError("the loss needs every step: call the model in training mode or with run_all_steps=True")
+        assert prediction.step_logits is not None
+        targets = torch.as_tensor(labels, device=prediction.step_logits.device)
+        losses, counted = class_losses(prediction.step_logits, targets)
+        terms = ponder_terms(self, losses, counted, prediction.posterior, prediction.prior)
+        total, parts = combine_terms(terms)
+        return {"total_loss": total, **parts}
+
+
+def _encode_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ids, mask and segments (B, T) of texts, or of pairs of texts; see `_read_text_rows`.
+
+    With two [CLS] a pair is `[CLS] [CLS] a [SEP] b [SEP]`; with `double_cls_pairs=both` another one precedes b, as in
+    the reference code. The longer text of a pair loses tokens first if the model has too few positions.
+
+    Raises:
+        DataError: If there is no text, or something else.
+    """
+    rows = [_encode(tokenizer, row, config) for row in _read_text_rows(texts)]
+    width = max(len(ids) for ids, _ in rows)
+    pad = config.pad_token_id or 0
+    ids = torch.tensor([row + [pad] * (width - len(row)) for row, _ in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row, _ in rows])
+    segments = torch.tensor([row + [0] * (width - len(row)) for _, row in rows])
+    return ids, mask, segments
+
+
+def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
+    """Return texts and pairs of texts as a tuple each.
+
+    Args:
+        texts: A sequence of texts, or of pairs; or, as the original takes pairs, a tuple of two lists of equal length,
+            all first texts and all second texts.
+
+    Raises:
+        DataError: If there is no text, or something else.
+    """
+    if isinstance(texts, str):
+        raise DataError("texts: needed is a list of texts, not one text")
+    if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(column, list) for column in texts):
+        if len(texts[0]) != len(texts[1]):
+            raise DataError(f"texts: {len(texts[0])} first texts and {len(texts[1])} second ones; pairs need both")
+        texts = list(zip(*texts, strict=True))
+    rows = [(row,) if isinstance(row, str) else tuple(row) if isinstance(row, list | tuple) else () for row in texts]
+    if not rows:
+        raise DataError("texts: no texts to encode")
+    for number, row in enumerate(rows, start=1):
+        if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
+            raise DataError(f"texts: number {number} is neither a text nor a pair of texts")
+    return rows
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, texts: tuple[str, ...], config: PonderAlbertConfig
+) -> tuple[list[int], list[int]]:
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    parts = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    heads = [[cls] * config.cls_tokens]
+    if len(parts) == 2:
+        heads.append([cls] if config.cls_tokens == 2 and config.double_cls_pairs == "both" else [])
+    room = config.max_position_embeddings - sum(map(len, heads)) - len(parts)
+    lengths = [len(part) for part in parts]
+    while sum(map(len, parts)) > room:
+        # Of two that have become equally long, the one that was shorter loses the token, as in the tokenizers library.
+        parts[max(range(len(parts)), key=lambda index: (len(parts[index]), -lengths[index]))].pop()
+    ids: list[int] = []
+    segments: list[int] = []
+    for segment, (head, part) in enumerate(zip(heads, parts, strict=True)):
+        piece = [*head, *part, sep]
+        ids += piece
+        segments += [segment] * len(piece)
+    return ids, segments
+
+
+_Text = str | tuple[str, str]
+
+
+class PonderAlbertModel(SteppedAlbertModel):
+    """The encoder without heads, which runs all steps, and pools the first token where heads read that."""
+
+    config: PonderAlbertConfig
+    config_class = PonderAlbertConfig
+
+    def __init__(self, config: PonderAlbertConfig) -> None:
+        super().__init__(config, add_pooling_layer=config.readout == "pooler")
+
+
+class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
+    """A classifier (or, with one label, a regressor) and a halting head on every step of an ALBERT.
+
+    Args:
+        config: A PonderAlbertConfig, or the configuration of another ALBERT, whose shape it takes.
+        tokenizer: Tokenizer for calls with texts; None: they load the one beside the weights.
+        **overrides: Fields of the configuration to change.
+
+    Raises:
+        ConfigError: If an override is no field, or has a value that is not allowed.
+    """
+
+    config: PonderAlbertConfig
+    config_class = PonderAlbertConfig
+
+    def __init__(
+        self, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None = None, **overrides: Any
+    ) -> None:
+        derived = derive_config(PonderAlbertConfig, config, overrides)
+        super().__init__(derived)
+        self.albert = SteppedAlbert(derived, add_pooling_layer=derived.readout == "pooler")
+        self.dropout = nn.Dropout(derived.classifier_dropout_prob)
+        self.classifier = _build_classifier(derived)
+        self.ponder = _build_halting_head(derived)
+        self.tokenizer = tokenizer
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | Sequence[_Text] | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Run steps until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
+
+        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
+        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts, see `_read_text_rows`.
+        """
+        if input_ids is not None and not isinstance(input_ids, Tensor):
+            encoded = _encode_texts(self._get_tokenizer(), input_ids, self.config)
+            input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        output, run_all = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
+        if run_all:  # the halting distribution and the loss need every step
+            self.add_halting(output, labels, num_targets)
+        return output
+
+    def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
+        """Predict and compute halting logits; see `adadepth.models.shared.albert.stepper.ReadStates`.
+
+        The memory has the previous step's features, (A, H), whose change PALBERT's halting heads read.
+        """
+        if self.config.readout == "tokens":  # two [CLS]: one predicts, the other ponders
+            predicting, pondering = state[:, 0], state[:, 1]
+            features = self._prepare_halting_features(pondering, memory)
+        else:
+            pondering = self.albert.pooled(state)
+            predicting = self.dropout(pondering)
+            features = self.dropout(self._prepare_halting_features(pondering, memory))
+        return Reading(self.classifier(predicting), self.ponder(features).squeeze(-1), pondering)
+
+    def _prepare_halting_features(self, features: Tensor, previous: Tensor | None) -> Tensor:
+        """Return the input of the halting head, (A, H) or (A, 2H)."""
+        if self.config.halting_head in ("mlp", "linear"):
+            return features
+        if previous is None:
+            previous = torch.zeros_like(features)
+        if self.config.halting_head == "linear_diff":
+            return features - previous
+        return torch.cat([features, previous], dim=-1)
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
+        return price_sequences(self.config, trace, each_step=self.head_work)
+
+    @property
+    def head_work(self) -> float:
+        """Multiply-accumulates of `read` for one sequence: every weight of its linear maps once."""
+        modules = [self.classifier, self.ponder, self.albert.pooler]
+        linear = [m for module in modules if module is not None for m in module.modules() if isinstance(m, nn.Linear)]
+        return float(sum(module.in_features * module.out_features for module in linear))
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """The module that computes the halting logits."""
+        return self.ponder
+
+    def _get_tokenizer(self) -> PreTrainedTokenizerBase:
+        if self.tokenizer is None:
+            if not self.config.name_or_path:
+                raise ConfigError("a call with texts needs a tokenizer: give one when the model is built")
+            self.tokenizer = AutoTokenizer.from_pretrained(self.config.name_or_path, trust_remote_code=False)
+        return self.tokenizer
+
+
+PonderAlbertClassifier = PonderAlbertForSequenceClassification
+
+
+def _build_classifier(config: PonderAlbertConfig) -> nn.Module:
+    hidden, classes = config.hidden_size, count_head_classes(config)
+    if config.readout == "pooler":
+        return nn.Linear(hidden, classes)
+    return nn.Sequential(nn.Linear(hidden, config.head_size), nn.GELU(), nn.Linear(config.head_size, classes))
+
+
+def _build_halting_head(config: PonderAlbertConfig) -> nn.Sequential:
+    width = config.hidden_size * (2 if config.halting_head == "linear_cat" else 1)
+    if config.halting_head == "mlp":
+        last = HaltingProjection(config.head_size, config.halt_bias_init)
+        return nn.Sequential(nn.Linear(width, config.head_size), nn.GELU(), last)
+    blocks: list[nn.Module] = []
+    if config.halting_head_layers > 1:  # PALBERT's k = 1 is the linear map alone
+        for _ in range(config.halting_head_layers):
+            blocks += [nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*blocks, HaltingProjection(width, config.halt_bias_init))

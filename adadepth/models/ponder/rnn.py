@@ -1,0 +1,173 @@
+"""The recurrent network of the PonderNet paper, whose cell reads a fixed input at every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.ponder.configuration import PonderRnnConfig
+from adadepth.models.ponder.modeling import PonderTraining
+from adadepth.models.shared.albert.block import HaltingProjection
+from adadepth.models.shared.losses import count_head_classes
+from adadepth.models.shared.steps import StepwiseOutput, resolve_exit_rule, run_steps, runs_all, stepwise_output
+
+_GATES = {"tanh": 1, "gru": 3}
+
+
+class PonderRnnForClassification(PonderTraining, PreTrainedModel):
+    """A recurrent cell with a classifier (or, with one label, a regressor) and a halting head on its state."""
+
+    config: PonderRnnConfig
+    config_class = PonderRnnConfig
+    base_model_prefix = ""
+    main_input_name = "inputs"
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+    depth_unit = "sequence"
+    # Its inputs have no tokens.
+    longest_sequence = None
+    vocabulary_size = None
+    refills = True
+
+    def __init__(self, config: PonderRnnConfig) -> None:
+        super().__init__(config)
+        gates = _GATES[config.cell]
+        self.input = nn.Linear(config.input_size, gates * config.hidden_size)
+        # Gates need a bias behind the reset, the plain cell has one already.
+        self.recurrent = nn.Linear(config.hidden_size, gates * config.hidden_size, bias=gates > 1)
+        self.classifier = nn.Linear(config.hidden_size, count_head_classes(config))
+        self.halting = HaltingProjection(config.hidden_size, config.halt_bias_init)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw from +-1 / sqrt(inputs), as torch does for recurrent cells, and an orthogonal recurrent matrix.
+
+        With transformers' normal(0.02) the state is nearly linear in the input; with an orthogonal recurrent matrix it
+        changes from step to step. docs/log.md has the effect of each on parity.
+        """
+        if not isinstance(module, nn.Linear):
+            return
+        bound = 1.0 / math.sqrt(module.in_features)
+        if module is self.recurrent:
+            init.orthogonal_(module.weight)
+        else:
+            init.uniform_(module.weight, -bound, bound)
+        if module.bias is not None:
+            init.uniform_(module.bias, -bound, bound)
+        if isinstance(module, HaltingProjection):
+            init.constant_(module.bias, module.bias_init)
+
+    @can_return_tuple
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        places: int | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Run steps until every example has exited, and with labels compute the loss.
+
+        Args:
+            inputs: Examples, (B, S), floating point.
+            labels: Classes or values, (B,); see `step_losses`.
+            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
+            exit_rule: Rule by which examples exit; None: the configuration's.
+            run_all_steps: See `runs_all`.
+            generator: Random generator for rules that draw.
+            places: Number of examples computed at a time; the others wait until one exits. None: all.
+            **kwargs: `return_dict`; anything else is ignored.
+
+        Raises:
+            ValueError: If the examples have another size than the model, or `places` is less than 1, or set
+                although every example runs all steps.
+        """
+        if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
+            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
+        rule, run_all = resolve_exit_rule(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+
+        stepper = RnnStepper(self, inputs, places)
+        steps = run_steps(
+            stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator, places=places
+        )
+
+        output = stepwise_output(steps, rule, tokens=None)
+        if run_all:  # the halting distribution and the loss need every step
+            self.add_halting(output, labels, num_targets)
+        return output
+
+    def step(self, driven: Tensor, state: Tensor) -> Tensor:
+        """Return the next state (A, H), from the input's part of the gates (A, G H), the same at all steps."""
+        recurrent = self.recurrent(state)
+        if self.config.cell == "tanh":
+            return torch.tanh(driven + recurrent)
+        (reset, update, candidate), (reset_h, update_h, candidate_h) = driven.chunk(3, -1), recurrent.chunk(3, -1)
+        reset, update = torch.sigmoid(reset + reset_h), torch.sigmoid(update + update_h)
+        return torch.lerp(torch.tanh(candidate + reset * candidate_h), state, update)
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Return the multiply-accumulates of a traced batch, heads included."""
+        heads = self.classifier.in_features * (self.classifier.out_features + 1)
+        once, step = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
+        updates = trace.updates.double()
+        rows = updates.new_full((len(updates),), once)
+        ran = trace.executed
+        computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
+        return Work(
+            executed=rows.sum() + step * computed.to(rows),
+            dense=(rows + step * updates.max()).sum(),
+            adaptive=(rows + step * updates).sum(),
+            full=(rows + step * trace.max_updates).sum(),
+        )
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.max_updates
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """The module that computes the halting logits."""
+        return self.halting
+
+
+class RnnStepper:
+    """A `RefillingStepper` of vectors; see `adadepth.models.shared.steps`."""
+
+    width, computed = 1, None
+
+    def __init__(self, model: PonderRnnForClassification, inputs: Tensor, places: int | None) -> None:
+        self._model, self._inputs = model, inputs
+        self.rows, self.device = len(inputs), inputs.device
+        self._driven, self._state = self._start(inputs[:places])
+
+    def _start(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        driven = self._model.input(inputs)
+        return driven, driven.new_zeros(len(inputs), self._model.config.hidden_size)
+
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Update the state and read it."""
+        self._state = self._model.step(self._driven, self._state)
+        return self._model.classifier(self._state), self._model.halting(self._state).squeeze(-1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Remove all other rows."""
+        self._driven, self._state = self._driven[rows], self._state[rows]
+
+    def admit(self, rows: Tensor) -> None:
+        """Start waiting examples beside those that run."""
+        driven, state = self._start(self._inputs[rows])
+        self._driven, self._state = torch.cat([self._driven, driven]), torch.cat([self._state, state])

@@ -1,0 +1,117 @@
+"""Pretraining heads of every ALBERT family: masked words and sentence order.
+
+Shape legend: B batch, T tokens, P predicted positions, E embedding width, H hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from adadepth.models.shared.albert.block import activation
+from adadepth.models.shared.albert.configuration import AlbertShape
+from adadepth.models.shared.losses import LossTerm, sum_cross_entropy
+
+
+class MaskedWordsHead(nn.Module):
+    """Masked-language-model head: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
+
+    def __init__(self, config: AlbertShape) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.activation = activation(config.hidden_act)
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return vocabulary logits, (..., H) to (..., V)."""
+        return self.decoder(self.LayerNorm(self.activation(self.dense(state))))
+
+
+class SentenceOrderHead(nn.Module):
+    """Sentence-order head on the pooled first token: two classes, without dropout, as in the published training."""
+
+    def __init__(self, config: AlbertShape) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return sentence-order logits, (B, H) to (B, 2)."""
+        return self.classifier(pooled)
+
+
+class PretrainingHeads(PreTrainedModel):
+    """Model with an encoder at `albert`, a masked-words head at `predictions`, and optionally a sentence-order head.
+
+    Attributes:
+        has_sentence_order: Whether the model has the sentence-order head, at `sop_classifier`.
+    """
+
+    _tied_weights_keys = {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    }
+    has_sentence_order = True
+
+    def make_heads(self, config: AlbertShape) -> None:
+        """Add the heads to a model that has its encoder."""
+        self.predictions = MaskedWordsHead(config)
+        if self.has_sentence_order:
+            self.sop_classifier = SentenceOrderHead(config)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MaskedWordsHead):
+            init.zeros_(module.bias)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the decoder, tied to the word embeddings."""
+        return self.predictions.decoder
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replace the decoder and, with its bias, the bias of the head."""
+        self.predictions.decoder = value
+        self.predictions.bias = value.bias
+
+    def count_predicted(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the counts that divide the loss parts `mlm` and `sop`, for those with labels in the batch."""
+        labels = {"mlm": batch.get("labels")}
+        if self.has_sentence_order:
+            labels["sop"] = batch.get("sentence_order_label")
+        return {name: (targets >= 0).sum() for name, targets in labels.items() if targets is not None}
+
+    def predict_words(self, result: Any, state: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
+        """Set the vocabulary logits and, with labels, the token losses of a result; return the loss part `mlm`.
+
+        Args:
+            result: Output with `prediction_logits`, (B, T, V) or with labels (P, V), and `token_losses`, (P,).
+            state: States after the encoder, (B, T, H).
+            labels: Original ids at the positions to predict, negative elsewhere, (B, T).
+        """
+        if labels is None:
+            result.prediction_logits = self.predictions(state)
+            return {}
+        labels = labels.flatten()
+        slots = (labels >= 0).nonzero().squeeze(1)  # waits for the device, once
+        result.prediction_logits = self.predictions(state.flatten(0, 1)[slots])
+        losses = nn.functional.cross_entropy(result.prediction_logits.float(), labels[slots], reduction="none")
+        result.token_losses = losses.detach()
+        return {"mlm": LossTerm(losses.sum(), torch.full_like(losses.sum(), len(slots)))}
+
+    def predict_order(self, result: Any, pooled: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
+        """Set the sentence-order logits of a result; return the loss part `sop` if there are labels.
+
+        Args:
+            result: Output with the field `sop_logits`, (B, 2).
+            pooled: Pooled first tokens, (B, H).
+            labels: 0 original order, 1 swapped, negative for none, (B,).
+        """
+        result.sop_logits = self.sop_classifier(pooled)
+        return {} if labels is None else {"sop": sum_cross_entropy(result.sop_logits, labels)}

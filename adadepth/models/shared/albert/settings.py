@@ -1,0 +1,82 @@
+"""Settings shared by all ALBERT families, and their checks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from adadepth.config import Activation, Attention, ExperimentConfig, Mode, ModelConfig
+from adadepth.config.declaration import BELOW_ONE, POSITIVE, at_least, setting
+from adadepth.config.kinds import get_positions_setting
+
+
+@dataclass
+class AlbertSettings(ModelConfig):
+    """Sizes and dropout of an ALBERT (Lan et al. 2020), shared by every family built on it.
+
+    Null fields take the value of `pretrained`; `check_sizes` lists those that training requires without it.
+    """
+
+    vocab_size: int | None = setting(
+        None, "word pieces; None: as many as the tokenizer has", at_least(5), shape=True, hub=30000
+    )
+    embedding_size: int | None = setting(
+        None, "E, width of the factorised embeddings", at_least(1), shape=True, hub=128, debug=16
+    )
+    hidden_size: int | None = setting(
+        None, "H, width of the block and its states", at_least(1), shape=True, hub=4096, debug=32
+    )
+    num_hidden_layers: int | None = setting(
+        None,
+        "L, most iterations of the shared block",
+        at_least(1),
+        hub=12,
+        more="The most updates that a token or sequence can get; the block's weights do not depend on it.",
+    )
+    num_attention_heads: int | None = setting(None, "must divide hidden_size", at_least(1), shape=True, hub=64, debug=2)
+    intermediate_size: int | None = setting(
+        None, "F, inner width of the feed-forward part", at_least(1), shape=True, hub=16384, debug=64
+    )
+    hidden_act: Activation | None = setting(
+        None,
+        "of the feed-forward part",
+        hub="gelu_new",
+        more="`gelu_new` is the tanh form that the published weights were trained with.",
+    )
+    hidden_dropout_prob: float = setting(
+        0.0, "after the embeddings, the attention and the feed-forward part", BELOW_ONE
+    )
+    attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
+    classifier_dropout_prob: float = setting(
+        0.1, "before a classification head", BELOW_ONE, more="The sentence-order head has none, as in the original."
+    )
+    max_position_embeddings: int | None = setting(
+        None, "P, longest sequence the model can read, in tokens", at_least(1), shape=True, hub=512
+    )
+    initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
+    layer_norm_eps: float = setting(1e-12, "added to the variance of every layer norm", POSITIVE)
+    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+
+
+_SIZES = (
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+
+def check_sizes(config: ExperimentConfig) -> Iterator[str]:
+    """Yield errors for missing sizes, heads that do not divide the width, and sequences longer than the positions."""
+    model = config.model
+    assert isinstance(model, AlbertSettings)
+    if model.pretrained is None and config.mode is Mode.train:
+        for name in _SIZES:
+            if getattr(model, name) is None:
+                yield f"model.{name}: a value is missing; without model.pretrained there is nothing to take it from"
+    heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
+    if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
+        yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
+    key, needed = get_positions_setting(config.dataset)
+    if positions is not None and needed > positions:
+        yield f"{key}={needed}: the model has only model.max_position_embeddings={positions} positions"

@@ -1,0 +1,203 @@
+"""Base class of model configurations with the fields of the settings of a family, and checks of their values."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from adadepth.config.declaration import MISSING, choices, format_help, get_field_specs, make_field
+from adadepth.errors import ConfigError, nearest
+from adadepth.models.loading import check_model_type, describe_place, read_stored_config
+from adadepth.models.shared.convert import auto_map, write_module
+
+_KEY = "keys_to_ignore_at_inference"
+
+
+# Fields of other models -> values with which these compute as without the field.
+_MEANINGS: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute",),
+    "rope_scaling": (),
+    "rope_parameters": (),
+    "partial_rotary_factor": (1.0,),
+    "sliding_window": (),
+    "use_sliding_window": (False,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "use_qk_norm": (False,),
+    "clip_qkv": (),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+}
+
+
+class WithStockConfig(PreTrainedModel):
+    """Model with a configuration of transformers, saved unchanged, of which stock trainers gather only the logits."""
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        setattr(self.config, _KEY, ["trace", "loss_parts"])
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """Save as transformers does, with the original configuration."""
+        ignored = vars(self.config).pop(_KEY, None)
+        try:
+            return super().save_pretrained(*args, **kwargs)
+        finally:
+            if ignored is not None:
+                setattr(self.config, _KEY, ignored)
+
+
+# Fields of `StepwiseOutput` that stock trainers cannot gather or do not need beside the logits.
+BESIDE_LOGITS = [
+    "trace", "loss_parts", "step_logits", "halting_logits", "halting_probabilities", "exit_steps", "posterior", "prior",
+]  # fmt: skip
+
+
+class FamilyConfig(PreTrainedConfig):
+    """Configuration whose fields are the settings of its family, and fields that only a model has.
+
+    `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` has a field for every setting of a model
+    (`in_model`) in its JSON form: choices are strings, floats may be integers, and the default is that of a file
+    without the field (`hub`). Allowed values and descriptions are those of the setting. Fields that only a model has
+    are declared in the class with `setting`. The `model_type` is the name of the family.
+
+    Raises:
+        TypeError: If a class has no field for a setting.
+    """
+
+    settings_class: ClassVar[type]
+
+    def __init_subclass__(cls, settings: type | None = None, **kwargs: Any) -> None:
+        if settings is not None:
+            cls.settings_class = settings
+            if (name := getattr(settings, "name", MISSING)) != MISSING:
+                cls.model_type = name
+            _describe_fields(cls, settings)
+        super().__init_subclass__(**kwargs)
+        cls.__doc__ = _build_docstring(cls)
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if settings := getattr(type(self), "settings_class", None):
+            check_values(self, settings)
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save the configuration, with the module by which transformers finds the classes without this package."""
+        self.auto_map = auto_map(self.model_type)
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_module(folder)
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load as transformers does, for this model type and those whose weights the family can start from.
+
+        Raises:
+            CheckpointError: In one line, for any other type.
+        """
+        stored = read_stored_config(pretrained_model_name_or_path, kwargs)
+        check_model_type(cls, describe_place(pretrained_model_name_or_path), stored, starts=True)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read as transformers does.
+
+        Raises:
+            ConfigError: If it has a field that changes the computation of other models, and that this one ignores.
+        """
+        check_unread_fields(cls, config_dict)
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Do nothing: saved files name this package, and transformers would copy the module of the class."""
+
+
+def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[str, Any]) -> None:
+    """Refuse a field of `_MEANINGS` that a configuration does not have, with a value that changes the computation.
+
+    Raises:
+        ConfigError: Naming the first such field, its value, and the neutral values.
+    """
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    for name, neutral in _MEANINGS.items():
+        if name in fields or name not in stored or stored[name] in (None, *neutral):
+            continue
+        value = stored[name]
+        if isinstance(value, dict) and value.get("rope_type", value.get("type")) == "default":
+            continue
+        allowed = " or ".join(map(str, [*neutral, None]))
+        raise ConfigError(f"{name}={value!r}: a {config_class.model_type} computes as with {allowed}, and nothing else")
+
+
+def check_values(config: PreTrainedConfig, settings: type) -> None:
+    """Refuse a value that is not allowed for its setting.
+
+    Raises:
+        ConfigError: Naming the first such field, its value, what is allowed and the nearest match.
+    """
+    for name, allowed in choices(settings).items():
+        value = getattr(config, name, None)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")
+    for name, setting in get_field_specs(type(config)).items():
+        value = getattr(config, name)
+        if setting.allowed is not None and value is not None and not setting.allowed.test(value):
+            raise ConfigError(f"{name}={value} must be {setting.allowed.words}")
+
+
+def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
+    """Refuse names that are no fields; the configuration itself would store them silently.
+
+    Raises:
+        ConfigError: Naming the first unknown name, and its nearest match.
+    """
+    fields = [*(field.name for field in dataclasses.fields(config_class)), "num_labels"]
+    for name in names:
+        if name not in fields:
+            raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, fields)}")
+
+
+def _describe_fields(config_class: type, settings: type) -> None:
+    """Declare the fields of the settings, before `dataclass` and `strict` read the class."""
+    bases = filter(dataclasses.is_dataclass, reversed(config_class.__mro__[1:]))  # it is no dataclass itself yet
+    inherited = {field.name: field for base in bases for field in dataclasses.fields(base)}
+    own = inspect.get_annotations(config_class, eval_str=True)
+    declarations = {name: about for name, about in get_field_specs(settings).items() if about.in_model}
+    if missing := [name for name in declarations if name not in own and name not in inherited]:
+        raise TypeError(f"{config_class.__name__}: lacks {', '.join(missing)}, as {settings.__name__} has them")
+    for name, about in declarations.items():
+        if name in own:
+            default = vars(config_class)[name]
+        else:
+            own[name], default = inherited[name].type, _default(inherited[name])
+        setattr(config_class, name, make_field(default, about))
+    config_class.__annotations__ = own
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _build_docstring(config_class: type) -> str:
+    """Return the docstring of a class with a paragraph for every declared field."""
+    options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
+    wrap = functools.partial(textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    fields = [
+        wrap(f"{name}: {' '.join(filter(None, (f'{format_help(about, options.get(name, ()))}.', about.more)))}")
+        for name, about in get_field_specs(config_class).items()
+    ]
+    return "\n".join([inspect.cleandoc(config_class.__doc__ or ""), "", "Attributes:", *fields])

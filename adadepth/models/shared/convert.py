@@ -1,0 +1,90 @@
+"""Conversion of reference checkpoints, and the module beside saved configurations that imports this package.
+
+This package never runs that module. Without the package, transformers reports that the model has custom code, and runs
+these lines if the user trusts them; they contain no code of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from adadepth.errors import CheckpointError, nearest
+from adadepth.models.registry import families, load
+
+MODULE = "modeling_adadepth"
+_CODE = '''"""The classes of this model are in the package adadepth: this file imports it, and has no other code."""
+
+try:
+    import adadepth
+except ImportError as error:
+    raise ImportError(
+        "this model needs the package adadepth: install it from a clone or a wheel, then `import adadepth`"
+    ) from error
+
+
+def __getattr__(name):
+    return getattr(adadepth, name)
+'''
+
+
+def auto_map(model_type: str) -> dict[str, str]:
+    """Return the class of each Auto class of transformers, as configurations store it."""
+    spec = families()[model_type]
+    classes = {"AutoConfig": spec.config, **spec.auto_classes()}
+    return {auto: f"{MODULE}.{path.rpartition(':')[2]}" for auto, path in classes.items()}
+
+
+def write_module(folder: Path) -> None:
+    """Write the module that imports this package into a folder."""
+    (folder / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
+
+
+def convert_reference_state_dict(
+    model_type: str, state_dict: Mapping[str, Tensor], *, pooler_transpose: bool = False
+) -> dict[str, Tensor]:
+    """Rename the parameters of an original to the layout of this package.
+
+    `albert_act` reads two layouts. That of published ACT-ALBERT checkpoints differs only by a legacy buffer. That of
+    any single-group ALBERT of transformers has no halting head: load the result with `strict=False`, and the head keeps
+    its initialisation. `albert` converts ACT-ALBERT to the layout of transformers, without the halting head.
+    `ponder_albert` reads the reference classifier. `adalayers` reads both reference models: the distribution becomes a
+    vector, and only the encoder of the base remains.
+
+    Args:
+        model_type: Family of the result: `albert_act`, `albert`, `ponder_albert` or `adalayers`.
+        state_dict: Parameters by their original names.
+        pooler_transpose: Whether to transpose the weight of the pooler. The conversion of the published checkpoints
+            left this square matrix as TensorFlow stores it, and its wrong orientation causes no error.
+
+    Raises:
+        CheckpointError: For an unknown family, a checkpoint with more than one layer group, or a name that the
+            reference classifier does not have.
+    """
+    converters = {name: family.weights_from for name, family in families().items() if family.weights_from is not None}
+    if model_type not in converters:
+        raise CheckpointError(
+            f"model_type={model_type!r} has no reference layout; known are {', '.join(converters)}"
+            f"{nearest(model_type, converters)}"
+        )
+    return load(converters[model_type])(state_dict, pooler_transpose)
+
+
+def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreTrainedConfig:
+    """Convert the configuration of an original.
+
+    The activation `gelu` of ACT-ALBERT is the tanh form of TensorFlow. Adalayers gets `seed_compat`.
+
+    Raises:
+        CheckpointError: For an unknown family, or an Adalayers head with a conditional random field.
+    """
+    readers = {name: family.config_from for name, family in families().items() if family.config_from is not None}
+    if model_type not in readers:
+        raise CheckpointError(
+            f"model_type={model_type!r} has no reference configuration; known are {' and '.join(readers)}"
+        )
+    return load(readers[model_type])({name: value for name, value in config.items() if name != "model_type"})

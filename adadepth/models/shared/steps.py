@@ -1,0 +1,489 @@
+"""Stepwise models: the loop in which finished rows leave the batch, exit rules, and outputs.
+
+A forward pass calls three parts. `resolve_exit_rule` and `runs_all` decide the exit rule and whether exits save steps.
+`run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or
+`build_unit_fields` (tokens) builds the output. Rows are the units that exit: sequences, vectors, or tokens. In a model
+that refills, rows may wait: `places` of them run at a time, and one that exits makes room for the next. So time follows
+the mean number of steps, not that of the deepest rows.
+
+Shape legend: B batch, A rows that still run, N steps, I iterations of the loop (at most N if no row waits), C classes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.utils import ModelOutput
+
+from adadepth.halting.distribution import HaltingDistribution
+from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, select_predictions
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
+from adadepth.models.contract import DepthKnob, DepthModel
+from adadepth.models.shared.losses import count_head_classes, takes_one_class
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
+    """Return the exit rule of a call, by default the `exit_rule` of the configuration.
+
+    Args:
+        model: Model with its exit signals and most steps.
+        choice: Rule or its name; None: that of the configuration.
+
+    Raises:
+        ConfigError: If there is no such rule, or it needs more than the signals of the model.
+    """
+    config = model.config
+    choice = config.exit_rule if choice is None else choice
+    rule = parse_rule(choice) if isinstance(choice, str) else choice
+    check_rule(
+        rule,
+        model.exit_signals,
+        count_head_classes(config),
+        model.max_updates,
+        config.model_type,
+        one_class=takes_one_class(config),
+    )
+    return rule
+
+
+class ExitRuleKnob(DepthKnob):
+    """Model whose depth is set by the threshold of its exit rule.
+
+    The rule is that of the configuration if it has a threshold, else `level_rule`.
+    """
+
+    @property
+    def level_rule(self) -> str:
+        """Rule with any threshold that is fitted if the rule of the configuration has none."""
+        raise NotImplementedError
+
+    @property
+    def depth_knob(self) -> str:
+        """Name of the rule."""
+        return f"exit_rule {self._set_rule_level(0.5).name}"
+
+    def set_depth_level(self, level: float) -> None:
+        """Set the threshold of a level in (0, 1); see `ExitRule.at_level`."""
+        self.config.exit_rule = self._set_rule_level(level).label
+
+    def _set_rule_level(self, level: float) -> ExitRule:
+        name = self.config.exit_rule
+        rule = None if name is None else parse_rule(name).at_level(level)
+        rule = parse_rule(self.level_rule).at_level(level) if rule is None else rule
+        assert rule is not None, "level_rule has a threshold"
+        return rule
+
+
+def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
+    """Return whether rows run all steps after their exit, which changes neither exit steps nor predictions.
+
+    The loss needs every step, and so do states and attentions of the whole batch. By default rows run all steps in
+    training, with labels, with requested states or attentions, and in an exported program, whose shapes are fixed.
+
+    Raises:
+        ValueError: If a call forbids it, but has labels or requests states or attentions.
+    """
+    if run_all_steps is False and (labels is not None or shows):
+        reason = "labels: the loss needs" if labels is not None else "hidden states or attentions: they need"
+        raise ValueError(f"run_all_steps=False with {reason} every step")
+    if run_all_steps is not None:
+        return run_all_steps
+    return training or labels is not None or shows or torch.compiler.is_exporting()
+
+
+class Stepper(Protocol):
+    """Interface of a model to the loop: the running rows of a batch between two steps.
+
+    Attributes:
+        rows: Number B of rows at the start.
+        device: Device of the rows.
+    """
+
+    rows: int
+    device: torch.device
+
+    @property
+    def width(self) -> int:
+        """Padded length of the rows; 1 for inputs without tokens."""
+        ...
+
+    @property
+    def computed(self) -> tuple[int, int, Tensor | int] | None:
+        """Number of queries, keys and pairs of them in the next step, for inputs with tokens."""
+        ...
+
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Run one step; return its logits (A, C), and its halting logits (A,) or None."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all running rows but these: int64 positions (A',)."""
+        ...
+
+
+@runtime_checkable
+class RefillingStepper(Stepper, Protocol):
+    """Stepper that starts with the first rows of a call and admits others later; `keep` may leave it none."""
+
+    def admit(self, rows: Tensor) -> None:
+        """Start these rows of the call, behind the running ones: int64 (A',)."""
+        ...
+
+
+class Steps(NamedTuple):
+    """Result of the loop: logits (B, N, C), halting logits (B, N), exit steps (B,), computed rows and widths (I,).
+
+    Logits are float32 and NaN where a row did not run; for answers of L cells they are (B, N, L, C). `exit_steps`,
+    `rows` and `widths` are int64, and the last two are on the CPU. `deepest` is the most steps of a row. `computed`
+    counts the tokens of every iteration.
+    """
+
+    logits: Tensor
+    halting_logits: Tensor | None
+    exit_steps: Tensor
+    rows: Tensor
+    widths: Tensor
+    deepest: int
+    computed: ComputedSteps | None = None
+
+
+@dataclass
+class Cohort:
+    """Rows at the same step, which started together and are passed to the exit rule together.
+
+    Attributes:
+        rows: Numbers of the rows, int64, (A,).
+        memory: State of the exit rule for each row, (A, k).
+        step: Number of completed steps.
+    """
+
+    rows: Tensor
+    memory: Tensor
+    step: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def split(self, rows: int) -> tuple[Cohort, Cohort]:
+        """Split into the first rows, and the rest."""
+        head = Cohort(self.rows[:rows], self.memory[:rows], self.step)
+        return head, Cohort(self.rows[rows:], self.memory[rows:], self.step)
+
+    def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_updates: int) -> Tensor:
+        """Decide which rows exit after the last step, boolean (A,), and update the state of the rule."""
+        if self.step == max_updates:
+            return torch.ones_like(self.rows, dtype=torch.bool)
+        exits, self.memory = rule.decide(StepView(self.step, max_updates, logits, halting_logits), self.memory)
+        return exits
+
+    def keep(self, positions: Tensor) -> None:
+        """Drop all rows but these positions, int64 (A',)."""
+        self.rows, self.memory = self.rows[positions], self.memory[positions]
+
+
+def drop_exited_rows(
+    rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
+) -> Tensor:
+    """Drop exiting rows from the cohorts; return the positions of the remaining rows, int64 (A',).
+
+    Args:
+        rule: Exit rule.
+        running: Cohorts that ran the step.
+        logits: Logits of the rows, cohort by cohort, (A, C).
+        halting_logits: Halting logits of the rows, (A,), or None.
+        max_updates: Number N of steps.
+    """
+    sizes = [len(cohort) for cohort in running]
+    halting = [None] * len(sizes) if halting_logits is None else _split_by_cohort(halting_logits, sizes)
+    exits = [
+        cohort.decide(rule, own_logits, own_halting, max_updates)
+        for cohort, own_logits, own_halting in zip(running, _split_by_cohort(logits, sizes), halting, strict=True)
+    ]
+    # One synchronisation for all cohorts: the shape of the next step depends on it.
+    stays = torch.cat(exits).logical_not().cpu()
+    staying = stays.nonzero().squeeze(1)
+    if len(staying) < len(stays):
+        for cohort, part in zip(running, _split_by_cohort(stays, sizes), strict=True):
+            cohort.keep(part.nonzero().squeeze(1).to(logits.device))
+    return staying.to(logits.device)
+
+
+def _split_by_cohort(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """Split values by cohort; mostly there is only one."""
+    return values.split(sizes) if len(sizes) > 1 else [values]
+
+
+def run_steps(
+    stepper: Stepper,
+    rule: ExitRule,
+    *,
+    max_updates: int,
+    run_all: bool,
+    generator: torch.Generator | None = None,
+    places: int | None = None,
+) -> Steps:
+    """Run steps until every row has exited, at most `max_updates` per row.
+
+    Args:
+        stepper: Interface to the model.
+        rule: Exit rule, which sees every row at the step of that row; remaining rows exit at the last step.
+        max_updates: Number N of steps.
+        run_all: Whether all rows run all steps, as the loss needs, and the rule decides afterwards with the same exits.
+        generator: Generator of rules that draw.
+        places: Number of rows that run at a time, of a `RefillingStepper` that has started these; None: all.
+
+    Raises:
+        ValueError: If `places` is less than 1, or not None with `run_all`.
+    """
+    if places is not None and (run_all or places < 1):
+        reason = "no row waits where all run every step, as losses need" if run_all else "must be at least 1"
+        raise ValueError(f"places={places}: {reason}")
+    if run_all:
+        return _run_all(stepper, rule, max_updates, generator)
+    rows = torch.arange(stepper.rows, device=stepper.device)
+    waiting = Cohort(rows, rule.start(stepper.rows, stepper.device, generator))
+    begun, waiting = waiting.split(stepper.rows if places is None else places)
+    running, results = [begun], []
+    while running:
+        width, computed, size = stepper.width, stepper.computed, sum(map(len, running))
+        logits, halting_logits = _convert_to_float32(stepper.advance())
+        for cohort in running:
+            cohort.step += 1
+        taken = [(cohort.rows, cohort.step) for cohort in running]
+        results.append(_Result(taken, width, computed, logits, halting_logits))
+        staying = drop_exited_rows(rule, running, logits, halting_logits, max_updates)
+        running = [cohort for cohort in running if len(cohort)]
+        exited = size - len(staying)
+        if exited and (running or len(waiting)):
+            stepper.keep(staying)
+        if exited and len(waiting):
+            assert isinstance(stepper, RefillingStepper), "it started with a part of the rows"
+            admitted, waiting = waiting.split(exited)
+            stepper.admit(admitted.rows)
+            running.append(admitted)
+    return _write_back(results, stepper.rows, max_updates)
+
+
+class _Result(NamedTuple):
+    """Result of an iteration: rows and step of each cohort, and logits of all rows."""
+
+    taken: list[tuple[Tensor, int]]
+    width: int
+    computed: tuple[int, int, Tensor | int] | None
+    logits: Tensor
+    halting_logits: Tensor | None
+
+
+def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torch.Generator | None) -> Steps:
+    pairs = [_convert_to_float32(stepper.advance()) for _ in range(max_updates)]
+    logits = torch.stack([pair[0] for pair in pairs], dim=1)
+    halting = [pair[1] for pair in pairs if pair[1] is not None]
+    halting_logits = torch.stack(halting, dim=1) if halting else None
+    with torch.no_grad():
+        exit_steps = apply_rule(rule, logits, halting_logits, generator)
+    constant = torch.ones(max_updates, dtype=torch.int64)
+    computed = None if stepper.computed is None else _repeat_counts(*stepper.computed, constant)
+    sizes = stepper.rows * constant, stepper.width * constant
+    return Steps(logits, halting_logits, exit_steps, *sizes, max_updates, computed)
+
+
+def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
+    """Repeat counts for N steps without reading a tensor, whose value would be fixed in an exported program."""
+    every = pairs.expand(len(constant)) if isinstance(pairs, Tensor) else pairs * constant
+    return ComputedSteps(queries * constant, keys * constant, every)
+
+
+def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
+    """Collect the results by row and step of the row."""
+    taken = [cohort for result in results for cohort in result.taken]
+    rows = torch.cat([numbers for numbers, _ in taken])
+    steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
+    logits = _fill_table([result.logits for result in results], rows, steps, (batch, max_updates))
+    halting = [result.halting_logits for result in results if result.halting_logits is not None]
+    halting_logits = _fill_table(halting, rows, steps, (batch, max_updates)) if halting else None
+    exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at its last step
+    counts = torch.tensor([[len(result.logits), result.width] for result in results])
+    computed = [result.computed for result in results if result.computed is not None]
+    of_tokens = ComputedSteps.of(computed) if computed else None
+    deepest = max(step for _, step in taken)
+    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], deepest, of_tokens)
+
+
+def _fill_table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Build a table (B, N, ...) of the values of all iterations; NaN where a row did not run."""
+    table = values[0].new_full((*shape, *values[0].shape[1:]), torch.nan)
+    return table.index_put_((rows, steps - 1), torch.cat(values))
+
+
+def _convert_to_float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    logits, halting_logits = pair
+    return logits.float(), None if halting_logits is None else halting_logits.float()
+
+
+@dataclass
+class StepwiseOutput(ModelOutput):
+    """Predictions after every step, float32, with NaN at steps that an example did not run.
+
+    Attributes:
+        loss: Sum of `loss_parts`, with labels only.
+        loss_parts: Weighted and normalised parts by name.
+        logits: Logits at the exit step of each example, (B, C); the logarithm of the mixture (the mixed value in
+            regression) under a rule that mixes the steps.
+        step_logits: Logits of every step, (B, N, C).
+        halting_logits: Halting logits z_n, (B, N); None if the model has no halting head.
+        halting_probabilities: lambda_n = sigmoid(z_n), (B, N): the probability of halting at step n, given that it was
+            reached.
+        exit_steps: Exit step of each example, from 1, int64, (B,).
+        posterior: Halting distribution p of every example, if all steps ran.
+        prior: Distribution towards which the loss pulls p; with `posterior`.
+        trace: Depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
+        hidden_states: States before the first and after every step on request, N + 1 tensors (B, T, H). No example
+            leaves the batch then, and its states after its exit continue its recurrence.
+        attentions: Attention weights of every step on request, N tensors (B, heads, T, T) (eager attention).
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    halting_probabilities: Tensor | None = None
+    exit_steps: Tensor | None = None
+    posterior: HaltingDistribution | None = None
+    prior: HaltingDistribution | None = None
+    trace: DepthTrace | None = None
+    hidden_states: tuple[Tensor | None, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a field by its name, or by that of the original PonderALBERT, or by its number."""
+        return self._read_alias(key) if key in _ALIASES else super().__getitem__(key)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field by its name in the original PonderALBERT."""
+        if name in _ALIASES:
+            return self._read_alias(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _read_alias(self, name: str) -> Any:
+        """Return the field of a name in the original.
+
+        Raises:
+            KeyError: If there is no such field because not all steps ran.
+        """
+        field = _ALIASES[name]
+        _log_new_name(name)
+        if name == "passes":  # number of the last step of the batch, from 0
+            assert self.exit_steps is not None
+            return int(self.exit_steps.max()) - 1
+        value = getattr(self, field)
+        if value is None:
+            raise KeyError(f"{name}: {field} is there when all steps ran, as with run_all_steps=True")
+        return value
+
+
+# Names of the original PonderALBERT's outputs -> the fields here.
+_ALIASES = {
+    "halt_probabilities": "halting_probabilities",
+    "model_halt_dist": "posterior",
+    "target_halt_dist": "prior",
+    "passes": "exit_steps",
+}
+
+
+@cache
+def _log_new_name(name: str) -> None:
+    """Log the new name, once per process."""
+    more = ", the exit step of every example, from 1" if name == "passes" else ""
+    logger.warning("%s: is called %s here%s", name, _ALIASES[name], more)
+
+
+def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:
+    """Build the output of a batch of sequences or vectors, without distribution and loss.
+
+    Args:
+        steps: Result of `run_steps`, one row per example.
+        rule: Exit rule of the steps.
+        tokens: Number of real tokens of each example, (B,); None for inputs without tokens.
+    """
+    probabilities, halting = None, None
+    if steps.halting_logits is not None:
+        probabilities = steps.halting_logits.sigmoid()
+        ran = torch.arange(1, steps.deepest + 1, device=probabilities.device) <= steps.exit_steps.unsqueeze(1)
+        halting = Halting(torch.where(ran, probabilities.detach()[:, : steps.deepest], 0.0))
+    trace = DepthTrace(
+        unit="sequence",
+        updates=steps.exit_steps.float(),
+        valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
+        max_updates=steps.logits.shape[1],
+        execution=Execution(
+            len(steps.rows), tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed
+        ),
+        halting=halting,
+    )
+    return StepwiseOutput(
+        logits=select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps),
+        step_logits=steps.logits,
+        halting_logits=steps.halting_logits,
+        halting_probabilities=probabilities,
+        exit_steps=steps.exit_steps,
+        trace=trace,
+    )
+
+
+def build_unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
+    """Build the output fields about K units, tokens or sequences, that are read after every step.
+
+    Recorders and studies of exits need only these fields of any model.
+
+    Args:
+        steps: Result of `run_steps`, one row per unit.
+        rule: Exit rule of the steps.
+        slots: Position b T + t of the token at which each unit is read, int64, (K,).
+        shape: B and T if units are tokens; None if they are whole sequences.
+
+    Returns:
+        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at the
+        exit of each unit: (K, C), or (B, T, C) with NaN at tokens that are no unit.
+    """
+    logits = select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps)
+    if shape is not None:
+        table = logits.new_full((shape[0] * shape[1], logits.shape[1]), torch.nan)
+        logits = table.index_copy_(0, slots, logits).view(*shape, -1)
+    return {
+        "logits": logits,
+        "unit_slots": slots,
+        "step_logits": steps.logits,
+        "halting_logits": steps.halting_logits,
+        "exit_steps": steps.exit_steps,
+    }
+
+
+# Every state, some of them by number (negative ones from the end), or none.
+Choice = bool | int | Sequence[int]
+_NAMES = ("hidden_states", "attentions")
+
+
+def requested_states(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return which of `hidden_states` and `attentions` the call requests, or else the configuration."""
+    requests = {name: options.get(f"output_{name}") for name in _NAMES}
+    choices = {name: getattr(config, f"output_{name}") if value is None else value for name, value in requests.items()}
+    return {name: value for name, value in choices.items() if value is not None and value is not False}
+
+
+def choose_states(states: Sequence[Tensor], choice: Choice) -> tuple[Tensor | None, ...]:
+    """Return the chosen states, and None in place of others."""
+    if choice is True:
+        return tuple(states)
+    indices = (choice,) if isinstance(choice, int) else choice
+    numbers = {number % len(states) for number in indices if -len(states) <= number < len(states)}
+    return tuple(state if number in numbers else None for number, state in enumerate(states))

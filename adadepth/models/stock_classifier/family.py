@@ -1,0 +1,46 @@
+"""The settings of unmodified classifiers of transformers, their checks, and the family's descriptor."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from adadepth.config import Attention, ExperimentConfig, Mode, ModelConfig, family_name
+from adadepth.config.declaration import setting
+from adadepth.models.registry import Family
+
+
+@dataclass
+class StockClassifierSettings(ModelConfig):
+    """An unmodified classifier of transformers, of sequences or tokens, which runs all of its blocks: the baseline.
+
+    `pretrained` names the model to train, `checkpoint` the model to evaluate.
+    """
+
+    name: str = family_name("stock_classifier")
+    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+
+
+def check_settings(config: ExperimentConfig) -> Iterator[str]:
+    """Check that a training names its pretrained model."""
+    if config.mode is Mode.train and config.model.pretrained is None:
+        yield "model.pretrained: model=stock_classifier trains what it names, a folder or hub id of transformers"
+
+
+def first_tokens(model: Any) -> dict[str, Any]:
+    """Return no [CLS] tokens: the tokenizer of the model adds them."""
+    return {"cls_tokens": 0}
+
+
+FAMILY = Family(
+    settings=StockClassifierSettings,
+    option="stock",
+    config="transformers:PreTrainedConfig",
+    heads={
+        "classification": "adadepth.models.stock_classifier.modeling:StockForSequenceClassification",
+        "tagging": "adadepth.models.stock_classifier.modeling:StockForTokenClassification",
+    },
+    build="adadepth.models.stock_classifier.modeling:build_on_pretrained",
+    first_tokens="adadepth.models.stock_classifier.family:first_tokens",
+    own_symbols=False,
+    checks=("adadepth.models.stock_classifier.family:check_settings",),
+)

@@ -1,0 +1,77 @@
+"""The configuration of tiny recursive models."""
+
+from __future__ import annotations
+
+from huggingface_hub.dataclasses import strict
+
+from adadepth.config.declaration import at_least, setting
+from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import parse_rule
+from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
+from adadepth.models.trm.family import TrmSettings
+
+
+@strict
+class TrmConfig(FamilyConfig, settings=TrmSettings):
+    """The configuration of a tiny recursive model of puzzles (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
+
+    keys_to_ignore_at_inference = [*BESIDE_LOGITS, "carry"]
+
+    # The settings of `TrmSettings`, which documents them, with the values of a file that lacks them.
+    vocab_size: int = 11
+    hidden_size: int = 512
+    num_layers: int = 2
+    mixing: str = "attention"
+    num_attention_heads: int = 8
+    intermediate_size: int | None = None
+    mixing_size: int | None = None
+    positions: str = "rotary"
+    rope_theta: int | float = 10000.0
+    prefix_length: int = 16
+    cycles: int = 3
+    reasoning_updates: int = 6
+    num_steps: int = 16
+    exploration: int | float = 0.1
+    halt_loss_weight: int | float = 0.5
+    answer_loss: str = "stablemax"
+    places: int | None = None
+    exit_rule: str = "correct:0.5"
+
+    pad_token_id: int | None = 0
+    cells: int = setting(81, "L, of a puzzle", at_least(1), shape=True)
+    puzzle_kinds: int = setting(
+        1, "vectors that say what is asked; 1 where all puzzles ask the same", at_least(1), shape=True
+    )
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        parse_rule(self.exit_rule)
+        if self.mixing == "attention" and self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
+            )
+
+    @property
+    def length(self) -> int:
+        """S = P + L, the positions of a sequence."""
+        return self.prefix_length + self.cells
+
+    @property
+    def inner_width(self) -> int:
+        """F, the inner width of a feed-forward layer."""
+        return self.intermediate_size or published_width(self.hidden_size)
+
+    @property
+    def mixing_width(self) -> int:
+        """Inner width of a feed-forward layer over positions."""
+        return self.mixing_size or published_width(self.length)
+
+    @property
+    def applications(self) -> int:
+        """T (n + 1), the number of times that a step applies the network."""
+        return self.cycles * (self.reasoning_updates + 1)
+
+
+def published_width(width: int, multiple: int = 256) -> int:
+    """Return the inner width of a gated layer in the published code: round(8/3 width), up to a multiple of 256."""
+    return -(-round(8 * width / 3) // multiple) * multiple

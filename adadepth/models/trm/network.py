@@ -1,0 +1,116 @@
+"""The network of tiny recursive models: attention or mixing over positions, gated feed-forward layers, norms."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from adadepth.models.shared.layers import Product
+from adadepth.models.trm.configuration import TrmConfig
+
+EPSILON = 1e-5
+
+
+class SwiGlu(nn.Module):
+    """W_down (silu(W_gate u) * W_up u) over the last dimension, with one product for gate and up."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_up_proj = Product(width, 2 * inner, bias=False)
+        self.down_proj = Product(inner, width, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Map (..., width) to (..., width)."""
+        gate, up = self.gate_up_proj(states).chunk(2, dim=-1)
+        mixed: Tensor = self.down_proj(functional.silu(gate) * up)
+        return mixed
+
+
+class SelfAttention(nn.Module):
+    """Self-attention without a mask."""
+
+    def __init__(self, config: TrmConfig) -> None:
+        super().__init__()
+        self.heads = config.num_attention_heads
+        self.qkv_proj = Product(config.hidden_size, 3 * config.hidden_size, bias=False)
+        self.o_proj = Product(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Map (B, S, D) to (B, S, D)."""
+        batch, length, width = states.shape
+        query, key, value = self.qkv_proj(states).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            query, key = rotate_heads(query, rotation), rotate_heads(key, rotation)
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        mixed: Tensor = self.o_proj(attended.transpose(1, 2).reshape(batch, length, width))
+        return mixed
+
+
+class Block(GradientCheckpointingLayer):
+    """A block: attention or an MLP over positions, then an MLP over the width; each is added and normalised."""
+
+    def __init__(self, config: TrmConfig) -> None:
+        super().__init__()
+        self.mixes_positions = config.mixing == "positions"
+        if self.mixes_positions:
+            self.mlp_t = SwiGlu(config.length, config.mixing_width)
+        else:
+            self.self_attn = SelfAttention(config)
+        self.mlp = SwiGlu(config.hidden_size, config.inner_width)
+
+    def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Map (B, S, D) to (B, S, D); mixing over positions also normalises over them."""
+        if self.mixes_positions:
+            transposed = states.transpose(1, 2)
+            states = rms(transposed + self.mlp_t(transposed)).transpose(1, 2)
+        else:
+            states = rms(states + self.self_attn(states, rotation))
+        return rms(states + self.mlp(states))
+
+
+class Network(nn.Module):
+    """f: all blocks. Its input, a sum of states, decides whether it updates the reasoning or the answer."""
+
+    def __init__(self, config: TrmConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+
+    def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Map (B, S, D) to (B, S, D)."""
+        for layer in self.layers:
+            states = layer(states, rotation)
+        return states
+
+
+def rms(states: Tensor) -> Tensor:
+    """Divide by sqrt(mean u^2 + eps) over the last dimension, computed in float32 at least."""
+    precise = states.to(torch.promote_types(states.dtype, torch.float32))
+    return functional.rms_norm(precise, states.shape[-1:], eps=EPSILON).to(states.dtype)
+
+
+def rotations(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each, for halves."""
+    frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate queries or keys (B, h, S, d) by their positions."""
+    cosines, sines = rotation
+    first, second = heads.chunk(2, dim=-1)
+    return (heads * cosines + torch.cat([-second, first], dim=-1) * sines).to(heads.dtype)
+
+
+@torch.no_grad()
+def init_truncated_normal(weight: Tensor, deviation: float) -> None:
+    """Draw from a normal cut at two standard deviations, widened so that `deviation` is that of the result (as JAX)."""
+    cut = math.erf(math.sqrt(2.0))  # the mass within two standard deviations
+    density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)
+    width = deviation / math.sqrt(1.0 - 4.0 * density / cut)
+    init.trunc_normal_(weight, std=width, a=-2.0 * width, b=2.0 * width)

@@ -1,0 +1,53 @@
+"""Former names of packages, which can still be imported in version 0.1 and warn; the release after it drops them."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+RENAMED = {
+    "adadepth.families": "adadepth.models",
+    "adadepth.measure": "adadepth.metrics",
+    "adadepth.settings": "adadepth.config",
+    "adadepth.system": "adadepth.runtime",
+}
+
+
+def find_new_name(name: str) -> str | None:
+    """Return the present name of a module under its former one; None if the name is not a former one."""
+    for old, new in RENAMED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
+
+
+class _RenamedLoader(Loader):
+    """Loader that puts the renamed module itself in place of the former name."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave the creation of the placeholder to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Replace the placeholder by the renamed module, so that classes are the same under both names."""
+        new = find_new_name(module.__name__)
+        assert new is not None
+        sys.modules[module.__name__] = import_module(new)
+
+
+class RenamedFinder(MetaPathFinder):
+    """Finder of modules by their former names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of a renamed module, with a warning that names its new path."""
+        new = find_new_name(fullname)
+        if new is None:
+            return None
+        warnings.warn(f"{fullname} is now {new}; the old name goes with the next release", FutureWarning, stacklevel=2)
+        return ModuleSpec(fullname, _RenamedLoader(), is_package=True)

@@ -1,0 +1,59 @@
+"""Hardware of a run or a benchmark, for `run.json` and beside measured times."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adadepth.runtime.distributed import get_world_size
+
+if TYPE_CHECKING:
+    import torch
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+@cache
+def read_processor_name() -> str:
+    """Return the model of the processor as Linux names it, or else its architecture."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    fields = (line.partition(":") for line in lines)
+    names = (value.strip() for name, _, value in fields if name.strip() == "model name")
+    return next(filter(None, names), "") or platform.processor() or platform.machine() or "unknown processor"
+
+
+def collect_hardware() -> dict[str, Any]:
+    """Return the field `hardware` of run.json; it has threads and GPUs if torch is imported."""
+    hardware: dict[str, Any] = {
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": read_processor_name(),
+        "cpus": os.cpu_count(),
+    }
+    if torch := sys.modules.get("torch"):
+        hardware["threads"] = torch.get_num_threads()
+        hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return hardware | {"processes": get_world_size()}
+
+
+def name_device(device: torch.device) -> str:
+    """Return the name of a GPU, or of the processor."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor_name()
+
+
+def describe_machine(device: torch.device) -> str:
+    """Return the conditions of a measured time: device, torch version, and on a CPU the number of threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    suffix = "" if device.type == "cuda" else f", {threads} thread{'s' * (threads != 1)}"
+    return f"{name_device(device)}, torch {torch.__version__.partition('+')[0]}{suffix}"

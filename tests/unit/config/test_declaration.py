@@ -1,0 +1,198 @@
+"""One declaration: what follows from a setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from transformers import PreTrainedConfig
+
+from adadepth.cli.schemas import list_model_schemas
+from adadepth.config import ContextConfig, SearchConfig
+from adadepth.config.declaration import (
+    BELOW_ONE,
+    FINITE,
+    OPEN_SHARE,
+    POSITIVE,
+    SHARE,
+    Allowed,
+    at_least,
+    between,
+    choices,
+    drop_neutral,
+    find_range_errors,
+    format_help,
+    get_field_specs,
+    shapes,
+)
+from adadepth.models.albert_act.family import AlbertActSettings
+from adadepth.models.par_xl.family import ParXLSettings
+from adadepth.models.registry import family, load
+from adadepth.models.shared.albert.configuration import AlbertShape
+
+
+@pytest.mark.parametrize(("allowed", "inside", "outside"), [
+    (at_least(1), [1, 7, 1e9], [0, -1, math.inf, math.nan]),
+    (between(2, 8), [2, 8], [1, 9]),
+    (POSITIVE, [1e-9], [0, -1, math.inf, math.nan]),
+    (SHARE, [0, 0.5, 1], [-0.1, 1.1, math.nan]),
+    (OPEN_SHARE, [0.5], [0, 1]),
+    (BELOW_ONE, [0, 0.99], [1, -0.1]),
+    (FINITE, [-3, 0], [math.inf, math.nan]),
+], ids=["at least", "between", "positive", "share", "open share", "below one", "finite"])  # fmt: skip
+def test_ranges(allowed: Allowed, inside: list[float], outside: list[float]) -> None:
+    assert all(map(allowed.test, inside))
+    assert not any(map(allowed.test, outside))
+
+
+def test_a_value_out_of_range_is_a_line_with_its_key() -> None:
+    search = SearchConfig(tau_end=0, sampled_paths=0)
+    assert list(find_range_errors(search, "search.")) == [
+        "search.tau_end=0: must be above 0",
+        "search.sampled_paths=0: must be at least 1",
+    ]
+
+
+def test_none_has_no_range() -> None:
+    assert list(find_range_errors(ContextConfig())) == []
+
+
+def test_choices_follow_from_the_type() -> None:
+    assert choices(AlbertActSettings)["cap_remainder"] == ("reference", "penalty", "forced")
+    assert "attn_implementation" in choices(AlbertActSettings)
+
+
+def test_shapes_are_those_declared() -> None:
+    assert {"hidden_size", "vocab_size"} <= set(shapes(AlbertActSettings))
+    assert "act_penalty" not in shapes(AlbertActSettings)
+    assert {"architecture", "cutoffs"} <= set(shapes(ParXLSettings))
+    assert "type_vocab_size" in shapes(load(family("albert_act").config))
+
+
+def test_what_cannot_change_a_result_is_left_out() -> None:
+    assert "timing_repeats" not in drop_neutral(SearchConfig, dataclasses.asdict(SearchConfig()))
+
+
+def test_a_list_is_not_shared() -> None:
+    ParXLSettings().cutoffs.append(3)
+    assert ParXLSettings().cutoffs == []
+
+
+@pytest.mark.parametrize("name", [name for name in list_model_schemas() if name != "albert"])
+def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(name: str) -> None:
+    about, config = get_field_specs(family(name).settings), load(family(name).config)()
+    settings = family(name).settings()
+    for field, each in about.items():
+        if each.in_model and field not in ("layers_num", "tie_word_embeddings"):
+            default = each.hub if each.differs_on_hub else getattr(settings, field)
+            assert getattr(config, field) == default, field
+
+
+def test_where_the_two_defaults_differ() -> None:
+    """A published configuration names no field that is newer than it, and must mean what it did."""
+    found = {
+        name: {field for field, each in get_field_specs(schema).items() if each.differs_on_hub}
+        for name, schema in list_model_schemas().items()
+    }
+    sizes = {
+        "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "hidden_act", "max_position_embeddings",
+    }  # fmt: skip
+    assert found == {
+        "adalayers": {"base_model"},
+        "albert": sizes,
+        "albert_act": sizes | {"act_penalty"},
+        "looped": {"vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"},
+        "multi_exit_albert": sizes | {"exit_rule"},
+        "par_xl": {"vocab_size"},
+        "ponder_albert": sizes | {"target_halt_probability", "truncation", "exit_rule"},
+        "ponder_rnn": {"target_halt_probability", "truncation", "exit_rule"},
+        "stock_classifier": set(),
+        "trm": {"vocab_size"},
+    }
+
+
+OWN_CONFIGS = [name for name in list_model_schemas() if load(family(name).config).__module__.startswith("adadepth.")]
+# Of every language model in transformers; a family only gives them other defaults.
+SPECIAL = {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"}
+
+
+@pytest.mark.parametrize("name", OWN_CONFIGS)
+def test_every_field_of_a_configuration_is_declared_and_in_its_docstring(name: str) -> None:
+    config_class = load(family(name).config)
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    fields -= SPECIAL | {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    about = get_field_specs(config_class)
+    assert fields == about.keys() - SPECIAL
+    for field, each in about.items():
+        text = " ".join(config_class.__doc__.split())
+        assert f" {field}: {each.help}" in text
+        assert each.more in text
+
+
+def json_types(annotation: Any) -> set[Any]:
+    """The types of a setting as JSON keeps them: choices are strings, and a number may have lost its point."""
+    if isinstance(annotation, types.UnionType):
+        return set().union(*map(json_types, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is list:
+        return {(list, *json_types(*typing.get_args(annotation)))}
+    if annotation is float:
+        return {int, float}
+    return {str if issubclass(annotation, StrEnum) else annotation}
+
+
+@pytest.mark.parametrize("name", OWN_CONFIGS)
+def test_a_configuration_has_the_types_and_defaults_of_the_settings(name: str) -> None:
+    """Where a file without a field means something, the field is never null, though the setting may be."""
+    config_class = load(family(name).config)
+    settings, stored = config_class.settings_class, {field.name: field for field in dataclasses.fields(config_class)}
+    hints, about = typing.get_type_hints(settings), get_field_specs(settings)
+    for field in (each for each in dataclasses.fields(settings) if each.name in about and about[each.name].in_model):
+        here = about[field.name]
+        default = here.hub if here.differs_on_hub else default_of(field)
+        assert default_of(stored[field.name]) == default, field.name
+        nullable = {types.NoneType} if here.differs_on_hub and here.hub is None else set()
+        expected = json_types(hints[field.name]) - ({types.NoneType} if here.differs_on_hub else set()) | nullable
+        assert json_types(stored[field.name].type) == expected, field.name
+
+
+def default_of(field: Any) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def test_a_configuration_that_lacks_a_setting_says_so() -> None:
+    with pytest.raises(TypeError, match=r"^Other: lacks act_epsilon, .*, as AlbertActSettings has them$"):
+
+        class Other(AlbertShape, settings=AlbertActSettings):
+            act_penalty: int | float = 0.0
+
+
+def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a_line() -> None:
+    about = get_field_specs(AlbertActSettings)["cap_remainder"]
+    assert format_help(about, choices(AlbertActSettings)["cap_remainder"]) == (
+        "what a token that reaches L without halting pays and weighs; one of reference, penalty, forced"
+    )
+    assert "one of reference, penalty, forced. `reference`: no remainder" in " ".join(
+        load(family("albert_act").config).__doc__.split()
+    )
+
+
+def test_what_a_search_says_of_gates_is_declared_there() -> None:
+    config_class = load(family("par_xl").config)
+    here, there = get_field_specs(config_class), get_field_specs(SearchConfig)
+    for name in ("tau_start", "tau_end", "tau_schedule", "straight_through", "latency_weight"):
+        assert here[name] is there[name]
+    assert here["gate_path"] is there["path"]
+    assert here["clamp_length"] is get_field_specs(ContextConfig)["clamp_length"]
+    assert config_class().gate_path == "soft"
+
+
+def test_the_name_of_a_family_is_that_of_its_configuration() -> None:
+    for name in OWN_CONFIGS:
+        assert load(family(name).config).model_type == family(name).name == name
+        assert "name" not in get_field_specs(load(family(name).config))

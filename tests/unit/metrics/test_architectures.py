@@ -1,0 +1,188 @@
+"""Figures of an architecture search against scipy, loops and closed forms."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy
+
+from adadepth.metrics.architectures import (
+    architecture_history,
+    architectures_over_seeds,
+    block_metrics,
+    compared_rows,
+    describe_architecture,
+    flatten_architecture,
+    flatten_search,
+    is_fixed,
+    operations_by_third,
+    quality_points,
+)
+from adadepth.report.run_files import ARCHITECTURES, METRICS, read_run, write_json
+from adadepth.report.seeds import select_headline_metrics, summarise_seeds
+from tests.unit.report.synthetic_architectures import (
+    SHAPES,
+    gate_probabilities,
+    make_comparison,
+    make_search_run,
+    search_evaluation,
+)
+
+rows = st.lists(st.floats(0.001, 1), min_size=3, max_size=3).map(lambda row: [share / sum(row) for share in row])
+
+
+@given(st.lists(rows, min_size=1, max_size=33))
+def test_figures_agree_with_scipy(probabilities: list[list[float]]) -> None:
+    table, found = np.array(probabilities), describe_architecture(probabilities, 0.5)
+    assert found["string"] == "".join("sf-"[choice] for choice in table.argmax(axis=1))
+    assert found["entropy"] == pytest.approx(entropy(table, axis=1).tolist(), abs=1e-9)
+    assert found["mean_entropy"] == pytest.approx(entropy(table, axis=1).mean(), abs=1e-9)
+    assert found["expected_blocks"] == pytest.approx(table[:, :2].sum())
+    assert (found["blocks"], found["temperature"], is_fixed(found)) == (len(table), 0.5, False)
+
+
+def test_even_gates_choose_the_first_operation_and_a_fixed_network_is_sure() -> None:
+    even = describe_architecture([[1 / 3] * 3] * 4, 1.0)
+    assert even["string"] == "ssss"
+    assert even["mean_entropy"] == pytest.approx(math.log(3))
+    assert describe_architecture([[0.2, 0.4, 0.4]], 1.0)["string"] == "f"
+    fixed = describe_architecture([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    assert (fixed["string"], fixed["entropy"], fixed["expected_blocks"], is_fixed(fixed)) == ("s-", [0, 0], 1, True)
+    assert "search/temperature" not in flatten_architecture(fixed)
+
+
+@given(st.text("sf-", min_size=1, max_size=40))
+def test_thirds_count_every_block_once_in_nearly_equal_parts(architecture: str) -> None:
+    thirds = operations_by_third(architecture)
+    sizes = [sum(third.values()) for third in thirds]
+    assert max(sizes) - min(sizes) <= 1
+    parts = ["".join(architecture[start:end]) for start, end in zip(np.cumsum([0, *sizes]), np.cumsum(sizes))]  # noqa: B905
+    for third, part in zip(thirds, parts, strict=True):
+        assert list(third.values()) == [part.count(letter) for letter in "sf-"]
+
+
+def test_the_published_network_has_no_attention_in_its_last_third() -> None:
+    thirds = operations_by_third("sfff" * 6 + "f" * 8)
+    assert [third["attention"] for third in thirds] == [3, 3, 0]
+
+
+def test_history_is_read_from_the_lines_that_hold_probabilities(tmp_path: Path) -> None:
+    make_search_run(tmp_path, blocks=5, evaluations=4)
+    with (tmp_path / METRICS).open("a", encoding="utf-8") as file:
+        other = flatten_architecture(describe_architecture(gate_probabilities(5), 0.1))
+        for line in (
+            {"step": 900, "train/loss": 0.1},
+            {"step": 901, **other, "search/identity": ["nan"] * 5},
+            {"step": 902, **other, "search/identity": [0.1]},
+        ):
+            file.write(json.dumps(line) + "\n")
+    history = architecture_history(read_run(tmp_path).metrics)
+    assert [step for step, _ in history] == [0, 50, 100, 150]
+    for (_, found), progress in zip(history, (0, 1 / 3, 2 / 3, 1), strict=True):
+        assert found == describe_architecture(gate_probabilities(5, progress), 0.1**progress)
+
+
+def test_history_of_another_number_of_blocks_is_left_out() -> None:
+    lines = [
+        {"step": step, **flatten_architecture(describe_architecture(gate_probabilities(blocks), 1.0))}
+        for step, blocks in ((1, 4), (2, 6), (3, 6))
+    ]
+    assert [step for step, _ in architecture_history(lines)] == [2, 3]
+    assert architecture_history([]) == []
+
+
+def test_flat_names() -> None:
+    found = search_evaluation(6, 0.5)
+    flat, described = flatten_search(found), found["architecture"]
+    assert flat["search/architecture"] == described["string"]
+    assert flat["search/feed_forward"] == [row[1] for row in described["probabilities"]]
+    assert flat["search/block/6/identity"] == described["probabilities"][5][2]
+    assert flat["search/thirds/3/attention"] == described["thirds"][2]["attention"]
+    assert flat["cost/executed_over_full"] == 2.0
+    assert {type(value) for value in flat.values()} == {str, list, float, int}
+
+
+# ---- seeds
+
+
+@given(st.lists(st.text("sf-", min_size=7, max_size=7), min_size=2, max_size=5))
+def test_agreement_agrees_with_a_loop(strings: list[str]) -> None:
+    runs = []
+    for seed, string in enumerate(strings):
+        probabilities = [[0.8 if letter == of else 0.1 for of in "sf-"] for letter in string]
+        runs.append((seed, {"eval/loss": 1.0} | block_metrics(describe_architecture(probabilities, 0.1))))
+    found = summarise_seeds(runs)["architecture_agreement"]
+    shares = [np.mean([a == b for a, b in zip(*pair, strict=True)]) for pair in combinations(strings, 2)]
+    assert found["mean"] == pytest.approx(np.mean(shares))
+    assert (found["min"], found["pairs"]) == (pytest.approx(min(shares)), len(shares))
+    assert found["strings"] == {str(seed): string for seed, string in enumerate(strings)}
+    assert found["thirds"][0]["attention"] == sum(string[:3].count("s") for string in strings)
+    assert sum(sum(third.values()) for third in found["thirds"]) == 7 * len(strings)
+
+
+def test_no_agreement_without_two_searches_of_as_many_blocks() -> None:
+    metrics = [block_metrics(describe_architecture(gate_probabilities(blocks), 1.0)) for blocks in (12, 12, 5)]
+    assert "architecture_agreement" not in summarise_seeds([(0, metrics[0])])
+    assert "architecture_agreement" not in summarise_seeds([(0, metrics[0]), (1, {"eval/loss": 1.0})])
+    assert "architecture_agreement" not in summarise_seeds([(0, metrics[0]), (1, metrics[2])])
+    summary = summarise_seeds([(0, metrics[0]), (1, metrics[1])])
+    assert summary["architecture_agreement"]["mean"] == 1
+    assert len(architectures_over_seeds(summary["metrics"])["0"]) == 12
+
+
+def test_headline_metrics_leave_single_blocks_out() -> None:
+    further = {"eval/perplexity": 50.0, "search/argmax/perplexity": 61.0, "search/compare/alternating/perplexity": 52.0}
+    runs = [(seed, flatten_search(search_evaluation(6, 1.0, seed)) | further) for seed in range(2)]
+    names = select_headline_metrics(summarise_seeds(runs))
+    assert not any("block/" in name or "thirds" in name for name in names)
+    assert {"search/mean_entropy", *further} <= names.keys()
+
+
+# ---- comparison
+
+
+def test_costs_are_shares_of_the_reference_and_absent_where_not_measured() -> None:
+    comparison = make_comparison()
+    rows = {row["label"]: row for row in compared_rows(comparison)}
+    assert list(rows) == ["derived (from scratch)", "derived (not retrained)", "alternating", "paper_rule", "random"]
+    far = SHAPES[1]["name"]
+    assert rows["derived (from scratch)"]["costs"][far]["macs_share"] == pytest.approx(5.1 / 9.9)
+    assert rows["random"]["costs"][far]["median_share"] == pytest.approx(5.0 / 9.1)
+    assert rows["alternating"]["costs"][far]["median_share"] == 1
+    assert rows["paper_rule"]["costs"][far] == {"macs": 4.0e6, "macs_share": pytest.approx(4.0 / 9.9)}
+    assert rows["random"]["counts"] == [2, 4, 1]
+
+
+def test_without_the_reference_there_are_no_shares() -> None:
+    comparison = make_comparison() | {"reference": "sandwich"}
+    assert not any(
+        key.endswith("_share") for row in compared_rows(comparison) for key in row["costs"][SHAPES[0]["name"]]
+    )
+
+
+def test_points_are_times_or_else_macs_of_retrained_networks() -> None:
+    comparison = make_comparison()
+    timed = quality_points(comparison)
+    assert [title for title, _, _ in timed] == [f"held-out text, {shape['name']}" for shape in SHAPES]
+    assert [(x, y, row["label"]) for x, y, row in timed[0][2]] == [
+        (pytest.approx(1.9), 49.2, "derived (from scratch)"),
+        (pytest.approx(2.2), 50.1, "alternating"),
+    ]
+    for row in comparison["rows"]:
+        row["seconds"] = {}
+    _, axis, points = quality_points(comparison)[1]
+    assert "multiply-accumulates" in axis
+    assert [(x, y) for x, y, _ in points] == [(5.1e6, 49.2), (9.9e6, 50.1), (4.0e6, 52.8)]
+
+
+def test_the_written_comparison_is_read_back(tmp_path: Path) -> None:
+    comparison = make_comparison()
+    write_json(tmp_path / ARCHITECTURES, comparison)
+    assert read_run(tmp_path).of("architectures.json") == comparison

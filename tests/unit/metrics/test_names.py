@@ -1,0 +1,56 @@
+"""Names of metrics: letters, digits and `_./-`, whatever data sets and classes are called, and no two the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from adadepth.metrics.metric_names import metric_name
+from adadepth.report.run_files import read_run
+from adadepth.report.training_curves import _means
+from adadepth.training.callbacks import rename_metrics
+from tests.before.runs import names_before
+
+SAFE = re.compile(r"[A-Za-z0-9_./-]+")
+
+
+def test_all_names_of_all_families_become_safe_and_stay_apart() -> None:
+    before = names_before()
+    assert any(not SAFE.fullmatch(name) for name in before), "something is mended"
+    after = {metric_name(name) for name in before}
+    assert all(SAFE.fullmatch(name) for name in after)
+    assert len(after) == len(before)
+    assert {name.partition("/")[0] for name in after if "/" in name} <= {
+        "train", "eval", "halting", "cost", "search", "budget", "figures",
+    }, "an evaluation set makes no section of its own"  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "expected"), [
+    ("halting/length <= 5/mean", "halting/length_up_to_5/mean"), ("halting/length > 9/n", "halting/length_over_9/n"),
+    ("halting/length 6-9/n", "halting/length_6-9/n"), ("halting/label: not [it]/n", "halting/label_not_it_/n"),
+    ("eval/step_3/score", "eval/step_3/score"), ("halting/label: ja", "halting/label_ja"),
+])  # fmt: skip
+def test_a_name_stays_readable(given: str, expected: str) -> None:
+    assert metric_name(given) == expected
+
+
+def test_other_scripts_stay_apart() -> None:
+    found = [metric_name(f"halting/label: {name}/mean") for name in ("好", "坏", "é", "è")]
+    assert len(set(found)) == 4
+    assert all(map(SAFE.fullmatch, found))
+
+
+def test_a_set_of_any_name_stays_under_eval() -> None:
+    assert rename_metrics({"eval_my set: é/loss": 1.0, "loss": 2.0}) == {"eval/my_set_ue9/loss": 1.0, "train/loss": 2.0}
+
+
+@pytest.mark.parametrize("logged", ["halting/label: yes/mean", "halting/label_yes/mean"])
+def test_the_report_reads_the_names_of_older_runs_too(tmp_path: Path, logged: str) -> None:
+    depths = {"n": 3, "mean": 2.5, "std": 0.5}
+    classes = dict.fromkeys(("all", "correct", "wrong", "label: yes"), depths)
+    (tmp_path / "halting.json").write_text(json.dumps({"unit": "sequence", "classes": classes}))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 3, logged: 2.5}) + "\n")
+    assert dict(_means(read_run(tmp_path)))["label: yes"] == [(3, 2.5)]

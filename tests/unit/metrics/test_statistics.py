@@ -1,0 +1,339 @@
+"""Every figure against numpy and scipy on the raw traces, or against a loop over tokens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy, spearmanr
+
+from adadepth.halting.trace import DepthTrace, Execution, Halting
+from adadepth.metrics.depth_statistics import COSINE_GROUPS, HaltingStatistics, flatten
+from adadepth.metrics.unit_classes import TOKEN_CLASSES, token_classes
+from tests.unit.report import synthetic
+
+MAX_UPDATES = 7
+
+
+def make_updates(seed: int, batches: int = 3, size: int = 6) -> list[dict[str, Any]]:
+    generator = np.random.default_rng(seed)
+    made = []
+    for _ in range(batches):
+        batch = synthetic.make_batch(generator, size=size)
+        trace = synthetic.make_trace(generator, batch, MAX_UPDATES, progress=0.6)
+        made.append(
+            {
+                "trace": trace,
+                "classes": token_classes(batch, cls_id=synthetic.CLS, sep_id=synthetic.SEP, mask_id=synthetic.MASK),
+                "token_losses": synthetic.make_losses(generator, batch, trace),
+                "hidden_states": synthetic.make_states(generator, trace),
+                "work": synthetic.make_work(trace),
+            }
+        )
+    return made
+
+
+def accumulate(updates: list[dict[str, Any]], max_updates: int = MAX_UPDATES) -> HaltingStatistics:
+    statistics = HaltingStatistics(max_updates, TOKEN_CLASSES, "cpu")
+    for update in updates:
+        statistics.update(**update)
+    return statistics
+
+
+@pytest.fixture(scope="module")
+def updates() -> list[dict[str, Any]]:
+    return make_updates(0)
+
+
+@pytest.fixture(scope="module")
+def summary(updates: list[dict[str, Any]]) -> dict[str, Any]:
+    return accumulate(updates).summary()
+
+
+def raw(updates: list[dict[str, Any]], name: str, field: str) -> np.ndarray:
+    """The values of a trace's field (or the losses) over the tokens of a class, batch after batch."""
+    values = []
+    for update in updates:
+        trace = update["trace"]
+        facts = {"updates": trace.updates, "remainders": trace.halting.remainders, "loss": update["token_losses"]}
+        tensor = facts[field]
+        values.append(tensor[update["classes"][name]].double().numpy())
+    return np.concatenate(values)
+
+
+@pytest.mark.parametrize("name", TOKEN_CLASSES)
+def test_depth_of_a_class(updates: list[dict[str, Any]], summary: dict[str, Any], name: str) -> None:
+    depth, found = raw(updates, name, "updates"), summary["classes"][name]
+    assert found["n"] == len(depth) > 0
+    assert found["mean"] == pytest.approx(depth.mean())
+    assert found["std"] == pytest.approx(depth.std())
+    for key, level in (("p10", 10), ("median", 50), ("p90", 90)):
+        assert found[key] == np.percentile(depth, level, method="inverted_cdf")
+    assert found["at_cap"] == pytest.approx((depth == MAX_UPDATES).mean())
+    assert found["histogram"] == np.bincount(depth.astype(int), minlength=MAX_UPDATES + 1).tolist()
+    assert found["entropy"] == pytest.approx(entropy(found["histogram"]))
+
+
+@pytest.mark.parametrize("name", TOKEN_CLASSES)
+def test_remainder_ponder_cost_and_loss_of_a_class(
+    updates: list[dict[str, Any]], summary: dict[str, Any], name: str
+) -> None:
+    depth, remainder = raw(updates, name, "updates"), raw(updates, name, "remainders")
+    losses, found = raw(updates, name, "loss"), summary["classes"][name]
+    losses = losses[~np.isnan(losses)]
+    assert found["remainder"] == pytest.approx(remainder.mean())
+    assert found["ponder_cost"] == pytest.approx((depth + remainder).mean())
+    assert found["loss_n"] == len(losses)
+    if len(losses):
+        assert found["loss"] == pytest.approx(losses.mean())
+    else:
+        assert "loss" not in found
+
+
+def test_steps(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    depth, losses = raw(updates, "all", "updates"), raw(updates, "all", "loss")
+    for row in summary["steps"]:
+        k = row["depth"]
+        assert row["share"] == pytest.approx((depth == k).mean())
+        assert row["survival"] == pytest.approx((depth >= k).mean())
+        here = losses[(depth == k) & ~np.isnan(losses)]
+        assert row["loss_n"] == len(here)
+        assert row.get("loss") == (pytest.approx(here.mean()) if len(here) else None)
+        probabilities = [
+            float(probability)
+            for update in updates
+            for probability, updates_ in zip(
+                update["trace"].halting.probabilities[..., k - 1 : k].flatten(),
+                update["trace"].updates.flatten(),
+                strict=False,
+            )
+            if updates_ >= k
+        ]
+        assert row.get("probability") == (pytest.approx(np.mean(probabilities)) if probabilities else None)
+    assert [row["depth"] for row in summary["steps"]] == list(range(1, MAX_UPDATES + 1))
+
+
+@pytest.mark.parametrize("group", COSINE_GROUPS)
+def test_cosines_agree_with_a_loop(group: str) -> None:
+    updates = make_updates(1, batches=2, size=2)
+    updates[0]["trace"].updates.clamp_(max=4)  # one batch stops early: iterations that it did not execute
+    updates[0]["hidden_states"] = synthetic.make_states(
+        np.random.default_rng(0),
+        DepthTrace("token", updates[0]["trace"].updates, updates[0]["trace"].valid, 7, execution=Execution(4)),
+    )
+    found = accumulate(updates).summary()["cosine"][group]
+    for k in range(1, MAX_UPDATES + 1):
+        running, everyone = [], []
+        for update in updates:
+            states = update["hidden_states"]
+            for place in update["classes"][group].nonzero().tolist():
+                if k < len(states):
+                    before, after = (states[index][tuple(place)].double().numpy() for index in (k - 1, k))
+                    cosine = before @ after / np.sqrt((before @ before) * (after @ after))
+                else:
+                    cosine = 1.0
+                everyone.append(cosine)
+                if update["trace"].updates[tuple(place)] >= k:
+                    running.append(cosine)
+        row = found[k - 1]
+        assert (row["step"], row["running_n"], row["all_n"]) == (k, len(running), len(everyone))
+        assert row.get("running") == (pytest.approx(np.mean(running), abs=1e-6) if running else None)
+        assert row["all"] == pytest.approx(np.mean(everyone), abs=1e-6)
+
+
+def test_negative_cosines_count() -> None:
+    state = torch.ones(1, 1, 4)
+    statistics = HaltingStatistics(1, ["all"], "cpu")
+    real = torch.ones(1, 1, dtype=torch.bool)
+    statistics.update(DepthTrace("token", real.float(), real, 1), {"all": real}, hidden_states=[state, -state])
+    assert statistics.summary()["cosine"]["all"][0]["running"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
+def test_spearman_is_that_of_the_raw_losses(spread: float) -> None:
+    """Also when all losses are close together, as at initialisation: the mean is 10 nats."""
+    generator = np.random.default_rng(0)
+    depth = generator.integers(1, 25, 20_000)
+    losses = np.exp(np.log(10) + spread * (0.05 * (depth - 12) + generator.normal(size=depth.size)) / 3)
+    real = torch.ones(1, depth.size, dtype=torch.bool)
+    statistics = HaltingStatistics(24, ["all"], "cpu")
+    losses = torch.from_numpy(losses).float()[None]
+    statistics.update(DepthTrace("token", torch.from_numpy(depth).float()[None], real, 24), {"all": real}, losses)
+    found = statistics.summary()["spearman"]["all"]
+    assert found["value"] == pytest.approx(spearmanr(depth, losses[0].numpy()).statistic, abs=1e-3)
+    assert found["low"] < found["value"] < found["high"]
+    assert found["n"] == depth.size
+
+
+def test_extreme_losses_do_not_break_the_table() -> None:
+    depth, losses = torch.tensor([[1.0, 2, 3, 4]]), torch.tensor([[0.0, 1e-30, 5.0, 1e9]])
+    real = torch.ones(1, 4, dtype=torch.bool)
+    statistics = HaltingStatistics(4, ["all"], "cpu")
+    statistics.update(DepthTrace("token", depth, real, 4), {"all": real}, losses)
+    # the two smallest share a bin, so they tie
+    assert statistics.summary()["spearman"]["all"]["value"] == pytest.approx(spearmanr([1, 2, 3, 4], [0, 0, 1, 2])[0])
+
+
+def test_work(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    cost = summary["cost"]
+    for name in ("executed", "dense", "adaptive", "full"):
+        assert cost[f"{name}_macs"] == pytest.approx(sum(float(getattr(update["work"], name)) for update in updates))
+    assert cost["executed_over_dense"] == pytest.approx(cost["executed_macs"] / cost["dense_macs"])
+    assert 0.5 < cost["executed_over_dense"] < 1
+    assert cost["layer_ratio"] == pytest.approx(MAX_UPDATES / raw(updates, "all", "updates").mean())
+    assert cost["adaptive_over_full"] == pytest.approx(1 / cost["layer_ratio"])
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_adding_two_accumulators_is_one_over_both(
+    updates: list[dict[str, Any]], summary: dict[str, Any], cut: int
+) -> None:
+    first, second = accumulate(updates[:cut]), accumulate(updates[cut:])
+    for mine, other in zip(first.tensors(), second.tensors(), strict=True):
+        mine += other  # in place, as an all-reduce does
+    assert_close(first.summary(), summary)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Equal structure and whole numbers, floats to rounding."""
+    assert type(found) is type(expected)
+    if isinstance(found, dict):
+        assert found.keys() == expected.keys()
+        for key in found:
+            assert_close(found[key], expected[key])
+    elif isinstance(found, list):
+        assert len(found) == len(expected)
+        for item, other in zip(found, expected, strict=True):
+            assert_close(item, other)
+    else:
+        assert found == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected)
+
+
+def test_bfloat16_states_probabilities_and_losses(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    halves = [
+        update
+        | {
+            "hidden_states": [state.bfloat16() for state in update["hidden_states"]],
+            "token_losses": update["token_losses"].bfloat16(),
+        }
+        for update in updates
+    ]
+    found = accumulate(halves).summary()
+    for row, expected in zip(found["cosine"]["all"], summary["cosine"]["all"], strict=True):
+        assert row["all"] == pytest.approx(expected["all"], abs=2e-3)
+    assert found["classes"]["all"]["loss"] == pytest.approx(summary["classes"]["all"]["loss"], rel=1e-2)
+    assert found["classes"]["all"]["histogram"] == summary["classes"]["all"]["histogram"]
+
+
+def test_padding_never_counts_whatever_it_holds(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    spoilt = []
+    for update in updates:
+        trace, padding = update["trace"], ~update["trace"].valid
+        states = [state.masked_fill(padding[..., None], float("nan")) for state in update["hidden_states"]]
+        part = DepthTrace(
+            "token", trace.updates.masked_fill(padding, 5.0), trace.valid, MAX_UPDATES, execution=trace.execution,
+            halting=Halting(
+                trace.halting.probabilities, trace.halting.remainders.masked_fill(padding, float("nan"))
+            ),
+        )  # fmt: skip
+        classes = {name: mask | padding for name, mask in update["classes"].items()}
+        losses = update["token_losses"].masked_fill(padding, 3.0)
+        spoilt.append(update | {"trace": part, "classes": classes, "hidden_states": states, "token_losses": losses})
+    assert_close(accumulate(spoilt).summary(), summary)
+
+
+def test_sequences() -> None:
+    depth, valid = torch.tensor([3.0, 1.0, 4.0, 2.0]), torch.tensor([True, True, True, False])
+    halting = Halting(torch.full((4, 4), 0.3), torch.tensor([0.5, 0.25, 0.0, 9.0]))
+    trace = DepthTrace("sequence", depth, valid, 4, halting=halting)
+    statistics = HaltingStatistics(4, ["all", "label/1"], "cpu")
+    states = [torch.randn(4, 8) for _ in range(5)]
+    classes = {"all": valid, "label/1": torch.tensor([True, False, False, True])}
+    statistics.update(trace, classes, torch.tensor([0.1, 0.2, 0.9, 5.0]), states)
+    found = statistics.summary()
+    assert (found["unit"], found["n"]) == ("sequence", 3)
+    assert found["classes"]["all"]["mean"] == pytest.approx(8 / 3)
+    assert found["classes"]["label/1"] | {"mean": 3.0, "n": 1, "loss_n": 1} == found["classes"]["label/1"]
+    assert [row["survival"] for row in found["steps"]] == pytest.approx([1, 2 / 3, 2 / 3, 1 / 3])
+    assert found["spearman"]["all"]["value"] == pytest.approx(spearmanr([3, 1, 4], [0.1, 0.2, 0.9])[0])
+
+
+def test_what_was_not_given_is_absent_with_a_reason() -> None:
+    real = torch.ones(1, 5, dtype=torch.bool)
+    statistics = HaltingStatistics(3, ["all", "mask", "cls"], "cpu")
+    statistics.update(DepthTrace("token", real.float(), real, 3), {"all": real, "mask": ~real, "cls": real})
+    found = statistics.summary()
+    assert found["classes"]["mask"] == {"n": 0}
+    assert not {"remainder", "ponder_cost", "loss"} & found["classes"]["all"].keys()
+    assert found["spearman"] == found["cosine"] == {}
+    assert set(found["cost"]) == {"layer_ratio"}
+    assert {
+        "halting/mask", "halting/all/remainder", "halting/all/loss", "halting/cosine", "halting/probability",
+        "halting/spearman_depth_loss/all", "cost/executed_macs",
+    } <= found["missing"].keys()  # fmt: skip
+    assert "halting/cls/remainder" not in found["missing"]  # said once, of all units
+
+
+def test_nothing_at_all() -> None:
+    found = HaltingStatistics(3, TOKEN_CLASSES, "cpu").summary()
+    assert found["n"] == 0
+    assert found["classes"]["all"] == {"n": 0}
+    json.dumps(found, allow_nan=False)
+
+
+def test_infinite_loss_is_missing_not_a_number(updates: list[dict[str, Any]]) -> None:
+    losses = updates[0]["token_losses"].clone()
+    losses[0, losses[0].isnan().logical_not().nonzero()[0]] = float("inf")
+    found = accumulate([updates[0] | {"token_losses": losses}]).summary()
+    assert found["missing"]["halting/all/loss"] == "not finite"
+    json.dumps(found, allow_nan=False)
+
+
+def test_summary_is_json_and_flat_names_are_scalars_or_histograms(summary: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    flat = flatten(summary)
+    assert flat["halting/mask/mask/mean"] == summary["classes"]["mask/mask"]["mean"]
+    assert flat["halting/all/histogram"] == summary["classes"]["all"]["histogram"]
+    assert flat["halting/cosine/1"] == summary["cosine"]["all"][0]["running"]
+    assert flat["halting/probability/2"] == summary["steps"][1]["probability"]
+    assert flat["cost/executed_macs"] == summary["cost"]["executed_macs"]
+    assert {"halting/remainder", "halting/ponder_cost", "halting/entropy", "halting/spearman_depth_loss"} <= flat.keys()
+    for name, value in flat.items():
+        assert isinstance(value, list) if name.endswith("/histogram") else isinstance(value, int | float)
+
+
+def test_sizes_do_not_grow(updates: list[dict[str, Any]]) -> None:
+    few, many = accumulate(updates[:1]), accumulate(updates)
+    assert [tensor.shape for tensor in few.tensors()] == [tensor.shape for tensor in many.tensors()]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_in_bfloat16_without_waiting_for_it(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.cuda()
+        if isinstance(value, DepthTrace | Execution | Halting):
+            return replace(value, **{name: moved(field) for name, field in vars(value).items()})
+        if isinstance(value, dict):
+            return {name: moved(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [moved(item).bfloat16() for item in value]
+        return type(value)(*map(moved, value)) if isinstance(value, tuple) else value
+
+    statistics = HaltingStatistics(MAX_UPDATES, TOKEN_CLASSES, "cuda")
+    on_gpu = [moved(update) for update in updates]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for update in on_gpu:
+            statistics.update(**update)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found = statistics.summary()
+    for row, expected in zip(found["cosine"]["all"], summary["cosine"]["all"], strict=True):
+        assert row["all"] == pytest.approx(expected["all"], abs=2e-3)
+    for name in ("classes", "steps", "spearman", "cost"):
+        assert_close(found[name], summary[name])

@@ -1,0 +1,239 @@
+"""The ranking of words against one that keeps every word of a set, over batches, processes and tokenizers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.evaluation.scorer import Scorer
+from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
+from adadepth.metrics.adaptation import estimate_clustered_mean
+from adadepth.metrics.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED_WORDS, WordDepths, Words
+from adadepth.report.depth_by_class import format_halting, ranked_words, write_halting_files
+from adadepth.report.run_files import read_run
+from tests.unit.report import synthetic
+
+VOCABULARY, TAGS = 60, ("NOUN", "VERB", "X")
+Batch = tuple[Words, torch.Tensor]
+
+
+def make_batches(seed: int, sizes: tuple[int, ...] = (9, 1, 14, 20)) -> list[Batch]:
+    """Pieces from 5 on; every seventh id goes on with the word before it, and those below 5 are no words."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for size in sizes:
+        pieces = generator.integers(3, VOCABULARY, (size, 40))
+        counted = pieces >= 5
+        starts = ~counted | (pieces % 7 != 0)
+        starts[:, 0] = True
+        starts[:, 1:] |= ~counted[:, :-1]
+        selected = counted & (generator.random(pieces.shape) < 0.1)
+        tags = np.where(starts & counted, pieces % 2, -100)
+        depths = generator.integers(1, 7, pieces.shape) + pieces % 3
+        words = Words(*map(torch.from_numpy, (pieces, starts, counted, selected, tags)))
+        found.append((words, torch.from_numpy(depths).float()))
+    return found
+
+
+def every_word(batches: list[Batch]) -> list[dict[str, Any]]:
+    """All words one after the other."""
+    found: list[dict[str, Any]] = []
+    row = 0
+    for words, depths in batches:
+        assert words.selected is not None
+        assert words.tags is not None
+        for place in range(len(depths)):
+            row += 1
+            for at in range(depths.shape[1]):
+                if words.starts[place, at]:
+                    found.append({"row": row, "ids": [], "depths": [], "selected": False, "tag": words.tags[place, at]})
+                word = found[-1]
+                word["ids"].append(int(words.pieces[place, at]))
+                word["depths"].append(float(depths[place, at]))
+                word["selected"] |= bool(words.selected[place, at])
+    return [word for word in found if word["ids"][0] >= 5]
+
+
+def ranked(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the words that come often enough, shallowest first."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for word in words:
+        groups[f"w{word['ids'][0]}" + "…" * (len(word["ids"]) > 1)].append(word)
+    rows = []
+    for name, members in groups.items():
+        measured = [word for word in members if not word["selected"]]
+        rows.append({"word": name, **described(measured), "selected": len(members) - len(measured)})
+    often = [row for row in rows if row["n"] >= FEWEST_OCCURRENCES and row["sequences"] >= FEWEST_CLUSTERS]
+    return sorted(often, key=lambda row: (row["mean"], "…" in row["word"], int(row["word"].strip("w…"))))
+
+
+def described(members: list[dict[str, Any]]) -> dict[str, Any]:
+    means = np.array([np.mean(word["depths"]) for word in members])
+    found = estimate_clustered_mean(means, np.array([word["row"] for word in members]))
+    return {"n": len(members), "sequences": found.clusters, "mean": found.mean, "low": found.low, "high": found.high}
+
+
+def summary(parts: list[list[Batch]]) -> dict[str, Any]:
+    """Of batches that several processes have."""
+    depths = [WordDepths(VOCABULARY, "cpu", len(TAGS)) for _ in parts]
+    for one, batches in zip(depths, parts, strict=True):
+        for words, updates in batches:
+            one.add(words, updates)
+    for other in depths[1:]:
+        for mine, theirs in zip(depths[0].tensors(), other.tensors(), strict=True):
+            mine += theirs
+    return depths[0].summary(lambda piece: f"w{piece}", TAGS)
+
+
+def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Rows agree, their numbers up to rounding."""
+    for mine, right in zip(found, expected, strict=True):
+        assert mine.keys() == right.keys()
+        assert list(mine.values()) == [
+            pytest.approx(value) if isinstance(value, float) else value for value in right.values()
+        ]
+
+
+def test_the_ranking_is_that_of_all_words() -> None:
+    batches = make_batches(0)
+    words, found = every_word(batches), summary([batches])
+    expected = ranked(words)
+    assert found["ranked"] == len(expected) > 2 * RANKED_WORDS
+    assert found["n"] == sum(not word["selected"] for word in words)
+    assert found["selected"] == sum(word["selected"] for word in words) > 0
+    same(found["shallowest"], expected[:RANKED_WORDS])
+    same(found["deepest"], expected[: -RANKED_WORDS - 1 : -1])
+
+
+def test_tags_have_all_their_words_that_the_model_sees() -> None:
+    batches = make_batches(1)
+    words = every_word(batches)
+    expected = [
+        {"tag": name, **described([word for word in words if word["tag"] == number])}
+        for number, name in enumerate(TAGS[:2])
+    ]
+    same(summary([batches])["tags"], sorted(expected, key=lambda row: -row["mean"]))
+
+
+def test_processes_and_batches_do_not_matter() -> None:
+    batches = make_batches(2)
+    apart, together = summary([batches[:1], batches[1:]]), summary([batches])
+    for key in ("deepest", "shallowest", "tags"):
+        same(apart.pop(key), together.pop(key))
+    assert apart == together
+
+
+def test_what_is_kept_does_not_grow_with_the_set() -> None:
+    few, many = (WordDepths(VOCABULARY, "cpu", len(TAGS)) for _ in range(2))
+    for words, depths in make_batches(3) * 5:
+        many.add(words, depths)
+    assert [tensor.shape for tensor in few.tensors()] == [tensor.shape for tensor in many.tensors()]
+
+
+def test_a_small_set_ranks_nothing() -> None:
+    found = summary([make_batches(4, sizes=(3,))])
+    assert (found["ranked"], found["deepest"], found["shallowest"]) == (0, [], [])
+    assert all(row["low"] is None for row in found["tags"])
+
+
+# ---- the words of a batch
+
+PIECES = ("<pad>", "[CLS]", "[SEP]", "[MASK]", "<unk>", "▁the", "▁read", "er", "s", ".", "▁go")
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(PIECES)}, "<unk>"))
+    special = dict(zip(("pad", "cls", "sep", "mask", "unk"), PIECES[:5], strict=True))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{name}_token": piece for name, piece in special.items()}
+    )
+
+
+class Reading(Scorer):
+    """Of a text whose words are known to the tokenizer, or to the data."""
+
+    def __init__(self, starts: list[int] | None = None) -> None:
+        self.words_of = make_tokenizer()
+        self.starts = starts
+
+    def find_word_starts(self, batch: Any) -> torch.Tensor | None:
+        if self.starts is None:
+            return None
+        found = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
+        found[:, self.starts] = True
+        return found
+
+
+def kept(batch: dict[str, torch.Tensor], starts: list[int] | None = None) -> dict[str, tuple[int, float]]:
+    """n and sum of the depths of every word of a batch whose depths count from 1."""
+    scorer = Reading(starts)
+    depths = VocabularyDepths(scorer, scorer.words_of, torch.device("cpu"))
+    depths.add(batch, torch.arange(1, 1 + batch["input_ids"].numel()).view(batch["input_ids"].shape).float())
+    n, total = depths.tensors()[0][:2].tolist()
+    names = [*PIECES, *(f"{piece}…" for piece in PIECES)]
+    return {name: (int(n[key]), total[key]) for key, name in enumerate(names) if n[key]}
+
+
+def fed(*pieces: str, length: int = 9) -> dict[str, torch.Tensor]:
+    ids = [PIECES.index(piece) for piece in pieces]
+    real = [1] * len(ids) + [0] * (length - len(ids))
+    return {"input_ids": torch.tensor([ids + [0] * (length - len(ids))]), "attention_mask": torch.tensor([real])}
+
+
+def test_words_are_cut_as_the_vocabulary_marks_them() -> None:
+    batch = fed("[CLS]", "▁the", "▁read", "er", "s", ".", "[SEP]", "s")
+    assert kept(batch) == {"▁the": (1, 2.0), "▁read…": (1, 4.0), ".": (1, 6.0), "s": (1, 8.0)}
+
+
+def test_words_are_cut_as_the_data_know_them() -> None:
+    batch = fed("[CLS]", "▁the", "▁read", "er", ".", "s", "[SEP]")
+    assert kept(batch, starts=[1, 3]) == {"▁the…": (1, 2.5), "er…": (1, 5.0)}
+
+
+def test_a_word_with_a_piece_to_predict_is_not_measured() -> None:
+    batch = fed("[CLS]", "[MASK]", "▁read", "[MASK]", "▁the", "▁go", "[SEP]")
+    labels = torch.full((1, 9), -100)
+    labels[0, [1, 3, 4]] = torch.tensor([PIECES.index(piece) for piece in ("▁go", "er", "▁the")])
+    kinds = torch.tensor([[0, 1, 0, 1, 3, 0, 0, 0, 0]])
+    assert kept(batch | {"labels": labels, "mask_kind": kinds}) == {"▁go": (1, 6.0)}
+
+
+def test_words_are_ranked_only_where_tokens_have_a_depth_and_are_words() -> None:
+    device = torch.device("cpu")
+    assert vocabulary_depths(Reading(), "token", device) is not None
+    assert vocabulary_depths(Reading(), "sequence", device) is None
+    assert vocabulary_depths(Scorer(), "token", device) is None
+
+
+# ---- what is shown
+
+
+def test_the_report_and_the_console_tell_both_ends(tmp_path: Any) -> None:
+    halting, sentences = synthetic.evaluate(6, 1.0, seed=0)
+    words = summary([make_batches(5)])
+    halting["words"] = words
+    write_halting_files(tmp_path, halting, sentences, 7, "held_out")
+    section = ranked_words(read_run(tmp_path))
+    assert section is not None
+    assert section.of == f"n = {words['n']:,} words of held_out, step 7"
+    assert [table.name for table in section.tables] == ["deepest_words", "shallowest_words", "depth_by_tag"]
+    assert len(section.figures[0].panels) == 3
+    deepest = words["deepest"][0]
+    assert f"deepest words: {deepest['word']} {deepest['mean']:.2f} (n {deepest['n']})," in format_halting(halting, 7)
+    assert "deepest tags: " in format_halting(halting, 7)
+
+
+def test_a_set_without_ranked_words_has_no_section(tmp_path: Any) -> None:
+    halting, sentences = synthetic.evaluate(6, 1.0, seed=0)
+    write_halting_files(tmp_path, halting, sentences, 7)
+    assert ranked_words(read_run(tmp_path)) is None
+    write_halting_files(
+        tmp_path, halting | {"words": summary([make_batches(4, sizes=(3,))]) | {"tags": []}}, sentences, 7
+    )
+    assert ranked_words(read_run(tmp_path)) is None

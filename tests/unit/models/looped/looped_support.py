@@ -1,0 +1,54 @@
+"""Small looped models in which every weight is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from adadepth import LoopedConfig, LoopedForCausalLM
+from adadepth.models.looped.retrofit import retrofit
+
+PIECES, WIDTH, LENGTH = 53, 32, 9
+IDS = torch.randint(0, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+SIZES = {"vocab_size": PIECES, "hidden_size": WIDTH, "num_attention_heads": 4, "intermediate_size": 48}
+OURO = {"core": 2, "num_loops": 4, "norms": "branch", "state_norm": "fed", "gate": True}
+HUGINN = {
+    "prelude": 1, "core": 2, "coda": 1, "num_loops": 3, "norms": "sandwich", "state_norm": "read",
+    "injection": "linear", "start": "drawn", "qk_bias": True, "rope_pairs": True, "scale_embeddings": True,
+}  # fmt: skip
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {"prelude": 1, "core": 1, "coda": 1, "num_loops": 2},
+    "ouro": OURO,
+    "huginn": HUGINN,
+    "fully looped": {"core": 2, "num_loops": 3, "state_norm": "fed", "injection": "restart", "queries": "previous"},
+    "damped": {"prelude": 1, "core": 2, "coda": 1, "num_loops": 4, "damping": None},
+    "half way, from zeros, input added": {
+        "core": 2, "num_loops": 3, "damping": 0.5, "start": "zeros", "injection": "add", "prelude": 1, "coda": 2,
+        "state_norm": "fed",
+    },
+    "few keys, wide heads": {"core": 2, "num_loops": 2, "num_key_value_heads": 2, "head_dim": 10},
+}  # fmt: skip
+
+
+def small(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
+    """A model in which every weight is drawn, so that nothing passes for equal that is not."""
+    torch.manual_seed(3)
+    model = model_class(LoopedConfig(**{**SIZES, **fields}))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            middle = float("norm" in name)
+            weight.copy_(middle + torch.randn_like(weight) * (0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5))
+    return model.eval()
+
+
+def looped_llama() -> Any:
+    torch.manual_seed(5)
+    sizes = {**SIZES, "eos_token_id": None, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
+    return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
+
+
+def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=tolerance, rtol=tolerance)

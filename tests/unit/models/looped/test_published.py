@@ -1,0 +1,357 @@
+"""Folders as Ouro and Huginn are published, read by their names: the numbers of the equations and of their own code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.build import build_language_model
+from adadepth.models.folder import read_config
+from adadepth.prediction.models import resolve_model_class
+from tests.configs.support import configured
+from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.families.looped import published_code
+from tests.unit.families.looped.plain_looped import plain_huginn, plain_ouro
+
+PIECES, STEPS, LENGTH = 61, 4, 9
+OURO = {
+    "vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "head_dim": 8, "intermediate_size": 48, "hidden_act": "silu", "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6, "total_ut_steps": STEPS, "early_exit_threshold": 1.0, "tie_word_embeddings": False,
+}  # fmt: skip
+HUGINN = {
+    "n_embd": 40, "num_attention_heads": 5, "num_key_value_heads": 5, "vocab_size": PIECES, "block_size": 32,
+    "intermediate_size": 64, "mean_recurrence": STEPS, "mean_backprop_depth": 2, "n_layers_in_prelude": 2,
+    "n_layers_in_recurrent_block": 4, "n_layers_in_coda": 2, "rope_base": 50_000, "norm_eps": 1e-6, "bias": False,
+    "tie_embeddings": True, "qk_bias": True, "injection_type": "linear", "state_init": "like-init",
+    "block_class_name": "SandwichBlock", "nonlin_name": "SiLU",
+}  # fmt: skip
+IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+STATE = torch.randn(2, LENGTH, 40, generator=torch.Generator().manual_seed(2))
+
+
+def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        name: float("norm" in name or "ln_f" in name) + torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+        for name, shape in shapes.items()
+    }
+
+
+def ouro_weights() -> dict[str, Tensor]:
+    width, inner = 32, 48
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (PIECES, width), "model.norm.weight": (width,), "lm_head.weight": (PIECES, width),
+        "model.early_exit_gate.weight": (1, width), "model.early_exit_gate.bias": (1,),
+    }  # fmt: skip
+    for number in range(3):
+        layer = f"model.layers.{number}"
+        shapes |= {f"{layer}.self_attn.{letter}_proj.weight": (width, width) for letter in "qkvo"}
+        shapes |= {f"{layer}.mlp.{part}_proj.weight": (inner, width) for part in ("gate", "up")}
+        shapes |= {f"{layer}.mlp.down_proj.weight": (width, inner)}
+        shapes |= {
+            f"{layer}.{name}.weight": (width,)
+            for name in (
+                "input_layernorm", "input_layernorm_2", "post_attention_layernorm", "post_attention_layernorm_2"
+            )
+        }  # fmt: skip
+    return drawn(shapes)
+
+
+def huginn_weights() -> dict[str, Tensor]:
+    width, inner, heads = 40, 64, 5
+    shapes: dict[str, tuple[int, ...]] = {
+        "transformer.wte.weight": (PIECES, width), "transformer.ln_f.weight": (width,),
+        "transformer.adapter.weight": (width, 2 * width),
+    }  # fmt: skip
+    for part, layers in (("prelude", 2), ("core_block", 4), ("coda", 2)):
+        for number in range(layers):
+            layer = f"transformer.{part}.{number}"
+            shapes |= {f"{layer}.norm_{norm}.weight": (width,) for norm in (1, 2, 3, 4)}
+            shapes |= {
+                f"{layer}.attn.Wqkv.weight": (3 * width, width), f"{layer}.attn.proj.weight": (width, width),
+                f"{layer}.attn.qk_bias": (2, 1, heads, width // heads), f"{layer}.mlp.fc.weight": (2 * inner, width),
+                f"{layer}.mlp.proj.weight": (width, inner),
+            }  # fmt: skip
+    return drawn(shapes) | {"freqs_cis": torch.zeros(1, 32, 1, 4, 2)}
+
+
+def folder_of(path: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+@pytest.fixture
+def ouro(tmp_path: Path) -> Path:
+    return folder_of(tmp_path / "ouro", OURO | {"model_type": "ouro"}, ouro_weights())
+
+
+@pytest.fixture
+def huginn(tmp_path: Path) -> Path:
+    return folder_of(tmp_path / "huginn", HUGINN | {"model_type": "huginn_raven"}, huginn_weights())
+
+
+# ---- against the equations
+
+
+def test_ouro_is_what_its_equations_say(ouro: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(ouro)
+    with torch.no_grad():
+        found = model(IDS, run_all_steps=True, output_hidden_states=True)
+    assert found.hidden_states is not None
+    head = ouro_weights()["lm_head.weight"].double()
+    for row, ids in enumerate(IDS):
+        states, gates = plain_ouro(OURO, ouro_weights(), ids)
+        for step in range(STEPS):
+            assert_near(found.hidden_states[step + 1][row], states[step])
+            assert_near(found.halting_logits[row, :, step], gates[step])
+            assert_near(found.step_logits[row, :, step], states[step] @ head.T)
+        assert_near(found.logits[row], states[-1] @ head.T)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
+def test_ouros_threshold_is_a_quantile(ouro: Path, threshold: float) -> None:
+    model = LoopedForCausalLM.from_pretrained(ouro)
+    with torch.no_grad():
+        found = model(IDS, exit_rule=f"quantile:{threshold}")
+    for row, ids in enumerate(IDS):
+        _, gates = plain_ouro(OURO, ouro_weights(), ids)
+        for token in range(LENGTH):
+            left, step = 1.0, 0
+            while step < STEPS:
+                left *= 1 - torch.sigmoid(gates[step][token]).item()
+                step += 1
+                if 1 - left > threshold:
+                    break
+            assert found.exit_steps[row, token] == step
+
+
+def test_a_threshold_of_one_is_the_last_loop_even_where_gates_are_certain(ouro: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(ouro)
+    torch.nn.init.constant_(model.model.gate.bias, 60.0)  # a float32 sum of probabilities is one after a loop
+    with torch.no_grad():
+        assert (model(IDS, exit_rule="quantile:1").exit_steps == STEPS).all()
+        assert (model(IDS).exit_steps == STEPS).all()  # as the folder's own threshold says
+
+
+@pytest.mark.parametrize("loops", [1, 2, 4, 7])
+def test_huginn_is_what_its_equations_say(huginn: Path, loops: int) -> None:
+    model = LoopedForCausalLM.from_pretrained(huginn).double()  # in float32 seven loops lose a digit
+    with torch.no_grad():
+        found = model(IDS, num_loops=loops, initial_state=STATE)
+    for row, ids in enumerate(IDS):
+        assert_near(found.logits[row], plain_huginn(HUGINN, huginn_weights(), ids, STATE[row], loops))
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=1e-5, rtol=1e-5)
+
+
+# ---- against the published code
+
+
+@published_code.NEEDED
+def test_ouros_own_code_gives_the_same_states_gates_and_logits(tmp_path: Path) -> None:
+    published = published_code.ouro(**OURO)
+    ours = LoopedForCausalLM.from_pretrained(
+        folder_of(tmp_path / "a", OURO | {"model_type": "ouro"}, published.state_dict())
+    )
+    with torch.no_grad():
+        _, states, gates = published.model(IDS)
+        found = ours(IDS, run_all_steps=True, output_hidden_states=True)
+        for step in range(STEPS):
+            assert_near(found.hidden_states[step + 1], states[step])
+            assert_near(found.halting_logits[..., step], gates[step].squeeze(-1))
+            assert_near(found.step_logits[:, :, step], published(IDS, exit_at_step=step).logits)
+            assert_near(ours(IDS, exit_rule=f"fixed:{step + 1}").logits, published(IDS, exit_at_step=step).logits)
+        exits = set()
+        for threshold in (0.2, 0.4, 0.6, 0.8, 0.95, 1.0):
+            found = ours(IDS, exit_rule=f"quantile:{threshold}")
+            exits |= set(found.exit_steps.flatten().tolist())
+            assert_near(found.logits, published(IDS, exit_threshold=threshold).logits)
+        assert exits == {1, 2, 3, 4}  # they do differ here
+        mask = torch.ones_like(IDS)
+        mask[0, :3] = 0
+        padded = ours(IDS, attention_mask=mask).logits, published(IDS, attention_mask=mask).logits
+        assert_near(*(logits[mask.bool()] for logits in padded))
+
+
+@published_code.NEEDED
+@pytest.mark.parametrize("loops", [1, 2, 4, 7])
+def test_huginns_own_code_gives_the_same_logits(tmp_path: Path, loops: int) -> None:
+    fields = {
+        name: value for name, value in HUGINN.items() if name not in ("num_attention_heads", "num_key_value_heads")
+    }
+    published = published_code.huginn(n_heads=5, **fields)
+    weights = {name: weight for name, weight in published.state_dict().items() if name != "lm_head.weight"}
+    ours = LoopedForCausalLM.from_pretrained(
+        folder_of(tmp_path / "a", HUGINN | {"model_type": "huginn_raven"}, weights)
+    )
+    with torch.no_grad():
+        expected = published(IDS, input_states=STATE, num_steps=torch.tensor([loops])).logits
+        assert_near(ours(IDS, initial_state=STATE, num_loops=loops).logits, expected)
+        found = ours(IDS, initial_state=STATE, num_loops=loops, run_all_steps=True).step_logits
+        for step in range(1, loops + 1):
+            expected = published(IDS, input_states=STATE, num_steps=torch.tensor([step])).logits
+            assert_near(found[:, :, step - 1], expected)
+
+
+# ---- folders
+
+
+@pytest.mark.parametrize("kind", ["ouro", "huginn"])
+def test_what_is_saved_is_ours(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(request.getfixturevalue(kind))
+    model.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == "looped"
+    again = LoopedForCausalLM.from_pretrained(tmp_path / "saved")
+    state = STATE if kind == "huginn" else None
+    with torch.no_grad():
+        assert torch.equal(again(IDS, initial_state=state).logits, model(IDS, initial_state=state).logits)
+    assert again.config.exit_rule == model.config.exit_rule
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling="),
+        ({"layer_types": ["sliding_attention"] * 3}, "layer_types has 'sliding_attention'"),
+        ({"use_sliding_window": True}, "use_sliding_window=True"),
+    ],
+)
+def test_an_ouro_that_computes_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = folder_of(tmp_path / "a", OURO | {"model_type": "ouro"} | changes, ouro_weights())
+    with pytest.raises(CheckpointError, match=message) as raised:
+        LoopedForCausalLM.from_pretrained(folder)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("changes", [{"injection_type": "add"}, {"state_init": "zero"}, {"n_layers_in_coda": 0}])
+def test_a_huginn_that_computes_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = folder_of(tmp_path / "a", HUGINN | {"model_type": "huginn_raven"} | changes, huginn_weights())
+    with pytest.raises(CheckpointError, match=f"{next(iter(changes))}="):
+        LoopedForCausalLM.from_pretrained(folder)
+
+
+def test_a_folder_without_weights_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OURO | {"model_type": "ouro"}))
+    with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
+        LoopedForCausalLM.from_pretrained(tmp_path)
+
+
+def test_weights_in_several_pickles_are_read(tmp_path: Path, ouro: Path) -> None:
+    weights = ouro_weights()
+    names = sorted(weights)
+    (tmp_path / "config.json").write_text(json.dumps(OURO | {"model_type": "ouro"}))
+    for number, part in enumerate((names[::2], names[1::2]), start=1):
+        torch.save({name: weights[name] for name in part}, tmp_path / f"pytorch_model-0000{number}-of-00002.bin")
+    with torch.no_grad():
+        found, expected = (LoopedForCausalLM.from_pretrained(path)(IDS).logits for path in (tmp_path, ouro))
+    assert torch.equal(found, expected)
+
+
+def test_a_forced_step_of_ouro_is_a_fixed_loop() -> None:
+    config = LoopedConfig.from_dict({**OURO, "model_type": "ouro", "early_exit_step": 1})
+    assert config.exit_rule == "fixed:2"  # theirs counts from 0, ours from 1
+
+
+PUBLISHED_CLASSES = {
+    "ouro": {
+        "architectures": ["OuroForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "modeling_ouro.OuroForCausalLM"},
+    },
+    "huginn": {"architectures": ["RavenForCausalLM"], "auto_map": {"AutoConfig": "raven_config_minimal.RavenConfig"}},
+}
+
+
+@pytest.fixture(params=PUBLISHED_CLASSES)
+def published(request: pytest.FixtureRequest) -> Path:
+    """A folder as it is published: with the names of its own classes, whose code is not there."""
+    folder: Path = request.getfixturevalue(request.param)
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | PUBLISHED_CLASSES[request.param]))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7, "temperature": 0.7}')
+    return folder
+
+
+def test_auto_classes_read_published_folders_without_their_code(published: Path) -> None:
+    expected = LoopedForCausalLM.from_pretrained(published)
+    assert type(AutoConfig.from_pretrained(published)) is LoopedConfig
+    model = AutoModelForCausalLM.from_pretrained(published)
+    assert type(model) is LoopedForCausalLM
+    assert model.name_or_path == str(published)
+    assert model.generation_config.eos_token_id == 7
+    state = STATE if expected.config.start == "drawn" else None
+    with torch.no_grad():
+        assert torch.equal(model(IDS, initial_state=state).logits, expected(IDS, initial_state=state).logits)
+
+
+def test_another_head_on_a_published_model_is_new_and_nothing_else(published: Path, caplog: Any) -> None:
+    source = LoopedForCausalLM.from_pretrained(published)
+    with caplog.at_level(logging.WARNING):
+        model = LoopedForSequenceClassification.from_pretrained(published, num_labels=3)
+    assert f"{published}: new, drawn at random, for they are not there: score.weight" in caplog.text
+    weights = source.model.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
+
+
+def test_a_published_folder_predicts_texts(published: Path) -> None:
+    words = tokenizer("bert")
+    words.eos_token = "[SEP]"
+    words.save_pretrained(published)
+    pipeline = Pipeline.from_pretrained(published)
+    LoopedForCausalLM.from_pretrained(published).save_pretrained(published.parent / "ours")
+    words.save_pretrained(published.parent / "ours")
+    assert type(pipeline.model) is LoopedForCausalLM
+    assert pipeline(["a cat"]) == Pipeline.from_pretrained(published.parent / "ours")(["a cat"])
+    config = read_config("checkpoint", str(published))
+    assert resolve_model_class("checkpoint", str(published), config) is LoopedForCausalLM
+
+
+@pytest.mark.parametrize("name", ["transformer.core_block.1.norm_1.weight", "lm_head.weight", "freqs_cis"])
+def test_a_published_weight_that_is_missing_is_refused_unless_it_follows(name: str, tmp_path: Path) -> None:
+    weights = huginn_weights()
+    weights.pop(name, None)  # the head is tied, and the table of positions follows from the configuration
+    folder = folder_of(tmp_path / "a", HUGINN | {"model_type": "huginn_raven"}, weights)
+    if name in ("lm_head.weight", "freqs_cis"):
+        LoopedForCausalLM.from_pretrained(folder)
+        return
+    with pytest.raises(CheckpointError, match=rf"{folder}: of its weights 'model.core.1.attention_norm.weight' is mis"):
+        LoopedForCausalLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("load", [LoopedForCausalLM.from_pretrained, AutoModelForCausalLM.from_pretrained])
+def test_a_retrofit_is_no_huginn(load: Any, tmp_path: Path) -> None:
+    """Two norms a layer, half rotations and no norm before the coda, under Huginn's model type (arXiv 2511.07384)."""
+    weights = {name: each for name, each in huginn_weights().items() if not re.search(r"\.norm_[34]\.", name)}
+    folder = folder_of(tmp_path / "a", HUGINN | {"model_type": "huginn_raven"}, weights)
+    with pytest.raises(CheckpointError, match=rf"{folder}: model_type=huginn_raven without norm_3 is a ret") as raised:
+        load(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_training_begins_with_a_published_model(ouro: Path) -> None:
+    sizes = [f"model.{name}={OURO[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
+    there = ["model=ouro_1_4b", f"model.pretrained={ouro}", f"model.core={OURO['num_hidden_layers']}", *sizes]
+    wanted = configured("loop_tiny", *there, f"model.vocab_size={OURO['vocab_size']}", "model.num_loops=2").model
+    model = build_language_model(wanted, OURO["vocab_size"])
+    published = LoopedForCausalLM.from_pretrained(ouro, num_loops=2)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(IDS).logits, published(IDS).logits)
+    assert (model.config.model_type, model.config.num_loops) == ("looped", 2)
+    with pytest.raises(ConfigError, match=r"model\.core=9 but \d+ there"):
+        build_language_model(dataclasses.replace(wanted, core=9), OURO["vocab_size"])

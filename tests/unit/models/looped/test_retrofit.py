@@ -1,0 +1,219 @@
+"""Looped models of other decoders' layers: one loop is the decoder, layers are dropped where they should be."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.build import build_classifier, build_language_model, load_model
+from adadepth.models.looped.retrofit import retrofit, select_layers
+from tests.configs.support import configured
+
+PIECES, LENGTH, LAYERS = 53, 9, 6
+IDS = torch.randint(0, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+SIZES = {
+    "vocab_size": PIECES, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "num_hidden_layers": LAYERS, "max_position_embeddings": 64, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+DECODERS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 12},
+    "olmo": {},
+    "olmo2": {},
+    "mistral": {"sliding_window": 4},
+    "smollm3": {},
+    "phi3": {},
+}  # fmt: skip
+
+
+def decoder(kind: str = "llama", **fields: Any) -> Any:
+    config = AutoConfig.for_model(kind, **{**SIZES, **DECODERS.get(kind, {}), **fields})
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            spread = 0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5
+            weight.copy_(float("norm" in name) + spread * torch.randn_like(weight))
+    return model.eval()
+
+
+def near(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("parts", [(0, 6, 0), (2, 2, 2)])
+def test_one_loop_of_all_layers_is_the_decoder(kind: str, parts: tuple[int, int, int]) -> None:
+    source = decoder(kind)
+    prelude, core, coda = parts
+    looped = retrofit(source, prelude=prelude, core=core, coda=coda, num_loops=1)
+    mask = torch.ones_like(IDS)
+    mask[0, :4] = 0
+    with torch.no_grad():
+        near(looped(IDS).logits, source(IDS).logits)
+        padded = looped(IDS, attention_mask=mask).logits, source(IDS, attention_mask=mask).logits
+        torch.testing.assert_close(*(logits[mask.bool()] for logits in padded), atol=1e-5, rtol=1e-5)
+    found, expected = (
+        model.generate(IDS, max_new_tokens=6, do_sample=False, pad_token_id=0) for model in (looped, source)
+    )
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral"])
+def test_loops_are_the_layers_once_more(kind: str) -> None:
+    """Four loops of two layers between two and two: a decoder whose layers 2 and 3 stand there four times."""
+    source = decoder(kind)
+    looped = retrofit(source, prelude=2, core=2, coda=2, num_loops=4)
+    deep = decoder(kind, num_hidden_layers=12)
+    order = [0, 1, *[2, 3] * 4, 4, 5]
+    for target, number in zip(deep.model.layers, order, strict=True):
+        target.load_state_dict(source.model.layers[number].state_dict())
+    for part in ("embed_tokens", "norm"):
+        getattr(deep.model, part).load_state_dict(getattr(source.model, part).state_dict())
+    deep.lm_head.load_state_dict(source.lm_head.state_dict())
+    with torch.no_grad():
+        near(looped(IDS).logits, deep(IDS).logits, 1e-5)
+        cached = looped(IDS[:, :5], use_cache=True)
+        near(looped(IDS[:, 5:], past_key_values=cached.past_key_values).logits, looped(IDS).logits[:, 5:], 1e-5)
+    assert looped.config.num_hidden_layers == len(cached.past_key_values.layers) == 12
+
+
+def test_layers_in_between_are_dropped() -> None:
+    source = decoder()
+    looped = retrofit(source, prelude=1, core=2, coda=1, num_loops=2)
+    kept = [0, 3, 4, 5]
+    assert select_layers(LAYERS, 1, 2, 1) == kept
+    for layer, number in zip([*looped.model.prelude, *looped.model.core, *looped.model.coda], kept, strict=True):
+        for name, weight in layer.state_dict().items():
+            assert torch.equal(weight, source.model.layers[number].state_dict()[name])
+    assert len(source.model.layers) == LAYERS  # the source is as it was
+    assert source.config.num_hidden_layers == LAYERS
+    assert select_layers(22, 4, 8, 4) == [*range(4), *range(10, 18), *range(18, 22)]  # as published of TinyLlama
+
+
+def test_layers_keep_their_kinds() -> None:
+    """Layers of a decoder with windows in some layers have theirs, wherever they stand now."""
+    kinds = ["full_attention", "full_attention", "full_attention", "sliding_attention", "full_attention",
+             "sliding_attention"]  # fmt: skip
+    fields = {"layer_types": kinds, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}
+    source = decoder("qwen2", **fields)
+    looped = retrofit(source, prelude=1, core=2, coda=1, num_loops=1)
+    assert looped.config.base_config.layer_types == [kinds[number] for number in (0, 3, 4, 5)]
+    source.model.layers = torch.nn.ModuleList(source.model.layers[number] for number in (0, 3, 4, 5))
+    source.config.layer_types, source.config.num_hidden_layers = looped.config.base_config.layer_types, 4
+    with torch.no_grad():
+        near(looped(IDS).logits, source(IDS, use_cache=False).logits)
+
+
+def test_it_is_saved_and_loaded_as_ours(tmp_path: Path) -> None:
+    looped = retrofit(decoder("qwen3"), prelude=1, core=2, coda=1, num_loops=3, injection="linear", gate=True)
+    looped.save_pretrained(tmp_path)
+    again = LoopedForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        near(again(IDS).logits, looped(IDS).logits)
+        near(again(IDS, exit_rule="quantile:0.5").logits, looped(IDS, exit_rule="quantile:0.5").logits)
+    assert again.config.base_config.model_type == "qwen3"
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_attention_is_switched_in_all_layers(attention: str) -> None:
+    looped = retrofit(decoder(), prelude=2, core=2, coda=2, num_loops=2)
+    with torch.no_grad():
+        expected = looped(IDS).logits
+        looped.set_attn_implementation(attention)
+        assert {layer.self_attn.config._attn_implementation for layer in looped.model.core} == {attention}
+        torch.testing.assert_close(looped(IDS).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_folder_is_a_source(tmp_path: Path) -> None:
+    source = decoder("llama", tie_word_embeddings=True)
+    source.save_pretrained(tmp_path)
+    looped = retrofit(str(tmp_path), prelude=2, core=2, coda=2, num_loops=1)
+    with torch.no_grad():
+        near(looped(IDS).logits, source(IDS).logits)
+    assert looped.lm_head.weight is looped.model.embed_tokens.weight
+
+
+def test_a_decoder_with_fewer_layers_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="prelude=4, core=8, coda=4: 16 layers, the decoder has 6"):
+        retrofit(decoder(), prelude=4, core=8, coda=4)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
+def test_a_decoder_that_computes_more_than_layers_is_one_line(kind: str) -> None:
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=PIECES)
+    else:
+        config = AutoConfig.for_model(kind, **SIZES, head_dim=8)
+    with pytest.raises((CheckpointError, ConfigError)) as raised:
+        retrofit(AutoModelForCausalLM.from_config(config).eval(), prelude=0, core=2, coda=0)
+    assert "\n" not in str(raised.value)
+
+
+def test_sizes_are_the_decoders() -> None:
+    looped = retrofit(decoder(), prelude=2, core=2, coda=2)
+    assert (looped.config.hidden_size, looped.config.vocab_size, looped.config.num_key_value_heads) == (32, PIECES, 2)
+    with pytest.raises(ConfigError, match=r"base_config has 6 layers, prelude \+ core \+ coda are 3"):
+        LoopedConfig(base_config=looped.config.base_config.to_dict(), prelude=1, core=1, coda=1)
+
+
+# ---- By settings
+
+
+def settings(folder: Path, *overrides: str) -> Any:
+    return configured("ponder_tiny", "model=looped_retrofit", f"model.pretrained={folder}", *overrides).model
+
+
+def test_settings_make_a_looped_model_of_a_decoder(tmp_path: Path) -> None:
+    source = decoder()
+    source.save_pretrained(tmp_path)
+    wanted = settings(
+        tmp_path, "model.prelude=1", "model.core=2", "model.coda=1", "model.num_loops=3", "model.gate=true"
+    )
+    found = build_classifier(wanted, PIECES, {"id2label": {0: "a", 1: "b", 2: "c"}})
+    assert isinstance(found, LoopedForSequenceClassification)
+    assert (found.config.num_loops, found.config.gate, found.config.num_labels) == (3, True, 3)
+    for name, weight in source.model.layers[3].state_dict().items():
+        assert torch.equal(found.model.core[0].state_dict()[name], weight)
+    language = build_language_model(wanted, PIECES)
+    with torch.no_grad():
+        near(language(IDS).logits, retrofit(source, prelude=1, core=2, coda=1, num_loops=3)(IDS).logits)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.hidden_size=64"], "model.hidden_size=64 but 32 there"),
+        (["model.norms=branch"], "model.norms=branch: the layers are those of model.pretrained="),
+        (["model.core=9"], "prelude=0, core=9, coda=0: 9 layers, the decoder has 6"),
+    ],
+)
+def test_settings_that_a_decoder_contradicts_are_one_line(tmp_path: Path, overrides: list[str], message: str) -> None:
+    decoder().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=message) as raised:
+        build_language_model(settings(tmp_path, *overrides), PIECES)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_tokenizer_with_more_pieces_is_one_line(tmp_path: Path) -> None:
+    decoder().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"it has {PIECES} pieces, the tokenizer 60"):
+        build_language_model(settings(tmp_path), 60)
+
+
+def test_no_rule_is_laid_over_a_saved_one(tmp_path: Path) -> None:
+    model = retrofit(decoder(), prelude=1, core=2, coda=1, num_loops=3, exit_rule="margin:0.1")
+    model.save_pretrained(tmp_path)
+    wanted = dataclasses.replace(settings(tmp_path), pretrained=None, exit_rule=None)
+    assert load_model(str(tmp_path), LoopedForCausalLM, wanted, ["exit_rule"]).config.exit_rule is None
+    assert load_model(str(tmp_path), LoopedForCausalLM, wanted, []).config.exit_rule == "margin:0.1"

@@ -1,0 +1,178 @@
+"""Exits of ACT-ALBERT by a rule: against models of really that depth, replays, and the packed execution."""
+
+import pytest
+import torch
+
+from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
+from adadepth.errors import ConfigError
+from adadepth.halting.act import act_hazard
+from adadepth.halting.exit_rules import Quantile, apply_rule
+from adadepth.models.albert_act.readouts import ran_steps
+from tests.marks_support import quick_one_in
+from tests.models_support import MOVING, padded_batch, small_config, spread_depths
+
+LENGTHS, STEPS = (10, 7, 1, 12), 6
+HEADS = (AlbertActForTokenClassification, AlbertActForSequenceClassification)
+RULES = ["fixed:3", "entropy:0.3", "normalised_entropy:0.3", "confidence:0.9", "margin:0.8", "patience:2"]
+RULES += ["quantile:0.99", "quantile:0.4", "sample", "expectation"]
+
+
+def make(model_class, rule="graves", **changes):
+    torch.manual_seed(0)
+    model = model_class(small_config(**(MOVING | {"state_rule": rule, "num_labels": 3} | changes))).eval()
+    spread_depths(model, scale=8.0, bias=-2.0)
+    with torch.no_grad():
+        model.classifier.weight.mul_(4.0)
+    return model
+
+
+def predict(model, batch, **options):
+    with torch.no_grad():
+        return model(**batch, generator=torch.Generator().manual_seed(3), **options)
+
+
+def at_units(model, outputs):
+    """The logits of every unit, (K, C)."""
+    return outputs.logits.flatten(0, -2)[outputs.unit_slots] if outputs.logits.dim() == 3 else outputs.logits
+
+
+@pytest.mark.parametrize("recall", [False, True])
+@pytest.mark.parametrize("rule", ["single", "graves"])
+@pytest.mark.parametrize("model_class", HEADS)
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
+    """Where the configuration says that nobody halts, whatever the halting unit says."""
+    given = {"fixed_depth": depth, "recall": recall, "execution": "dense"}
+    model, batch = make(model_class, rule, **given), padded_batch(LENGTHS)
+    with torch.no_grad():
+        expected = model(**batch)
+    chosen = expected.updates > 0 if model_class is AlbertActForTokenClassification else slice(None)
+    for execution in ("dense", "ragged"):
+        model.config.execution = execution
+        for options in ({"exit_rule": f"fixed:{depth}"}, {"run_all_steps": True}):
+            found = predict(model, batch, **options)
+            assert found.exit_steps.eq(depth).all()
+            torch.testing.assert_close(found.logits[chosen], expected.logits[chosen], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("state_rule", "recall"), [("single", False), ("graves", False), ("graves", True)])
+@pytest.mark.parametrize("model_class", HEADS)
+@pytest.mark.parametrize("rule", quick_one_in(3, RULES))
+def test_packed_equals_dense(model_class, state_rule, recall, rule):
+    model, batch = make(model_class, state_rule, recall=recall), padded_batch(LENGTHS)
+    found = {}
+    for execution in ("dense", "ragged"):
+        model.config.execution = execution
+        for run_all in (False, True):
+            found[execution, run_all] = predict(model, batch, exit_rule=rule, run_all_steps=run_all)
+    for run_all in (False, True):
+        dense, ragged = found["dense", run_all], found["ragged", run_all]
+        assert ragged.exit_steps.equal(dense.exit_steps)
+        assert ragged.updates.equal(dense.updates)
+        for name in ("logits", "step_logits", "halting_logits"):
+            torch.testing.assert_close(ragged[name], dense[name], atol=2e-4, rtol=0, equal_nan=True)
+    model.config.execution = "ragged"
+    work = model.price(found["ragged", False].trace)
+    assert work.executed <= work.dense
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_sequences_that_exit_change_nobody_elses_prediction(rule):
+    """So a replay is exact where units are whole sequences."""
+    model, batch = make(AlbertActForSequenceClassification), padded_batch(LENGTHS)
+    ran, replayed = (predict(model, batch, exit_rule=rule, run_all_steps=run_all) for run_all in (False, True))
+    assert ran.exit_steps.equal(replayed.exit_steps)
+    torch.testing.assert_close(ran.logits, replayed.logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
+    """Against the rule applied, step by step, to states in which whoever has exited is frozen."""
+    if rule in ("sample", "expectation"):
+        pytest.skip("drawn, or never exits")
+    model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
+    outputs = predict(model, batch, exit_rule=rule)
+    valid = batch["attention_mask"].bool()
+    exits = torch.zeros(valid.shape, dtype=torch.long)
+    exits[valid] = outputs.exit_steps
+    with torch.no_grad():
+        ids, segments, encoder = batch["input_ids"], batch["token_type_ids"], model.albert.encoder
+        mask = model.albert.start(ids, batch["attention_mask"], segments).mask
+        state, said, halting = encoder.embedding_hidden_mapping_in(model.albert.embeddings(ids, segments)), [], []
+        accumulated = torch.zeros(valid.shape)
+        for step in range(1, STEPS + 1):
+            output = encoder.albert_layer(state, mask)[0]
+            probability = encoder.albert_layer.act(output)
+            state = torch.where((exits >= step).unsqueeze(-1), output, state)
+            said.append(model.classifier(state))
+            accumulated = accumulated + probability
+            halting.append(accumulated)
+    said, sums = torch.stack(said, dim=2)[valid], torch.stack(halting, dim=2)[valid]
+    steps = outputs.exit_steps
+    torch.testing.assert_close(outputs.logits[valid], said[torch.arange(len(said)), steps - 1], atol=1e-5, rtol=0)
+    if rule.startswith("quantile"):
+        crossed = sums > float(rule.partition(":")[2])
+        expected = torch.where(crossed.any(dim=1), crossed.int().argmax(dim=1) + 1, STEPS)
+        assert steps.equal(expected)
+    else:
+        from adadepth.halting.exit_rules import parse_rule
+
+        assert steps.equal(apply_rule(parse_rule(rule), said, None))
+    assert len(steps.unique()) >= (1 if rule == "fixed:3" else 2)
+
+
+def test_the_models_own_threshold_is_a_quantile():
+    """The halting unit's exits, and those of the rule, online: states are the same until a token halts."""
+    model, batch = make(AlbertActForTokenClassification, "graves"), padded_batch(LENGTHS)
+    with torch.no_grad():
+        own = model(**batch)
+    ran = predict(model, batch, exit_rule=Quantile(0.99))
+    assert ran.updates.equal(own.updates)
+    assert len(own.updates.unique()) >= 4
+    default = predict(model, batch, run_all_steps=True)
+    assert default.exit_steps.equal(apply_rule(Quantile(0.99), default.step_logits, default.halting_logits))
+
+
+def test_the_halting_sum_is_a_distribution():
+    probabilities = torch.tensor([[0.2, 0.3, 0.7, 0.4], [1.0, 0.5, 0.5, 0.5], [0.0, 0.1, 0.1, 0.1]])
+    accumulated, left, cdf = torch.zeros(3), torch.ones(3), []
+    for probability in probabilities.unbind(dim=1):
+        hazard, accumulated = act_hazard(accumulated, probability)
+        left = left * (1 - hazard)
+        cdf.append(1 - left)
+    torch.testing.assert_close(torch.stack(cdf, dim=1), probabilities.cumsum(dim=1).clamp(max=1))
+
+
+def test_labels_choose_what_is_recorded():
+    model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
+    valid = batch["attention_mask"].bool()
+    labels = torch.where(valid & (torch.arange(12) % 2 == 1), batch["input_ids"] % 3, -100)
+    some = predict(model, batch, labels=labels, run_all_steps=True)
+    everyone = predict(model, batch, run_all_steps=True)
+    assert some.unit_slots.equal((labels >= 0).flatten().nonzero().squeeze(1))
+    assert some.logits.isnan().any(dim=-1).equal(labels < 0)
+    torch.testing.assert_close(some.logits[labels >= 0], everyone.logits[labels >= 0])
+    assert some.updates.equal(STEPS * valid.float())
+    assert some.step_logits.shape == (int((labels >= 0).sum()), STEPS, 3)
+    assert ran_steps(some.trace, some.unit_slots, STEPS).all()
+
+
+def test_without_a_rule_nothing_changes():
+    for model_class in HEADS:
+        model, batch = make(model_class), padded_batch(LENGTHS)
+        with torch.no_grad():
+            plain = model(**batch)
+        seeded = predict(model, batch)
+        assert torch.equal(plain.logits, seeded.logits)
+        assert plain.keys() == seeded.keys()
+        assert not {"step_logits", "unit_slots", "exit_steps"} & plain.keys()
+
+
+def test_refusals():
+    batch = padded_batch(LENGTHS)
+    with pytest.raises(ConfigError, match="state_rule='basic': exit rules need single or graves"):
+        predict(make(HEADS[0], "basic"), batch, exit_rule="fixed:2")
+    with pytest.raises(ConfigError, match="the model has 6 steps"):
+        predict(make(HEADS[0]), batch, exit_rule="fixed:7")
+    with pytest.raises(ConfigError, match="this is a regression"):
+        predict(make(HEADS[1], num_labels=1), batch, exit_rule="entropy:0.5")

@@ -1,0 +1,339 @@
+"""Adalayers: what trains, what is read, what is counted."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModel
+
+from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AdaLayersForTokenClassification
+from adadepth.errors import DataError
+from adadepth.models.adalayers.base import find_blocks
+from adadepth.models.shared.layers import sinusoidal_positions
+from tests.marks_support import mostly_slow, quick_one_in
+from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, SHAPE, VARIANTS, WIDTH, set_scores, texts
+
+MODELS = {"sequence": AdaLayersForSequenceClassification, "tokens": AdaLayersForTokenClassification}
+UNEVEN = [1.0, 0.9, 1.1, 0.8, 1.2]
+
+
+def small_model(kind="sequence", base="bert", scores=None, **changes):
+    torch.manual_seed(0)
+    fields = HEAD | {"num_labels": 3, "base_config": BASES[base]} | changes
+    model = MODELS[kind](AdaLayersConfig(**fields)).eval()
+    if scores is not None:
+        set_scores(model, scores)
+    return model
+
+
+def labels_for(kind, batch, classes=3):
+    generator = torch.Generator().manual_seed(1)
+    if kind == "sequence":
+        return torch.randint(0, classes, (len(batch["input_ids"]),), generator=generator)
+    labels = torch.randint(0, classes, batch["input_ids"].shape, generator=generator)
+    return labels.masked_fill(batch["attention_mask"] == 0, -100)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_trainable_parameter_gets_a_gradient(variant, kind):
+    model = small_model(kind, **VARIANTS[variant]).train()
+    batch = texts()
+    model(**batch, labels=labels_for(kind, batch)).loss.backward()
+    trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert [name for name, weight in trainable.items() if weight.grad is None] == []
+    assert any(name.startswith("model.") for name in trainable) is not model.config.freeze_base_model
+    assert [n for n, weight in trainable.items() if not n.startswith("model.") and not weight.grad.any()] == []
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("cached", [True, False])
+def test_layers_that_were_cut_get_a_gradient_of_zero(kind, frozen, cached):
+    model = small_model(kind, scores=[1, 0, 1, 0, 0], distribution_cutoff=0.1, freeze_base_model=frozen).train()
+    batch = texts()
+    states = model.base_states(model.active_states(), **batch) if cached and frozen else None
+    output = model(**batch, labels=labels_for(kind, batch), states=states)
+    output.loss.backward()
+    assert output.trace.execution.steps == (0 if states else 2)
+    for layer in range(DEPTH + 1):
+        gradient = model.projectors[str(layer)].weight.grad
+        assert gradient.any() if layer in (0, 2) else not gradient.any()
+    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+    assert model.distribution.grad[[1, 3, 4]].abs().max() < 1e-6
+
+
+def test_a_frozen_base_never_trains():
+    config = type(BASES["bert"])(**SHAPE, hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
+    model = small_model(base_config=config).train()
+    assert model.training
+    assert model.self_attention.training
+    assert not any(module.training for module in model.model.modules())
+    first, second = (model(**texts(), labels=torch.tensor([0, 1, 2])) for _ in range(2))
+    assert torch.equal(first.logits, second.logits)
+    first.loss.backward()
+    assert all(weight.grad is None and not weight.requires_grad for weight in model.model.parameters())
+    trained = small_model(base_config=config, freeze_base_model=False).train()
+    assert all(module.training for module in trained.model.modules())
+    assert not torch.equal(trained(**texts()).logits, trained(**texts()).logits)
+
+
+def test_dropout_acts_in_training_only():
+    model = small_model(attention_dropout_prob=0.3, add_pos_embeddings=True)
+    assert torch.equal(model(**texts()).logits, model(**texts()).logits)
+    model.train()
+    assert not torch.equal(model(**texts()).logits, model(**texts()).logits)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_starts_uniform(kind, tmp_path):
+    model = small_model(kind, lambda_distribution_entropy=1.0)
+    batch = texts()
+    parts = model(**batch, labels=labels_for(kind, batch)).loss_parts
+    torch.testing.assert_close(model.layer_distribution(), torch.full((5,), 0.2))
+    assert parts["entropy"].item() == pytest.approx(math.log(5))
+    model.save_pretrained(tmp_path)
+    loaded = MODELS[kind].from_pretrained(tmp_path)
+    assert torch.equal(loaded.layer_distribution(), model.layer_distribution())
+    bound = model.projectors["0"].in_features ** -0.5
+    assert model.projectors["0"].weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if not name.startswith("fine-tuning")])
+def test_cached_states_equal_the_base_run_online(variant, kind):
+    model = small_model(kind, **VARIANTS[variant])
+    if model.config.learns_distribution:
+        set_scores(model, UNEVEN)
+    batch, lengths = texts((9, 6, 2), 11), (9, 6, 2)
+    with torch.no_grad():
+        online = model(**batch)
+        whole = model(**batch, states=model.base_states(range(DEPTH + 1), **batch))
+        states = {number: torch.zeros(3, 11, WIDTH) for number in model.active_states()}
+        for row, length in enumerate(lengths):  # computed in another batch, without the padding
+            alone = model.base_states(model.active_states(), input_ids=batch["input_ids"][row : row + 1, :length])
+            for number, state in alone.items():
+                states[number][row, :length] = state[0]
+        stored = model(attention_mask=batch["attention_mask"], states=states)
+    assert torch.equal(online.logits, whole.logits)
+    assert (online.trace.execution.steps, whole.trace.execution.steps) == (model.active_states()[-1], 0)
+    real = batch["attention_mask"].bool() if kind == "tokens" else ...
+    torch.testing.assert_close(stored.logits[real], online.logits[real], atol=1e-5, rtol=0)
+
+
+def test_states_are_kept_as_the_head_reads_them():
+    """Every projection reads GELU(Z); a mix of raw states, whose weights come first, cannot."""
+    projected, scalar = small_model(), small_model(**VARIANTS["scalar mix"])
+    raw = scalar.base_states([2], **texts())[2]
+    assert torch.equal(projected.base_states([2], **texts())[2], nn.functional.gelu(raw))
+    projected.config.base_hash = scalar.config.base_hash = "the same base"
+    assert projected.states_key != scalar.states_key
+
+
+def test_a_missing_state_is_named():
+    model = small_model()
+    states = model.base_states([0, 1, 3, 4], **texts())
+    with pytest.raises(DataError, match=r"states: 2 is missing; given are \[0, 1, 3, 4\]"):
+        model(**texts(), states=states)
+
+
+@pytest.mark.parametrize(
+    ("base", "variant"),
+    mostly_slow(product(["bert", "t5", "bart"], VARIANTS), lambda case: "bert" in case or "adalayers" in case),
+)
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_text_alone_equals_the_text_in_a_padded_batch(variant, kind, base):
+    model = small_model(kind, base, **VARIANTS[variant])
+    batch = texts((9, 6, 2), 14)
+    with torch.no_grad():
+        together = model(**batch).logits
+        for row, length in enumerate((9, 6, 2)):
+            ids = batch["input_ids"][row : row + 1, :length]
+            for mask in (None, torch.ones_like(ids)):
+                alone = model(input_ids=ids, attention_mask=mask).logits[0]
+                ours = together[row, :length] if kind == "tokens" else together[row]
+                torch.testing.assert_close(alone, ours, atol=1e-5, rtol=1e-5)
+
+
+def test_penalties_are_the_formulas():
+    model = small_model(scores=UNEVEN, lambda_distribution_depth=0.5, lambda_distribution_entropy=0.25)
+    parts = model(**texts(), labels=torch.tensor([0, 1, 2])).loss_parts
+    weights = model.layer_distribution().tolist()
+    assert parts["depth"].item() == pytest.approx(0.5 * sum(n * w for n, w in enumerate(weights)) / DEPTH)
+    assert parts["entropy"].item() == pytest.approx(-0.25 * sum(w * math.log(w) for w in weights))
+    without = small_model(include_embeddings=False, lambda_distribution_depth=1.0)
+    assert without(**texts(), labels=torch.tensor([0, 1, 2])).loss_parts["depth"].item() == pytest.approx(2.5 / DEPTH)
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}])
+def test_the_active_layers_follow_the_optimiser(options):
+    model = small_model(distribution_cutoff=0.1)
+    with torch.no_grad():
+        assert model(**texts()).trace.execution.steps == 4
+    optimizer = torch.optim.AdamW([model.distribution], lr=1.0, **options)
+    (model(**texts()).logits.sum() * 0.0).backward()
+    model.distribution.grad = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
+    optimizer.step()
+    with torch.no_grad():
+        assert model.active_states() == (1, 3)
+        assert model(**texts()).trace.execution.steps == 3
+    set_scores(model, [9, 0, 0, 0, 0])
+    with torch.no_grad():
+        assert model.active_states() == (0,)
+
+
+def test_the_cutoff_can_wait():
+    model = small_model(scores=[1, 0, 1, 0, 0], distribution_cutoff=0.1, cutoff_warmup_steps=10)
+    assert model.active_states() == (0, 2), "a loaded model is past its warm-up"
+    model.set_step(9)
+    assert model.active_states() == (0, 1, 2, 3, 4)
+    model.set_step(10)
+    assert model.active_states() == (0, 2)
+
+
+def test_top_k_reads_all_layers_in_training_and_k_in_use():
+    model = small_model(scores=UNEVEN, topk_distribution=2)
+    assert model.active_states() == model.states_to_read() == (2, 4)
+    model.train()
+    assert model.active_states() == (2, 4)
+    assert model.states_to_read() == (0, 1, 2, 3, 4)
+    trained = model(**texts(), labels=torch.tensor([0, 1, 2]))
+    trained.loss.backward()
+    assert (model.distribution.grad != 0).all()
+    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+    model.eval()
+    torch.testing.assert_close(model(**texts()).logits, trained.logits, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_no_state_outlives_its_projection(kind):
+    model, alive = small_model(kind, num_labels=3), []
+
+    def watch(block, args):
+        alive[:] = [state for state in alive if state() is not None]
+        alive.append(weakref.ref(args[0]))
+        assert len(alive) <= 2, "the state before the block, and the one that is read"
+
+    for block in find_blocks(model.model):
+        block.register_forward_pre_hook(watch)
+    with torch.no_grad():
+        model(**texts())
+    assert all(state() is None for state in alive)
+
+
+def test_fine_tuning_reaches_the_base_as_transformers_does():
+    model = small_model(**VARIANTS["fine-tuning"]).train()
+    batch, labels = texts(), torch.tensor([0, 1, 2])
+    base = AutoModel.from_config(BASES["bert"], add_pooling_layer=False)
+    base.load_state_dict(model.model.state_dict())
+    base.eval()
+    model.model.eval()  # no dropout
+    model(**batch, labels=labels).loss.backward()
+    real = batch["attention_mask"].unsqueeze(-1)
+    mean = (base(**batch).last_hidden_state * real).sum(1) / real.sum(1)
+    nn.functional.cross_entropy(mean @ model.logits.weight.T + model.logits.bias, labels).backward()
+    for name, weight in base.named_parameters():
+        torch.testing.assert_close(model.model.get_parameter(name).grad, weight.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("variant", quick_one_in(4, VARIANTS))
+def test_mixed_precision(variant, kind):
+    model = small_model(kind, **VARIANTS[variant]).train()
+    batch = texts()
+    labels = labels_for(kind, batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(**batch, labels=labels)
+    output.loss.backward()
+    assert output.loss.dtype == torch.float32
+    assert output.trace.layer_weights.dtype == torch.float32
+    expected = model(**batch, labels=labels)
+    assert output.loss.item() == pytest.approx(expected.loss.item(), rel=0.05)
+    half = small_model(kind, **VARIANTS[variant]).to(torch.bfloat16)
+    with torch.no_grad():
+        assert half(**batch).logits.dtype == torch.bfloat16
+
+
+def test_the_trace_says_what_was_read():
+    model = small_model(scores=[0, 1, 0, 1], distribution_cutoff=0.1, include_embeddings=False)
+    trace = model(**texts()).trace
+    assert (trace.unit, trace.max_updates, trace.execution.steps, trace.execution.width) == ("task", DEPTH, 4, 11)
+    assert trace.updates.tolist() == [4.0, 4.0, 4.0]
+    assert trace.execution.tokens.tolist() == [9, 6, 2]
+    assert trace.layer_weights.tolist() == pytest.approx([0, 0, 0.5, 0, 0.5])
+
+
+def test_work_counts_what_ran():
+    model = small_model(scores=[1, 0, 1, 0, 0], distribution_cutoff=0.1)
+    batch = texts()
+    with torch.no_grad():
+        work = model.price(model(**batch).trace)
+        cached = model.price(model(**batch, states=model.base_states([0, 2], **batch)).trace)
+    k, ff = 16, 48
+
+    def cost(length, blocks, layers):
+        block = 4 * WIDTH**2 + 2 * length * WIDTH + 2 * WIDTH * ff
+        head = length * (4 * k * k + 2 * length * k) + 3 * k
+        return length * (blocks * block + layers * (WIDTH * k + k)) + head
+
+    assert work.executed.item() == work.dense.item() == 3 * cost(11, 2, 2)
+    assert work.adaptive.item() == sum(cost(length, 2, 2) for length in (9, 6, 2))
+    assert work.full.item() == sum(cost(length, 4, 5) for length in (9, 6, 2))
+    assert cached.executed.item() == 3 * cost(11, 0, 2)
+    assert (cached.adaptive, cached.full) == (work.adaptive, work.full)
+
+
+@pytest.mark.parametrize("base", quick_one_in(4, BASES))
+@pytest.mark.parametrize("kind", quick_one_in(2, MODELS))
+def test_every_base_and_head_can_be_priced(kind, base):
+    def work_of(**changes):
+        model = small_model(kind, base, **changes)
+        return model.price(model(**texts()).trace)
+
+    for variant in VARIANTS.values():
+        work = work_of(**variant)
+        assert 0 < work.adaptive <= work.executed
+        assert work.adaptive <= work.full
+    assert work_of(pick_one_layer_only=1).executed < work_of(pick_one_layer_only=2).executed
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_added_parameters(kind):
+    model = small_model(kind)
+    whole = sum(weight.numel() for weight in model.parameters())
+    assert model.added_parameters() == whole - sum(weight.numel() for weight in model.model.parameters())
+    expected = 5 * 16 * WIDTH + 5 + (4 * 16 * 16 + 4 * 16) + (16 * 3 + 3)
+    if kind == "tokens":
+        expected += (16 * 24 + 24) + (24 * 16 + 16) + 4 * 16
+    assert model.added_parameters() == expected
+
+
+def test_published_number_of_added_parameters():
+    """The reference's count for RoBERTa-large: 24 layers, width 64."""
+    config = type(BASES["bert"])(**(SHAPE | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}))
+    with torch.device("meta"):
+        fields = {"project_dim": 64, "layers_num": 24, "seed_compat": True}
+        model = AdaLayersForSequenceClassification(AdaLayersConfig(base_config=config, **fields), build_base=False)
+    assert model.added_parameters() == 1_589_658
+
+
+@pytest.mark.parametrize(("length", "width"), [(1, 8), (700, 16), (5, 7)])
+def test_positions_of_any_length_and_width(length, width):
+    table = sinusoidal_positions(length, torch.zeros(2, length, width))
+    assert table.shape == (length, width)
+    for position in {0, length // 2, length - 1}:
+        for index in range(width):
+            angle = position / 10000 ** ((index - index % 2) / width)
+            expected = math.cos(angle) if index % 2 else math.sin(angle)
+            assert table[position, index].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_numbers_that_are_lost_reach_the_loss():
+    """A diverged distribution shows in the loss, where the trainer stops."""
+    model = small_model(scores=[math.nan] * 5, distribution_cutoff=0.1).train()
+    assert model(**texts(), labels=torch.tensor([0, 1, 2])).loss.isnan()

@@ -1,0 +1,158 @@
+"""States read while the base runs, against transformers' own hidden states, for every kind of base."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import gelu
+from transformers import AutoModel, BertModel
+
+from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification
+from adadepth.errors import ConfigError
+from adadepth.models.adalayers.base import find_blocks, stream_states
+from tests.marks_support import mostly_slow
+from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, save_base, set_scores, texts
+
+
+@pytest.fixture(scope="module", params=BASES)
+def base(request, tmp_path_factory):
+    return save_base(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def own_states(model, batch):
+    """What transformers calls hidden states, of an encoder."""
+    with torch.no_grad():
+        return model(**batch, output_hidden_states=True).hidden_states
+
+
+def count_calls(model):
+    calls = []
+    for block in find_blocks(model.model):
+        block.register_forward_hook(lambda *_: calls.append(1))
+    return calls
+
+
+def test_streamed_states_are_the_hidden_states(base):
+    batch = texts()
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
+    expected = own_states(model.model, batch)
+    assert len(expected) == DEPTH + 1
+    whole = AutoModel.from_pretrained(base).eval()
+    encoder = whole.get_encoder() if whole.config.is_encoder_decoder else whole
+    torch.testing.assert_close(expected, own_states(encoder, batch))
+    calls = count_calls(model)
+    found = model.base_states(range(DEPTH + 1), **batch)
+    expected = [gelu(state) for state in expected]  # what every projection reads
+    assert all(torch.equal(found[n], expected[n]) for n in range(DEPTH + 1))
+    for n in range(DEPTH + 1):
+        calls.clear()
+        assert torch.equal(model.base_states([n], **batch)[n], expected[n])
+        assert len(calls) == n, "deeper blocks ran"
+    again = model.base_states([1, DEPTH], **batch)
+    assert torch.equal(again[DEPTH], expected[DEPTH])
+    assert not any(block._forward_pre_hooks for block in find_blocks(model.model))
+
+
+@pytest.mark.parametrize("deepest", mostly_slow([0, 2, 4], lambda deepest: deepest == 2))
+def test_a_truncated_model_predicts_the_same(base, deepest, tmp_path):
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD, distribution_cutoff=0.1)
+    set_scores(model, [1.0 if n in (0, deepest) else 0.0 for n in range(DEPTH + 1)])
+    batch = texts()
+    with torch.no_grad():
+        expected = model(**batch)
+        kept = sum(weight.numel() for weight in model.model.parameters())
+        model.truncate()
+        found = model(**batch)
+    assert model.active_states() == tuple(sorted({0, deepest}))
+    assert set(model.projectors) == {str(n) for n in {0, deepest}}
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-6, rtol=0)
+    assert found.trace.execution.steps == expected.trace.execution.steps == deepest
+    shared = "albert" in base
+    assert shared or deepest == DEPTH or sum(weight.numel() for weight in model.model.parameters()) < kept
+    for save_base_too in (False, True):
+        model.save_pretrained(tmp_path, save_base=save_base_too)
+        loaded = AdaLayersForSequenceClassification.from_pretrained(tmp_path)
+        assert loaded.config.kept_layers == sorted({0, deepest})
+        assert {n: w.shape for n, w in loaded.state_dict().items()} == {
+            n: w.shape for n, w in model.state_dict().items()
+        }
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(**batch).logits, found.logits)
+            assert loaded(**batch).trace.max_updates == DEPTH
+
+
+def test_a_base_stops_after_an_error_as_if_nothing_had_happened(base):
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
+
+    def fail(number, state):
+        raise RuntimeError("consumer")
+
+    with pytest.raises(RuntimeError, match="consumer"):
+        stream_states(model.model, texts(), [2], fail)
+    assert not any(block._forward_pre_hooks for block in find_blocks(model.model))
+    expected = own_states(model.model, texts())
+    assert torch.equal(model.base_states([3], **texts())[3], gelu(expected[3]))
+
+
+def test_a_truncated_base_has_no_deeper_states(tmp_path):
+    model = AdaLayersForSequenceClassification.from_base(save_base("bert", tmp_path), **HEAD, pick_one_layer_only=2)
+    model.truncate()
+    with pytest.raises(ConfigError, match="states: the base was truncated"):
+        model.base_states([3], **texts())
+
+
+def test_truncating_twice(tmp_path):
+    model = AdaLayersForSequenceClassification.from_base(save_base("t5", tmp_path), **HEAD)
+    set_scores(model, [1.0, 0.9, 0.8, 0.7, 0.0])
+    batch = texts()
+    for least, deepest in ((0.01, 3), (0.1, 1)):
+        model.truncate(least)
+        with torch.no_grad():
+            assert model(**batch).trace.execution.steps == deepest
+        assert model.layer_distribution().sum().item() == pytest.approx(1.0)
+    with pytest.raises(ConfigError, match=r"min_weight=0\.99 leaves no layer; the largest weight is 0\.7"):
+        model.truncate(0.99)
+
+
+def test_inputs_that_a_base_does_not_know_are_left_out(base):
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
+    batch = texts()
+    with torch.no_grad():
+        plain = model(**batch).logits
+        zeros = torch.zeros_like(batch["input_ids"])
+        assert torch.equal(model(**batch, token_type_ids=zeros, word_ids=zeros, position_ids=None).logits, plain)
+        segments = model(**batch, token_type_ids=batch["attention_mask"]).logits
+    knows = any(name in base for name in ("/bert", "albert", "electra"))
+    assert torch.equal(segments, plain) is not knows
+
+
+def test_a_base_without_blocks_is_refused():
+    class Blockless(BertModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.encoder = nn.Identity()
+
+    with pytest.raises(ConfigError, match="Blockless has no list of 4 blocks"):
+        find_blocks(Blockless(BASES["bert"]))
+
+
+def test_random_skipping_of_trained_blocks_is_refused():
+    config = type(BASES["bart"])(**(BASES["bart"].to_diff_dict() | {"encoder_layerdrop": 0.1}))
+    AdaLayersForSequenceClassification(AdaLayersConfig(base_config=config, **HEAD))
+    with pytest.raises(ConfigError, match=r"freeze_base_model=False: .*layerdrop=0\.1"):
+        AdaLayersForSequenceClassification(AdaLayersConfig(base_config=config, **HEAD, freeze_base_model=False))
+
+
+def test_a_base_reads_as_many_tokens_as_it_has_positions(base):
+    """One token more is an error, or the number says nothing."""
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
+    longest = model.longest_sequence
+    if longest is None:
+        longest = 99  # relative positions
+    ids = torch.full((1, longest + 1), 7)
+    with torch.no_grad():
+        model(ids[:, :longest])
+        if model.longest_sequence is not None:
+            with pytest.raises((IndexError, RuntimeError)):
+                model(ids)

@@ -1,0 +1,112 @@
+"""A saved model says which package it needs, runs nothing where that is imported, and holds no code of a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from adadepth import Pipeline, PonderAlbertForSequenceClassification
+from adadepth.errors import CheckpointError
+from adadepth.models.registry import families
+from tests.marks_support import mostly_slow
+from tests.models_support import small_ponder
+from tests.unit.data.tokenizers_support import tokenizer
+
+ROOT = Path(__file__).resolve().parents[3]
+LOAD = "from transformers import AutoModelForSequenceClassification as M; m = M.from_pretrained({place!r}{options})"
+HIDE = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "adadepth":
+            raise ModuleNotFoundError("No module named 'adadepth'")
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small_ponder(exit_rule="quantile:0.5").save_pretrained(tmp_path / "model")
+    tokenizer("bert").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def run(code: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=home, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_without_the_package_there_is_a_line_that_names_it(folder: Path, tmp_path: Path) -> None:
+    place = str(folder)
+    code = f"{HIDE}\ntry:\n    {LOAD.format(place=place, options='')}\nexcept ValueError as error:\n    print(error)\n"
+    found = run(code + LOAD.format(place=place, options=", trust_remote_code=True"), tmp_path)
+    assert "trust_remote_code=True" in found.stdout
+    told = "this model needs the package adadepth: install it from a clone or a wheel, then `import adadepth`"
+    assert found.stderr.strip().splitlines()[-1] == f"ImportError: {told}"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    mostly_slow(
+        ["import adadepth, transformers", "import transformers.pipelines, adadepth"],
+        lambda imports: imports.startswith("import adadepth"),
+    ),
+)
+def test_importing_the_package_is_enough(imports: str, folder: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+{imports}
+assert {imports.startswith("import transformers")} or not {{"torch", "transformers.models.auto"}} & set(sys.modules)
+found = transformers.pipeline("text-classification", {str(folder)!r})
+assert found("a cat")[0]["label"]
+print(type(found.model).__module__, type(transformers.AutoConfig.for_model("albert_act")).__name__)
+"""
+    found = run(code, tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split()[-2:] == [PonderAlbertForSequenceClassification.__module__, "AlbertActConfig"]
+
+
+@pytest.mark.slow
+def test_trusted_code_imports_the_package_and_is_not_copied(folder: Path, tmp_path: Path) -> None:
+    code = LOAD.format(place=str(folder), options=", trust_remote_code=True")
+    found = run(f"{code}; print(type(m).__module__); m.save_pretrained({str(tmp_path / 'again')!r})", tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == [PonderAlbertForSequenceClassification.__module__]
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {
+        "config.json", "model.safetensors", "modeling_adadepth.py",
+    }  # fmt: skip
+
+
+def test_nothing_in_a_folder_is_asked_for_or_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "modeling_adadepth.py").write_text("raise SystemExit('code of a folder has run')\n", encoding="utf-8")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run code"))
+    AutoModelForSequenceClassification.from_pretrained(folder)
+    assert Pipeline.from_pretrained(folder)("a cat")[0].label is not None
+    (folder / "config.json").write_text(
+        json.dumps(json.loads((folder / "config.json").read_text()) | {"model_type": "of_nobody"}), encoding="utf-8"
+    )
+    with pytest.raises(CheckpointError, match="a folder without a model that is known here"):
+        Pipeline.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", [name for name, each in families().items() if each.config.startswith("adadepth")])
+def test_every_family_s_classes_can_be_found(name: str, tmp_path: Path) -> None:
+    import adadepth
+
+    about = families()[name]
+    config_class = getattr(adadepth, about.config.rpartition(":")[2])
+    config_class().save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert set(said) == {"AutoConfig", *about.auto_classes()}
+    assert all(hasattr(adadepth, place.removeprefix("modeling_adadepth.")) for place in said.values())
+    assert type(AutoConfig.from_pretrained(tmp_path)) is config_class

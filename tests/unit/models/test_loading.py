@@ -1,0 +1,341 @@
+"""`from_pretrained` in Python refuses what the command line refuses, in the same words, for every class of a family."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AlbertConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import adadepth
+from adadepth import (
+    AlbertActConfig,
+    AlbertActForMaskedLM,
+    AlbertActForPreTraining,
+    AlbertActForSequenceClassification,
+    AlbertActModel,
+    LoopedForCausalLM,
+    ParXLModel,
+    PonderAlbertModel,
+)
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.albert.modeling import PlainAlbertModel
+from adadepth.models.build import load_model
+from adadepth.models.folder import load_with_weights, read_config
+from adadepth.models.loading import StrictLoading
+from adadepth.models.registry import families, family, load
+from tests.models_support import SMALL, small_config, small_ponder
+from tests.unit.families.every_model_support import BUILD
+from tests.unit.families.looped.looped_support import small as small_looped
+from tests.unit.families.par_xl_support import small_network
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+ENCODERS: dict[str, Callable[[], Any]] = {
+    "act encoder": lambda: AlbertActModel(small_config()),
+    "albert encoder": lambda: PlainAlbertModel(AlbertConfig(**SMALL)),
+    "ponder encoder": lambda: PonderAlbertModel(small_ponder().config),
+    "looped encoder": lambda: small_looped(adadepth.LoopedModel),
+    "looped language": small_looped,
+    "par_xl encoder": lambda: ParXLModel(small_network().config),
+}
+MODELS = BUILD | ENCODERS
+
+
+@pytest.fixture(params=MODELS)
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
+    """The class of a model, and its folder."""
+    model = MODELS[request.param]()
+    model.save_pretrained(tmp_path / "model", **({"save_base": True} if request.param == "mixture" else {}))
+    return type(model), tmp_path / "model"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "model"
+    torch.manual_seed(0)
+    AlbertActForSequenceClassification(small_config()).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "model")
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    weights = {name: weight.clone() for name, weight in load_file(folder / WEIGHTS).items()}
+    save_file(change(weights), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def configure(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | fields))
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """The one line of an error."""
+    with pytest.raises((CheckpointError, ConfigError)) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+# ---- every class of every family
+
+
+def test_every_class_is_strict() -> None:
+    places = [
+        place
+        for about in families().values()
+        for place in (*about.heads.values(), *about.auto.values(), about.encoder)
+        if place is not None and place.startswith("adadepth.")
+    ]
+    lenient = [place for place in dict.fromkeys(places) if not issubclass(load(place), StrictLoading)]
+    assert not lenient
+
+
+def test_a_whole_folder_is_loaded_and_its_report_is_handed_on(saved: tuple[Any, Path]) -> None:
+    model_class, folder = saved
+    model, report = model_class.from_pretrained(folder, output_loading_info=True)
+    assert isinstance(model, model_class)
+    assert not report["missing_keys"]
+    stored = load_file(folder / WEIGHTS)
+    assert all(torch.equal(weight, stored[name]) for name, weight in model.state_dict().items() if name in stored)
+
+
+def test_a_weight_that_is_missing_is_refused(saved: tuple[Any, Path]) -> None:
+    model_class, folder = saved
+    name = min(load_file(folder / WEIGHTS), key=len)
+    rewrite(folder, lambda weights: {key: weight for key, weight in weights.items() if key != name})
+    line = refusal(lambda: model_class.from_pretrained(folder))
+    assert line.startswith(f"{folder}: of its weights {name!r} ")
+    assert line.partition(" missing")[1]
+
+
+def test_a_weight_that_nobody_reads_is_refused(saved: tuple[Any, Path]) -> None:
+    model_class, folder = saved
+    rewrite(folder, lambda weights: weights | {"lora_A.weight": torch.ones(1)})
+    if model_class.config_class.__module__.startswith("transformers."):  # anybody's checkpoints may have more
+        assert isinstance(model_class.from_pretrained(folder), model_class)
+        return
+    expected = f"{folder}: it has the weights 'lora_A.weight', which its model does not"
+    assert refusal(lambda: model_class.from_pretrained(folder)) == expected
+
+
+def test_another_type_of_model_is_refused_by_both_names(saved: tuple[Any, Path]) -> None:
+    model_class, folder = saved
+    configure(folder, model_type="hrm_text")
+    line = refusal(lambda: model_class.from_pretrained(folder))
+    assert "hrm_text" in line
+    if not model_class.config_class.__module__.startswith("transformers."):
+        assert model_class.config_class.model_type in line
+        assert "hrm_text" in refusal(lambda: model_class.config_class.from_pretrained(folder))
+
+
+# ---- what a checkpoint may be
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model."])
+def test_names_of_what_wraps_a_model_are_told(prefix: str, folder: Path) -> None:
+    rewrite(folder, lambda weights: {prefix + name: weight for name, weight in weights.items()})
+    line = refusal(lambda: AlbertActForSequenceClassification.from_pretrained(folder))
+    assert f"its names begin with {prefix!r}" in line
+
+
+@pytest.mark.parametrize("damage", ["missing", "unread", "shape", "int8"])
+def test_python_and_the_command_line_say_the_same(damage: str, folder: Path) -> None:
+    name = "classifier.weight"
+    changes: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {
+        "missing": lambda weights: {key: weight for key, weight in weights.items() if key != name},
+        "unread": lambda weights: weights | {"further": torch.ones(1)},
+        "shape": lambda weights: weights | {name: torch.ones(2, 5)},
+        "int8": lambda weights: weights | {name: weights[name].to(torch.int8)},
+    }
+    model_class = AlbertActForSequenceClassification
+    config = model_class.config_class.from_pretrained(folder)
+    rewrite(folder, changes[damage])
+    line = refusal(lambda: model_class.from_pretrained(folder))
+    line = line.partition("; ignore_mismatched_sizes")[0]
+    assert line.startswith(f"{folder}: ")
+    assert refusal(lambda: load_with_weights("checkpoint", str(folder), model_class, config)) == f"checkpoint={line}"
+    settings: Any = family("albert_act").settings(name="albert_act")
+    assert refusal(lambda: load_model(str(folder), model_class, settings, [])).startswith(f"checkpoint={folder}: ")
+
+
+def test_scales_of_fp8_weights_are_not_dropped(folder: Path) -> None:
+    name = "albert.encoder.albert_layer.ffn.weight"
+    scale = f"{name}_scale_inv"
+    rewrite(folder, lambda all_: all_ | {name: all_[name].to(torch.float8_e4m3fn), scale: torch.ones(1)})
+    assert f"{scale!r}" in refusal(lambda: AlbertActForSequenceClassification.from_pretrained(folder))
+
+
+def test_a_state_dict_is_checked_as_well(folder: Path) -> None:
+    weights, config = load_file(folder / WEIGHTS), small_config()
+    model_class = AlbertActForSequenceClassification
+    assert torch.equal(
+        model_class.from_pretrained(None, config=config, state_dict=dict(weights)).classifier.weight,
+        weights["classifier.weight"],
+    )
+    del weights["classifier.weight"]
+    line = refusal(lambda: model_class.from_pretrained(None, config=config, state_dict=weights))
+    assert line == "state_dict: of its weights 'classifier.weight' is missing"
+
+
+def test_a_subfolder_is_read_and_checked(folder: Path) -> None:
+    model_class = AlbertActForSequenceClassification
+    model = model_class.from_pretrained(folder.parent, subfolder="model")
+    assert torch.equal(model.classifier.weight, load_file(folder / WEIGHTS)["classifier.weight"])
+    rewrite(folder, lambda weights: weights | {"further": torch.ones(1)})
+    assert "'further'" in refusal(lambda: model_class.from_pretrained(folder.parent, subfolder="model"))
+
+
+def test_a_folder_that_lacks_a_part_is_refused(folder: Path) -> None:
+    model = AlbertActForSequenceClassification.from_pretrained(folder)
+    model.save_pretrained(folder.parent / "parts", max_shard_size="20KB")
+    first, *others = sorted((folder.parent / "parts").glob("model-*.safetensors"))
+    assert others
+    first.unlink()
+    with pytest.raises(OSError, match=first.name):
+        AlbertActForSequenceClassification.from_pretrained(folder.parent / "parts")
+    assert first.name in refusal(lambda: read_config("checkpoint", str(folder.parent / "parts")))
+
+
+def test_tied_and_untied_words_are_not_confused(tmp_path: Path) -> None:
+    small_looped(tie_word_embeddings=True).save_pretrained(tmp_path)
+    assert LoopedForCausalLM.from_pretrained(tmp_path).config.tie_word_embeddings
+    configure(tmp_path, tie_word_embeddings=False)
+    assert "'lm_head.weight' is missing" in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
+    small_looped(tie_word_embeddings=False).save_pretrained(tmp_path)
+    configure(tmp_path, tie_word_embeddings=True)
+    assert "'lm_head.weight' and 'model.embed_tokens.weight' differ" in refusal(
+        lambda: LoopedForCausalLM.from_pretrained(tmp_path)
+    )
+
+
+@pytest.mark.parametrize(("core", "reason"), [(3, "missing"), (1, "it has the weights 'model.core.1")])
+def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: Path) -> None:
+    small_looped(core=2).save_pretrained(tmp_path)
+    configure(tmp_path, core=core)
+    assert reason in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("model_class", "fields"),
+    [
+        (LoopedForCausalLM, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
+        (LoopedForCausalLM, {"sliding_window": 16}),
+        (LoopedForCausalLM, {"attention_bias": True}),
+        (LoopedForCausalLM, {"num_hidden_layers": 6}),
+        (AlbertActForSequenceClassification, {"position_embedding_type": "relative_key"}),
+        (AlbertActForSequenceClassification, {"is_decoder": True}),
+    ],
+)
+def test_a_field_that_means_another_network_is_refused(model_class: Any, fields: Any, tmp_path: Path) -> None:
+    model = small_looped() if model_class is LoopedForCausalLM else model_class(small_config())
+    model.save_pretrained(tmp_path)
+    configure(tmp_path, **fields)
+    (name,) = fields
+    assert refusal(lambda: model_class.from_pretrained(tmp_path)).startswith(f"{name}=")
+
+
+def test_fields_that_change_nothing_are_read_over(tmp_path: Path) -> None:
+    AlbertActForSequenceClassification(small_config()).save_pretrained(tmp_path)
+    configure(tmp_path, position_embedding_type="absolute", is_decoder=False, gap_size=0, note="mine")
+    assert AlbertActForSequenceClassification.from_pretrained(tmp_path).config.hidden_size == SMALL["hidden_size"]
+
+
+# ---- what may be new
+
+
+def test_a_new_head_is_told_and_the_encoder_is_the_stored_one(tmp_path: Path, caplog: Any) -> None:
+    torch.manual_seed(0)
+    source = AlbertActForPreTraining(small_config())
+    source.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    (line,) = [record.getMessage() for record in caplog.records if "drawn at random" in record.getMessage()]
+    assert line == f"{tmp_path}: new, drawn at random, for they are not there: classifier.bias, classifier.weight"
+    assert torch.equal(model.albert.embeddings.word_embeddings.weight, source.albert.embeddings.word_embeddings.weight)
+
+
+def test_an_encoder_that_lacks_a_weight_is_no_new_head(tmp_path: Path) -> None:
+    AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
+    name = "albert.pooler.bias"
+    rewrite(tmp_path, lambda weights: {key: weight for key, weight in weights.items() if key != name})
+    assert f"{name!r} is missing" in refusal(lambda: AlbertActForSequenceClassification.from_pretrained(tmp_path))
+
+
+def test_a_part_of_the_head_is_taken_by_a_class_that_has_less(tmp_path: Path) -> None:
+    AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
+    assert type(AutoModelForMaskedLM.from_pretrained(tmp_path)) is AlbertActForMaskedLM
+    assert type(AlbertActModel.from_pretrained(tmp_path)) is AlbertActModel
+
+
+def test_other_classes_are_drawn_where_that_is_wanted(folder: Path, caplog: Any) -> None:
+    model_class = AlbertActForSequenceClassification
+    line = refusal(lambda: model_class.from_pretrained(folder, num_labels=3))
+    assert line.endswith("have the shape (2), not (3); ignore_mismatched_sizes=True draws them anew")
+    with caplog.at_level(logging.WARNING):
+        model = model_class.from_pretrained(folder, num_labels=3, ignore_mismatched_sizes=True)
+    assert model.classifier.out_features == 3
+    assert "classifier.bias, classifier.weight" in caplog.text
+
+
+def test_a_subclass_of_somebody_is_strict_about_its_own_weights(tmp_path: Path) -> None:
+    class Mine(AlbertActForSequenceClassification):
+        def __init__(self, config: AlbertActConfig) -> None:
+            super().__init__(config)
+            self.further = torch.nn.Linear(2, 2)
+            self.post_init()
+
+    Mine(small_config()).save_pretrained(tmp_path)
+    assert type(Mine.from_pretrained(tmp_path)) is Mine
+    rewrite(tmp_path, lambda weights: {name: weight for name, weight in weights.items() if name != "further.bias"})
+    assert "'further.bias' is missing" in refusal(lambda: Mine.from_pretrained(tmp_path))
+
+
+def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> None:
+    configure(folder, model_type="nosuch")
+    for model_class in (adadepth.StockForSequenceClassification, adadepth.PonderAlbertForSequenceClassification):
+        assert "holds a model of type nosuch" in refusal(lambda cls=model_class: cls.from_pretrained(folder))
+
+
+# ---- generation_config.json
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"temperature": NaN}', "temperature=nan must be a number of at least 0"),
+        ('{"temperature": "hot"}', "temperature='hot' must be a number of at least 0"),
+        ('{"temperature": 0.0, "do_sample": true}', "temperature=0 with do_sample=true"),
+        ('{"top_p": 7}', "top_p=7 must be a number from 0 to 1"),
+        ('{"top_k": -7}', "top_k=-7 must be"),
+        ('{"eos_token_id": [1, "x"]}', r"eos_token_id=\[1, 'x'\] must be an id or a list of ids"),
+        ('{"max_new_tokens": "a"}', "max_new_tokens='a' must be"),
+        ('{"encoder_repetition_penalty": Infinity}', "encoder_repetition_penalty=inf must be a finite number"),
+        ("[1]", "must hold an object, not list"),
+        ("{", "is no JSON"),
+    ],
+)
+def test_what_a_folder_says_of_generation_is_checked(text: str, message: str, tmp_path: Path) -> None:
+    small_looped().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=f"its generation_config.json:? {message}") as raised:
+        LoopedForCausalLM.from_pretrained(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_usual_generation_settings_are_taken_over(tmp_path: Path) -> None:
+    small_looped().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9, "eos_token_id": [1, 2]}')
+    config = LoopedForCausalLM.from_pretrained(tmp_path).generation_config
+    assert (config.temperature, config.top_p, config.eos_token_id) == (0.6, 0.9, [1, 2])

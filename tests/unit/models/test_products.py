@@ -1,0 +1,166 @@
+"""Products by oneDNN: the values and gradients of the library's own, and who they are not for."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.activations import ACT2FN
+
+from adadepth.models.shared import layers as products
+from adadepth.models.shared.layers import Product, activated, product
+
+INPUTS, OUTPUTS = 64, 256
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Let oneDNN multiply on any processor and at any size; the list of what it was asked for."""
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(products, "_LEAST_WORK", 1)
+    multiply, calls = products._multiply, []
+    monkeypatch.setattr(products, "_multiply", lambda *args: calls.append(args[3:]) or multiply(*args))
+    return calls
+
+
+def twins():
+    torch.manual_seed(0)
+    mapped = Product(INPUTS, OUTPUTS)
+    plain = nn.Linear(INPUTS, OUTPUTS).double()
+    plain.load_state_dict(mapped.state_dict())
+    return mapped, plain
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "width", "outputs"),
+    [((1,), 64, 256), ((3, 5), 128, 512), ((4, 36), 512, 128), ((4, 36), 8, 400), ((4, 36), 400, 8)],
+)
+def test_values_and_gradients_are_those_in_double_precision(used, shape, width, outputs, bias):
+    torch.manual_seed(0)
+    ours, exact = Product(width, outputs, bias), nn.Linear(width, outputs, bias).double()
+    exact.load_state_dict(ours.state_dict())
+    states = torch.randn(*shape, width)
+    gradient = torch.randn(*shape, outputs + 3)[..., :outputs]  # as a concatenation hands it back
+    found = []
+    for layer, kind in ((ours, torch.float32), (exact, torch.float64)):
+        given = states.to(kind, copy=True).requires_grad_()
+        output = layer(given)
+        output.backward(gradient.to(kind))
+        found.append([output.detach(), given.grad, *(weight.grad for weight in layer.parameters())])
+    assert len(used) == 3
+    for one, other in zip(*found, strict=True):
+        assert one.is_contiguous()
+        torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
+
+
+def test_what_needs_no_gradient_gets_none(used):
+    mapped, _ = twins()
+    mapped.weight.requires_grad_(False)
+    state = torch.randn(3, INPUTS)
+    mapped(state).sum().backward()
+    assert mapped.weight.grad is None
+    assert mapped.bias.grad.eq(3).all()
+    assert len(used) == 1
+
+
+@pytest.mark.parametrize("name", ["gelu_pytorch_tanh", "relu"])
+def test_an_activation_is_fused_in_inference_only(used, name):
+    mapped, plain = twins()
+    activation, state = ACT2FN[name], torch.randn(7, INPUTS)
+    wanted = activation(plain(state.double()))
+    with torch.inference_mode():
+        torch.testing.assert_close(activated(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(activated(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
+    assert used == ([("gelu",)] if name.startswith("gelu") else [()]) + [()]
+
+
+def test_a_hook_sees_what_it_saw(used):
+    mapped, _ = twins()
+    seen, state = [], torch.randn(2, INPUTS)
+    mapped.register_forward_hook(lambda module, args, output: seen.append(output))
+    with torch.no_grad():
+        activated(mapped, ACT2FN["gelu_pytorch_tanh"], state)
+        assert seen[0].equal(mapped(state))
+
+
+def test_who_is_left_to_the_library(used):
+    mapped, plain = twins()
+    state = torch.randn(3, INPUTS)
+    plain = plain.float()
+    assert mapped(state[:0]).shape == (0, OUTPUTS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert mapped(state).equal(plain(state))
+    assert copy.deepcopy(mapped).double()(state.double()).equal(copy.deepcopy(plain).double()(state.double()))
+    graph = torch.compile(mapped, backend="eager", fullgraph=True)(state)
+    assert graph.equal(plain(state))
+    assert not used
+
+
+def test_few_rows_and_other_processors_are_left_to_the_library(monkeypatch):
+    monkeypatch.setattr(products, "_multiply", None)
+    mapped, _ = twins()
+    assert mapped(torch.randn(1, INPUTS)).shape == (1, OUTPUTS)
+    monkeypatch.setattr(products, "_LEAST_WORK", 1)
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
+    assert mapped(torch.randn(500, INPUTS)).shape == (500, OUTPUTS)
+
+
+@pytest.mark.parametrize(
+    ("processor", "faster"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_f": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_f": False}, False),
+        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True}, False),
+        ({}, False),
+    ],
+)
+def test_the_processor_decides(monkeypatch, processor, faster):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
+    assert products.onednn_is_faster.__wrapped__() is faster
+
+
+def test_torch_counts_their_operations(used):
+    mapped, plain = twins()
+    counted = []
+    for layer in (mapped, plain.float()):
+        with FlopCounterMode(display=False) as counter:
+            layer(torch.randn(5, INPUTS, requires_grad=True)).sum().backward()
+        counted.append(counter.get_total_flops())
+    assert counted[0] == counted[1] == 3 * 2 * 5 * INPUTS * OUTPUTS
+
+
+def test_a_gradient_has_a_gradient(used):
+    torch.manual_seed(0)
+    ours, library = Product(64, 64, bias=False), nn.Linear(64, 64, bias=False)
+    library.load_state_dict(ours.state_dict())
+    states = torch.randn(1024, 64)
+    found = []
+    for layer in (ours, library):
+        given = states.clone().requires_grad_()
+        (first,) = torch.autograd.grad((layer(given) ** 2).sum(), given, create_graph=True)
+        found.append(torch.autograd.grad((first**2).sum(), layer.weight)[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-1)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (3, 5, 8), (9, 61), (2048,)])
+def test_a_product_without_a_layer(used, shape):
+    torch.manual_seed(0)
+    values, weight = torch.randn(*shape, 96), torch.randn(24, 96)
+    gradient = torch.randn(*shape, 24)
+    own, exact = (
+        [given.to(kind, copy=True).requires_grad_() for given in (values, weight)]
+        for kind in (torch.float32, torch.float64)
+    )
+    found, expected = product(*own), exact[0] @ exact[1].T
+    found.backward(gradient)
+    expected.backward(gradient.double())
+    for one, other in ((found, expected), (own[0].grad, exact[0].grad), (own[1].grad, exact[1].grad)):
+        torch.testing.assert_close(one.double(), other, atol=1e-6 * other.abs().max().item(), rtol=0)
+    assert len(used) == 3
+
+
+def test_an_exported_program_has_the_librarys_own_map():
+    program = torch.export.export(Product(128, 512), (torch.randn(64, 128),))
+    assert "mkldnn" not in program.graph_module.code

@@ -1,0 +1,121 @@
+"""Recall, a fixed depth and sinusoidal positions of ACT-ALBERT, against plain loops and closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from adadepth import AlbertActConfig
+from adadepth.errors import ConfigError
+from adadepth.models.albert_act.heads import AlbertActForTokenClassification
+from adadepth.models.shared.albert.block import sinusoids
+
+MASK = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
+IDS = torch.arange(27).view(3, 9) % 17 + 5
+
+
+def tagger(**fields) -> AlbertActForTokenClassification:
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": 30,
+        "embedding_size": 8,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    config = AlbertActConfig(
+        **(shape | {"num_hidden_layers": 5, "num_labels": 3, "initializer_range": 0.3, "halt_bias_init": -1.0} | fields)
+    )
+    return AlbertActForTokenClassification(config).double().eval()
+
+
+def run(model, execution="dense"):
+    model.config.execution = execution
+    model.zero_grad()
+    labels = (IDS % 3).masked_fill(MASK == 0, -100)
+    outputs = model(input_ids=IDS, attention_mask=MASK, labels=labels)
+    outputs.loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    return outputs, gradients
+
+
+@pytest.mark.parametrize("rule", ["single", "graves"])
+@pytest.mark.parametrize("fixed", [None, 3])
+def test_both_executions_agree(rule, fixed):
+    model = tagger(state_rule=rule, recall=True, fixed_depth=fixed)
+    (dense, dense_gradients), (ragged, ragged_gradients) = run(model), run(model, "ragged")
+    real = MASK.bool()
+    assert torch.equal(dense.updates, ragged.updates)
+    torch.testing.assert_close(dense.logits[real], ragged.logits[real], atol=1e-6, rtol=1e-6)
+    for name, gradient in dense_gradients.items():
+        torch.testing.assert_close(ragged_gradients[name], gradient, atol=1e-7, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("recall", [False, True])
+def test_a_fixed_depth_applies_the_block_that_often_and_reads_the_last_output(recall):
+    model = tagger(state_rule="graves", recall=recall, fixed_depth=4)
+    outputs, _ = run(model)
+    assert torch.equal(outputs.updates, 4.0 * MASK)
+    encoder, row = model.albert.encoder, 1
+    tokens = MASK[row].bool()
+    first = encoder.embedding_hidden_mapping_in(model.albert.embeddings(IDS[row : row + 1]))[:, tokens]
+    state = first
+    for _ in range(4):
+        state = encoder.albert_layer(state + first if recall else state, None)[0]
+    torch.testing.assert_close(model.classifier(state)[0], outputs.logits[row, tokens])
+
+
+def test_a_forced_depth_comes_before_the_configurations_and_goes_again():
+    model = tagger(fixed_depth=4)
+    model.force_depth(2)
+    assert run(model)[0].updates.max() == 2
+    model.force_depth(None)
+    assert run(model)[0].updates.max() == 4
+
+
+def test_recall_changes_what_is_computed_and_nothing_that_is_saved():
+    plain, recalling = tagger(recall=False), tagger(recall=True)
+    assert plain.state_dict().keys() == recalling.state_dict().keys()
+    assert not torch.allclose(run(plain)[0].logits, run(recalling)[0].logits)
+
+
+@pytest.mark.parametrize("depth", [0, 6])
+def test_a_fixed_depth_lies_within_the_cap(depth):
+    with pytest.raises(ConfigError, match=f"fixed_depth={depth} must lie between 1 and num_hidden_layers=5"):
+        tagger(fixed_depth=depth)
+
+
+# ---- positions
+
+
+def test_sinusoids_are_the_formula():
+    waves = sinusoids(6, 4, 0.5)
+    for position in range(6):
+        for pair, wavelength in enumerate((2.0, 24.0)):
+            angle = 2 * math.pi * position / wavelength
+            expected = [0.5 * math.sqrt(2) * math.sin(angle), 0.5 * math.sqrt(2) * math.cos(angle)]
+            assert waves[position, 2 * pair : 2 * pair + 2].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_rows_and_columns_share_the_width_and_survive_a_save(tmp_path):
+    model = tagger(position_init="sinusoidal", max_position_embeddings=7, type_vocab_size=9).float()
+    rows = model.albert.embeddings.position_embeddings.weight
+    columns = model.albert.embeddings.token_type_embeddings.weight
+    torch.testing.assert_close(rows[:, :4], sinusoids(7, 4, 0.3))
+    torch.testing.assert_close(columns[:, 4:], sinusoids(9, 4, 0.3))
+    assert not rows[:, 4:].any()
+    assert not columns[:, :4].any()
+    torch.nn.init.constant_(rows.data, 0.25)  # trained since
+    model.save_pretrained(tmp_path)
+    loaded = AlbertActForTokenClassification.from_pretrained(tmp_path)
+    assert (loaded.albert.embeddings.position_embeddings.weight == 0.25).all()
+
+
+def test_segment_types_stay_random_where_they_are_no_columns():
+    model = tagger(position_init="sinusoidal", max_position_embeddings=7)
+    torch.testing.assert_close(
+        model.albert.embeddings.position_embeddings.weight.float(), sinusoids(7, 8, 0.3), atol=1e-6, rtol=1e-6
+    )
+    assert model.albert.embeddings.token_type_embeddings.weight.std() > 0.05

@@ -1,0 +1,287 @@
+"""Rows that wait for a place: nothing but what runs when may differ from a call in which all begin together."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
+from adadepth.models.shared.steps import run_steps
+from adadepth.models.trm.modeling import TrmForPuzzles, step_macs
+from adadepth.tasks import exit_study
+from tests.unit.families.ponder_rnn_support import examples, small_model
+from tests.unit.families.trm_support import puzzles, small
+
+PLACES = [None, 1, 4, 11]  # None: rows leave, and none waits
+ROWS = 17
+RULES = ["correct", "confidence", "patience:1", "patience:2", "margin:0.05", "entropy:1.4", "fixed:2", "fixed:6"]
+CASES = [("positions", rule) for rule in RULES] + [("attention", rule) for rule in ("correct", "patience:2")]
+HALTING = ["sample", "quantile:0.6", "expectation", "patience:2", "normalised_entropy:0.9", "fixed:3"]
+
+
+def puzzle_model(mixing: str = "positions", **changes: Any) -> TrmForPuzzles:
+    """One whose answers settle, sooner or later: its weights are small."""
+    model = small(mixing=mixing, num_steps=6, cycles=1, reasoning_updates=1, **changes).double().eval()
+    with torch.no_grad():
+        for weight in model.network.parameters():
+            weight.mul_(0.5)
+    return model
+
+
+def threshold(model: TrmForPuzzles, rule: str, cells: Tensor) -> str:
+    """A rule under which rows leave at several steps: `correct` and `confidence` with the median of the second one."""
+    with torch.no_grad():
+        dense = model(input_ids=cells, run_all_steps=True)
+    measured = {
+        "correct": dense.halting_logits[:, 1].sigmoid(),
+        "confidence": dense.step_logits[:, 1].softmax(dim=-1).amax(dim=-1).amin(dim=-1),
+    }
+    return f"{rule}:{float(measured[rule].median())}" if rule in measured else rule
+
+
+def same(found: Any, dense: Any) -> None:
+    """Exit steps, and to rounding all that was said until then; NaN after it."""
+    assert found.exit_steps.tolist() == dense.exit_steps.tolist()
+    torch.testing.assert_close(found.logits, dense.logits, atol=1e-5, rtol=1e-5)
+    steps = dense.step_logits.shape[1]
+    ran = torch.arange(1, steps + 1) <= dense.exit_steps.unsqueeze(1)
+    for name in ("step_logits", "halting_logits", "halting_probabilities"):
+        values = getattr(found, name)
+        torch.testing.assert_close(values[ran], getattr(dense, name)[ran], atol=1e-5, rtol=1e-5, msg=name)
+        assert values[~ran].isnan().all(), name
+
+
+@pytest.mark.parametrize(("mixing", "rule"), CASES)
+def test_waiting_changes_no_answer(mixing: str, rule: str) -> None:
+    model, (cells, _) = puzzle_model(mixing), puzzles(ROWS)
+    rule = threshold(model, rule, cells)
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        dense = model(input_ids=cells, exit_rule=rule, run_all_steps=True)
+        shuffled = model(input_ids=cells[order], exit_rule=rule, run_all_steps=True)
+        assert shuffled.exit_steps.tolist() == dense.exit_steps[order].tolist()
+        for places in PLACES:
+            same(model(input_ids=cells, exit_rule=rule, places=places), dense)
+            same(model(input_ids=cells[order], exit_rule=rule, places=places), shuffled)
+    if not rule.startswith("fixed"):
+        assert len(dense.exit_steps.unique()) > 1, "rows leave at different steps"
+
+
+@pytest.mark.parametrize("rule", HALTING)
+def test_rules_that_draw_sum_up_or_mix_keep_each_rows_own_memory(rule: str) -> None:
+    model, inputs = small_model(), examples(ROWS)
+    with torch.no_grad():
+        dense, *refilled = (
+            model(inputs=inputs, exit_rule=rule, generator=torch.Generator().manual_seed(3), **options)
+            for options in ({"run_all_steps": True}, *({"places": places} for places in PLACES))
+        )
+    for found in refilled:
+        same(found, dense)
+    if not rule.startswith(("fixed", "expectation")):
+        assert len(dense.exit_steps.unique()) > 1
+
+
+@dataclass(frozen=True)
+class Counting(ExitRule):
+    """Exits at a step that the puzzle's first logits choose; refuses a row whose own count of steps is another."""
+
+    name = "counting"
+    needs = frozenset({"logits"})
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        assert view.logits is not None
+        assert (memory[:, 0] == view.step - 1).all()
+        drawn = 1 + (100 * view.logits.flatten(1).sum(dim=1)).floor() % 5
+        chosen = drawn if view.step == 1 else memory[:, 1]
+        return view.step >= chosen, torch.stack([memory[:, 0] + 1, chosen], dim=1)
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        return torch.zeros(rows, 2, device=device)
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_a_rule_sees_every_row_at_its_own_step(places: int | None) -> None:
+    model, (cells, _) = puzzle_model(), puzzles(ROWS)
+    with torch.no_grad():
+        dense = model(input_ids=cells, exit_rule=Counting(), run_all_steps=True)
+        same(model(input_ids=cells, exit_rule=Counting(), places=places), dense)
+    assert len(dense.exit_steps.unique()) > 2
+
+
+class QueueStepper:
+    """Rows that say their number and how often they ran, and halt at given steps; `ran` has who was in each step."""
+
+    width, computed = 1, None
+
+    def __init__(self, exits: list[int], places: int) -> None:
+        self.rows, self.device = len(exits), torch.device("cpu")
+        self._exits, self._running = exits, [[row, 0] for row in range(min(places, len(exits)))]
+        self.ran: list[list[int]] = []
+
+    def advance(self) -> tuple[Tensor, Tensor]:
+        self._running = [[row, step + 1] for row, step in self._running]
+        self.ran.append([row for row, _ in self._running])
+        certain = [80.0 if step >= self._exits[row] else -80.0 for row, step in self._running]
+        return torch.tensor(self._running, dtype=torch.float32), torch.tensor(certain)
+
+    def keep(self, rows: Tensor) -> None:
+        assert len(rows) < len(self._running)
+        self._running = [self._running[row] for row in rows.tolist()]
+
+    def admit(self, rows: Tensor) -> None:
+        self._running += [[row, 0] for row in rows.tolist()]
+
+
+def by_hand(exits: list[int], places: int) -> list[list[int]]:
+    """Who is in each step, in places that are never empty while somebody waits."""
+    left, waiting, running, found = dict(enumerate(exits)), list(range(len(exits))), [], []
+    while waiting or running:
+        while waiting and len(running) < places:
+            running.append(waiting.pop(0))
+        found.append(sorted(running))
+        for row in running:
+            left[row] -= 1
+        running = [row for row in running if left[row]]
+    return found
+
+
+@pytest.mark.parametrize(
+    "exits", [[2, 1, 4, 1, 3, 2], [1, 1, 1, 1], [5, 5, 5], [4], [1, 5, 1, 5, 1, 1, 2], [3, 3, 1, 9], []]
+)
+@pytest.mark.parametrize("places", [None, 1, 2, 3, 10])
+def test_a_freed_place_is_taken_at_once(places: int | None, exits: list[int]) -> None:
+    """Row numbers ride along as logits: once rows have left, they are no longer the places."""
+    stepper = QueueStepper(exits, places or len(exits))
+    steps = run_steps(stepper, parse_rule("quantile:0.5"), max_updates=5, run_all=False, places=places)
+    depths = [min(step, 5) for step in exits]
+    wanted = by_hand(depths, places or len(exits)) or [[]]
+    assert [sorted(rows) for rows in stepper.ran] == wanted
+    assert steps.exit_steps.tolist() == depths
+    assert steps.rows.tolist() == [len(rows) for rows in wanted]
+    for row, depth in enumerate(depths):
+        assert steps.logits[row, :depth].tolist() == [[row, step] for step in range(1, depth + 1)]
+        assert steps.logits[row, depth:].isnan().all()
+
+
+def test_the_trace_tells_what_ran_and_what_it_cost() -> None:
+    model, (cells, _) = puzzle_model(), puzzles(ROWS)
+    rule = threshold(model, "correct", cells)
+    with torch.no_grad():
+        together, refilled = (model(input_ids=cells, exit_rule=rule, places=places) for places in (None, 3))
+    wanted = [len(rows) for rows in by_hand(refilled.exit_steps.tolist(), 3)]
+    ran, works = refilled.trace.executed, [model.price(output.trace) for output in (together, refilled)]
+    assert ran.rows.tolist() == wanted
+    assert ran.steps == len(wanted) > 6 > together.trace.executed.steps - 1
+    assert works[0] == works[1]
+    assert float(works[0].full) == pytest.approx(ROWS * 6 * step_macs(model.config))
+    assert float(works[1].executed) == pytest.approx(sum(wanted) * step_macs(model.config))
+    for name in ("updates", "valid", "iterations_run"):
+        assert torch.equal(getattr(refilled.trace, name), getattr(together.trace, name)), name
+    found, expected = (output.trace.halting.probabilities for output in (refilled, together))
+    torch.testing.assert_close(found, expected)
+
+
+def test_only_puzzles_with_a_place_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait, as cells; states are many times as large."""
+    model, (cells, _) = puzzle_model(), puzzles(40)
+    held, step = [], model.step
+    monkeypatch.setattr(model, "step", lambda *states: held.append({len(part) for part in states}) or step(*states))
+    with torch.no_grad():
+        model(input_ids=cells, exit_rule="patience:1", places=4)
+    assert max(map(max, held)) == 4
+    assert all(len(sizes) == 1 for sizes in held)
+
+
+def test_kinds_go_with_their_puzzles() -> None:
+    model = puzzle_model(puzzle_kinds=3)
+    cells, kinds = puzzles(9)[0], torch.arange(9) % 3
+    rule = threshold(model, "correct", cells)
+    with torch.no_grad():
+        dense = model(input_ids=cells, puzzle_kinds=kinds, exit_rule=rule, run_all_steps=True)
+        same(model(input_ids=cells, puzzle_kinds=kinds, exit_rule=rule, places=2), dense)
+
+
+def test_gradients_are_those_without_places() -> None:
+    """Nobody needs them in inference; but states that are replaced in place would make them wrong."""
+    found = []
+    for places in (None, 3):
+        model = puzzle_model()
+        model(input_ids=puzzles(7)[0], exit_rule="patience:1", places=places).logits.sum().backward()
+        found.append([weight.grad for weight in model.network.parameters()])
+    for with_all, with_three in zip(*found, strict=True):
+        torch.testing.assert_close(with_three, with_all)
+
+
+def test_places_where_nobody_can_wait_are_refused() -> None:
+    model, (cells, _) = puzzle_model(), puzzles(4)
+    with pytest.raises(ValueError, match="places=0"):
+        model(input_ids=cells, places=0)
+    nobody_waits = "places=2: no row waits where all run every step"
+    with pytest.raises(ValueError, match=nobody_waits):
+        model(input_ids=cells, places=2, run_all_steps=True)
+    with pytest.raises(ValueError, match=nobody_waits):
+        model.train()(input_ids=cells, places=2)
+    with pytest.raises(ValueError, match=nobody_waits):
+        small_model()(inputs=examples(4), labels=torch.tensor([0, 1, 1, 0]), places=2)
+
+
+def test_an_evaluation_with_places_has_the_loss_of_the_answers_that_count() -> None:
+    """Each puzzle's own, as if the model had as many steps as it takes."""
+    model, (cells, labels) = puzzle_model(), puzzles(ROWS)
+    rule = threshold(model, "correct", cells)
+    model.config.places = 3
+    with torch.no_grad():
+        found = model(input_ids=cells, labels=labels, exit_rule=rule)
+        losses = []
+        for row, depth in enumerate(found.exit_steps.tolist()):
+            carry: dict[str, Tensor] = {}
+            for _ in range(depth):
+                carry = carry and {**carry, "halted": torch.tensor([False])}
+                step = model(input_ids=cells[row : row + 1], labels=labels[row : row + 1], carry=carry)
+                carry = step.carry
+            losses.append(step.loss_parts)
+    assert max(found.trace.executed.rows.tolist()) == 3
+    for part, value in found.loss_parts.items():
+        torch.testing.assert_close(value, torch.stack([loss[part] for loss in losses]).mean(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.loss, sum(found.loss_parts.values()))
+
+
+def test_the_configurations_places_are_for_calls_that_do_not_run_all_steps() -> None:
+    model, (cells, labels) = puzzle_model(), puzzles(6)
+    model.config.places = 2
+    with torch.no_grad():
+        assert model(input_ids=cells).trace.executed.rows[0] == 2
+        assert model(input_ids=cells, places=4).trace.executed.rows[0] == 4
+        for everything in (model(input_ids=cells, run_all_steps=True), model.train()(input_ids=cells, labels=labels)):
+            assert everything.trace.executed.rows.tolist() == [6] * 6
+
+
+@pytest.mark.parametrize("refills", [True, False])
+def test_exit_rules_are_timed_with_waiting_examples(refills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that refills all timed examples are given at once, of others as many as a batch has."""
+    model, calls = puzzle_model(), []
+
+    def forward(input_ids: Tensor, places: int | None = None, **_: Any) -> None:
+        calls.append((len(input_ids), places))
+
+    monkeypatch.setattr(model, "forward", forward)
+    if not refills:
+        monkeypatch.delattr(TrmForPuzzles, "refills")
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model), model=model,
+        args=SimpleNamespace(device=torch.device("cpu")), model_inputs=dict, prepare_batch=dict,
+        data_collator=lambda rows: {"input_ids": torch.stack(rows)}, autocast_smart_context_manager=nullcontext,
+        is_world_process_zero=lambda: False,
+    )  # fmt: skip
+    monkeypatch.setattr(exit_study, "REPETITIONS", 1)
+    monkeypatch.setattr(exit_study, "WARM_UP", 0)
+    timings = exit_study.measure(trainer, list(puzzles(10)[0]), [parse_rule("fixed:1")])
+    assert set(timings["fixed:1"]) == set(exit_study.BATCHES)
+    of_batches = {(1, None), (8, None), (2, None), (10, None)}
+    assert set(calls) == ({(10, places) for places in exit_study.BATCHES} if refills else of_batches)

@@ -1,0 +1,148 @@
+"""How families are found: folders, entry points of installed packages, and what is said of a broken one."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import adadepth
+from adadepth.cli.schemas import list_keys, list_model_schemas
+from adadepth.errors import ConfigError
+from adadepth.models import registry
+from adadepth.models.registry import families, family, load
+from adadepth.report.section import Placed
+from tests.plugins_support import package_on_path
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILT_IN = ["adalayers", "albert", "albert_act", "looped", "multi_exit_albert", "par_xl", "ponder_albert",
+            "ponder_rnn", "stock_classifier", "trm"]  # fmt: skip
+ANY_TYPE = "transformers:PreTrainedConfig"
+TOY = """
+from dataclasses import dataclass
+
+from adadepth.config import ModelConfig, family_name
+from adadepth.config.declaration import at_least, setting
+from adadepth.models.registry import Family
+
+
+@dataclass
+class ToySettings(ModelConfig):
+    name: str = family_name("toy")
+    wheels: int = setting(3, "how many it rolls on", at_least(1))
+
+
+@dataclass
+class BoySettings(ModelConfig):
+    name: str = family_name("boy")
+
+
+FAMILY = Family(settings=ToySettings, config="toy_family:ToyConfig", heads={"tagging": "toy_family:Toy"})
+WRONG_NAME = Family(settings=BoySettings, config="toy_family:ToyConfig", heads={})
+NO_SETTINGS = Family(settings=dict, config="toy_family:ToyConfig", heads={})
+NO_PLACE = Family(settings=ToySettings, config="toy_family.ToyConfig", heads={})
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Install a package with entry points of the group, as far as importlib.metadata can tell."""
+    with ExitStack() as stack:
+
+        def installed(**places: str) -> None:
+            (tmp_path / "toy_family.py").write_text(TOY)
+            stack.enter_context(package_on_path(tmp_path, "toy-family", {registry.GROUP: places}))
+
+        yield installed
+    sys.modules.pop("toy_family", None)
+
+
+def test_the_folders_are_found() -> None:
+    assert list(families()) == BUILT_IN
+    assert list_model_schemas()["albert_act"].__name__ == "AlbertActSettings"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
+    each = family(name)
+    assert each.settings().name == name
+    places = [
+        each.config,
+        *each.heads.values(),
+        *each.auto.values(),
+        *each.public.values(),
+        *each.checks,
+        *each.sections,
+    ]
+    places += [*each.sections, *each.budget.checks, *filter(None, each.starts_from.values())]
+    places += filter(None, (each.build, each.first_tokens, each.weights_from, each.config_from, each.tokenizer))
+    places += filter(None, [each.reference_depth])
+    assert all(callable(load(place)) or isinstance(load(place), Placed) for place in places)
+    assert load(each.config).model_type == ("" if each.config == ANY_TYPE else name)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
+    each, settings = family(name), family(name).settings()
+    named = [
+        *each.budget.prices,
+        *filter(None, (each.depth, each.fixed_depth, each.search and each.search.setting, *each.loss_parts.values())),
+    ]
+    assert all(hasattr(settings, setting) for setting in named)
+
+
+def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..., None]) -> None:
+    install(toy="toy_family:FAMILY")
+    assert list(families()) == [*BUILT_IN, "toy"]
+    assert "model.wheels" in set(list_keys())
+
+
+@pytest.mark.parametrize(("places", "message"), [
+    ({"toy": "toy_family:NOTHING"}, "family 'toy' of the package toy-family (toy_family:NOTHING): cannot be imported"),
+    ({"toy": "toy_famly:FAMILY"}, "cannot be imported (ModuleNotFoundError: No module named 'toy_famly')"),
+    ({"albert": "toy_family:FAMILY"}, "there is a family of that name already"),
+    ({"toy": "toy_family:ToySettings"}, "must be an adadepth.models.registry.Family, not type"),
+    ({"toy": "toy_family:WRONG_NAME"}, "its settings call it 'boy'"),
+    ({"toy": "toy_family:NO_SETTINGS"}, "its settings must be a ModelConfig, not dict"),
+    ({"toy": "toy_family:NO_PLACE"}, "'toy_family.ToyConfig' must be 'module:Class'"),
+    ({"toy": "toy_family:FAMILY", "roy": "toy_family:FAMILY"}, "its settings call it 'toy'"),
+])  # fmt: skip
+def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str, str], message: str) -> None:
+    install(**places)
+    with pytest.raises(ConfigError) as raised:
+        families()
+    assert message in str(raised.value)
+    assert "toy-family" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_family_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"model.name=albert_at: no such family \(did you mean 'albert_act'\?\)"):
+        family("albert_at")
+
+
+def test_a_head_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="model=ponder_rnn: has no model for pretraining; it has classification"):
+        family("ponder_rnn").head("pretraining")
+
+
+def test_finding_families_imports_no_torch() -> None:
+    code = "import sys; from adadepth.models.registry import families; families(); print('torch' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
+    )
+    assert found.stdout.strip() == "False"
+
+
+def test_an_installed_package_adds_a_name_but_replaces_none(tmp_path: Path) -> None:
+    names = {"count_wheels": "math:floor", "LoopedConfig": "math:ceil"}
+    with package_on_path(tmp_path, "toy-names", {"adadepth.names": names}):
+        assert adadepth.count_wheels is math.floor
+        assert "count_wheels" in dir(adadepth)
+        assert adadepth.LoopedConfig is not math.ceil
+    assert not hasattr(adadepth, "count_wheels")

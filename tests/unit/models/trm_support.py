@@ -1,0 +1,37 @@
+"""A small tiny recursive model, and puzzles of random cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.models.trm.configuration import TrmConfig
+from adadepth.models.trm.modeling import TrmForPuzzles
+
+CELLS, SYMBOLS, WIDTH, HEADS = 9, 5, 16, 2
+
+
+def small(**changes: Any) -> TrmForPuzzles:
+    """A model with a Q head that tells puzzles apart."""
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 24, "mixing_size": 20,
+             "prefix_length": 2, "vocab_size": SYMBOLS, "cells": CELLS, "cycles": 2, "reasoning_updates": 3,
+             "num_steps": 4, "exploration": 0.0}  # fmt: skip
+    torch.manual_seed(2)
+    model = TrmForPuzzles(TrmConfig(**{**sizes, **changes}))
+    torch.manual_seed(2)
+    with torch.no_grad():
+        model.q_head.weight.normal_(0.0, 2.0)
+        model.q_head.bias.zero_()
+        model.prefix.weight.normal_()
+    return model
+
+
+def puzzles(rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random cells, and random answers of which one cell is not asked for."""
+    generator = torch.Generator().manual_seed(seed)
+    cells = torch.randint(1, SYMBOLS, (rows, CELLS), generator=generator)
+    labels = torch.randint(1, SYMBOLS, (rows, CELLS), generator=generator)
+    labels[:, 0] = -100
+    return cells, labels

@@ -1,0 +1,85 @@
+"""What a run says: plain in a log, in colour and with a bar in a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from adadepth.runtime.console import minutes, progress, say
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = "halting at step 3: 12 tokens\n  all   0.25  [red]\nwarning: every token gets 2 updates"
+SAYING = f"""
+from adadepth.runtime.console import progress, say
+say({TEXT!r})
+with progress("timing", 2) as advance:
+    advance(1)
+    say("between")
+    advance(1)
+"""
+
+
+def test_a_log_gets_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    say(TEXT)
+    with progress("timing", 10) as advance:
+        advance(5)
+    assert capsys.readouterr() == (f"{TEXT}\n", "")  # no bar for what is done at once
+
+
+def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    say("class \x1b[2J\x9b1m \u202egnp\r of \ud800:\t\u05d0\u200d\n")
+    assert capsys.readouterr().out == "class \\x1b[2J\\x9b1m \\u202egnp\\r of \\ud800:\t\u05d0\u200d\n\n"
+
+
+def test_hours_are_told() -> None:
+    assert [minutes(seconds) for seconds in (4.6, 65, 3909)] == ["0:05", "1:05", "1:05:09"]
+
+
+def in_terminal(**environment: str) -> str:
+    """What a terminal is sent."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    allowed = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    shown = {**allowed, "TERM": "xterm-256color", **environment}
+    done = subprocess.Popen([sys.executable, "-c", SAYING], cwd=ROOT, env=shown, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    with io.FileIO(ours) as file:
+        text = b""
+        while True:
+            try:
+                part = file.read(4096)
+            except OSError:  # how Linux says that nobody writes any more
+                break
+            if not part:
+                break
+            text += part
+    assert done.wait(600) == 0, text
+    return text.decode()
+
+
+def test_a_terminal_gets_colour_and_a_bar() -> None:
+    shown = in_terminal()
+    assert "\x1b[33mwarning: every token gets " in shown
+    assert "[red]" in words(shown), "no markup is read out of the words"
+    assert "timing" in shown
+    assert "50%" in shown
+    assert "between" in shown
+
+
+def test_no_color_is_respected() -> None:
+    shown = in_terminal(NO_COLOR="1")
+    assert "\x1b[33m" not in shown
+    assert "warning: every token gets 2 updates" in words(shown)
+
+
+def words(shown: str) -> str:
+    """What a terminal shows, without its colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", shown)

@@ -1,0 +1,80 @@
+"""The models that come with the package: their names, their size, and what they say of the machine that made them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from adadepth.errors import CheckpointError
+from adadepth.runs.directory import read_record
+from adadepth.runtime.demos import format_run, is_demo, list_demos, resolve_demo
+from adadepth.runtime.files import damage
+from adadepth.runtime.hub_access import resolve_path
+from tests.scripts_support import ROOT, load_script
+
+NAMES = ["demo:hops", "demo:loop", "demo:maze", "demo:words"]
+FOLDER = ROOT / "adadepth" / "demos"
+LARGEST = 1_000_000  # bytes of all together
+
+
+def run_of(name: str) -> Path:
+    run = resolve_demo("checkpoint", name)
+    assert run is not None
+    return run
+
+
+def test_there_are_as_many_as_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = load_script(".ci/demos.py", monkeypatch).DEMOS
+    assert list_demos() == NAMES == sorted(f"demo:{name}" for name in made)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_run_with_whole_files(name: str) -> None:
+    run = run_of(name)
+    assert run == FOLDER / name.removeprefix("demo:")
+    assert damage(run / "model", read_record(run)["saved"]["model"]) is None
+    assert resolve_path("model", name) == str(run / "model")
+
+
+def test_a_run_is_called_by_its_name(tmp_path: Path) -> None:
+    assert format_run(FOLDER / "hops") == "demo:hops"
+    assert not is_demo(tmp_path / "hops")
+    assert format_run(tmp_path / "hops") == str(tmp_path / "hops")
+
+
+@pytest.mark.parametrize("value", ["outputs/act_hops/RUN", "latest", "albert/albert-base-v2", "demos:hops"])
+def test_other_values_are_no_demos(value: str) -> None:
+    assert resolve_demo("checkpoint", value) is None
+
+
+@pytest.mark.parametrize("value", ["demo:", "demo:hop", "demo:../demos/hops", "demo:hops/model", "demo:HOPS "])
+def test_an_unknown_name_is_one_line_with_the_known_ones(value: str) -> None:
+    known = "demo:hops, demo:loop, demo:maze, demo:words"
+    with pytest.raises(CheckpointError) as caught:
+        resolve_path("model", value)
+    assert str(caught.value).startswith(f"model={value}: must be one of {known}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_name_is_told() -> None:
+    with pytest.raises(CheckpointError, match=r"did you mean 'demo:maze'\?"):
+        resolve_demo("checkpoint", "demo:mazes")
+
+
+def test_together_they_are_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= LARGEST
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_say_nothing_of_the_machine_that_made_them(name: str) -> None:
+    run = run_of(name)
+    machine = {"command", "launches", "git_commit", "hardware", "started", "resumed_from", "sweep", "trackers"}
+    assert not machine & set(read_record(run))
+    assert read_record(run)["status"] == "finished"
+    for path in run.rglob("*"):
+        if path.suffix in (".json", ".yaml", ".md"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"(?<![\w.:/-])/(?:tmp|home|root|work|Users|usr|opt)\b", text), path
+    assert not [path.name for path in run.rglob("*") if path.suffix in (".pt", ".bin", ".pkl", ".pth", ".py")]
