@@ -17,7 +17,7 @@ from tests.parity.plain_adalayers import (
     plain_token_logits,
     reference_layout,
 )
-from tests.unit.families.adalayers_support import DEPTH, HEAD, WIDTH, save_base, texts
+from tests.unit.models.adalayers_support import DEPTH, HEAD, WIDTH, save_base, texts
 
 ALPHA, HEADS, K, CLASSES = 5.0, 4, 16, 3
 FIELDS = HEAD | {"alpha_distribution": ALPHA, "num_labels": CLASSES, "seed_compat": True}

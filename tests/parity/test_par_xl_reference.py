@@ -7,7 +7,7 @@ import torch
 
 from adadepth.models.par_xl.modeling import Context
 from tests.parity.plain_par_xl import plain_log_probs, plain_supernet
-from tests.unit.families.par_xl_support import ORIGINAL, small_network, small_supernet, words
+from tests.unit.models.par_xl_support import ORIGINAL, small_network, small_supernet, words
 
 BLOCKS, HEADS, WIDTH = 4, 2, 16
 

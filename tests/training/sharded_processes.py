@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from tests.unit.families.every_model_support import BUILD, FURTHER, step_of
+from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
 
 
 def step(model: nn.Module, name: str) -> float:

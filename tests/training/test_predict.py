@@ -37,8 +37,8 @@ from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 from tests.models_support import small_act, small_ponder
 from tests.unit.data.tokenizers_support import streaming, tokenizer
-from tests.unit.families.adalayers_support import HEAD, save_base
-from tests.unit.families.par_xl_support import SMALL as PAR
+from tests.unit.models.adalayers_support import HEAD, save_base
+from tests.unit.models.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
 TEXTS = ["a cat, they said: stop!", "don't stop the naive cat"]

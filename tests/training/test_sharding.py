@@ -9,7 +9,7 @@ import torch
 
 from tests.training.processes_support import on_processes
 from tests.training.sharded_trainers import trained
-from tests.unit.families.every_model_support import BUILD, FURTHER
+from tests.unit.models.every_model_support import BUILD, FURTHER
 
 
 @pytest.mark.slow  # half a minute

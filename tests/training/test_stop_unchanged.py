@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.training.supernet_gates import StopUnchanged
 from tests.training.stream_support import stream_config, stream_trainer
-from tests.unit.families.par_xl_support import small_supernet
+from tests.unit.models.par_xl_support import small_supernet
 
 LETTERS = "sf-"
 SEARCH = (

@@ -10,8 +10,8 @@ from transformers import GenerationConfig
 
 from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.errors import ConfigError
-from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
-from tests.unit.families.looped.plain_cache import plain_generation
+from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
+from tests.unit.models.looped.plain_cache import plain_generation
 
 PROMPTS = [IDS[0, :4].tolist(), IDS[1].tolist(), IDS[2, :1].tolist(), IDS[2, 2:5].tolist(), IDS[0, 3:].tolist()]
 GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)

@@ -13,7 +13,7 @@ import adadepth
 from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.contrib.decoding.speculative_decoding import SpeculativeOutput, _AcceptedTokens, self_speculation
 from adadepth.errors import ConfigError, DataError
-from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
+from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
 
 NEW = 12
 

@@ -26,7 +26,7 @@ from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
 from tests.toy_support import toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, small
 
 WORDS, PIECES = tokenizer("bert"), tokenizer("roberta")
 TEXT = "a cat, they said: stop!"

@@ -19,7 +19,7 @@ from adadepth.errors import ConfigError
 from tests.contrib.serve.support import of_text, served
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, small
 
 pytest.importorskip("gradio")
 

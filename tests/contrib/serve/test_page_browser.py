@@ -22,9 +22,9 @@ from tests.contrib.serve.support import of_text, saved, served
 from tests.models_support import small_act, small_ponder
 from tests.toy_support import DATA, toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.adalayers_support import HEAD, save_base
-from tests.unit.families.looped.looped_support import OURO, small
-from tests.unit.families.par_xl_support import SMALL as PAR
+from tests.unit.models.adalayers_support import HEAD, save_base
+from tests.unit.models.looped.looped_support import OURO, small
+from tests.unit.models.par_xl_support import SMALL as PAR
 
 playwright = pytest.importorskip("playwright.sync_api")
 gradio = pytest.importorskip("gradio")

@@ -27,7 +27,7 @@ from tests.configs.support import configured
 from tests.contrib.serve.support import of_text, saved
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, small
 
 PANIC = "a" * 60  # which the expression below cannot decide
 LINE = "tokenizer: it fails on this text .PanicException: .*retry-limit"

@@ -25,9 +25,9 @@ from adadepth import (
     TrmForPuzzles,
 )
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
-from tests.unit.families.adalayers_support import small_mixture
-from tests.unit.families.looped.looped_support import small as small_looped
-from tests.unit.families.par_xl_support import small_network, small_supernet, words
+from tests.unit.models.adalayers_support import small_mixture
+from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.par_xl_support import small_network, small_supernet, words
 
 
 def small_stock(head):

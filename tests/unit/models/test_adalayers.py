@@ -16,7 +16,7 @@ from adadepth.errors import DataError
 from adadepth.models.adalayers.base import find_blocks
 from adadepth.models.shared.layers import sinusoidal_positions
 from tests.marks_support import mostly_slow, quick_one_in
-from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, SHAPE, VARIANTS, WIDTH, set_scores, texts
+from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, SHAPE, VARIANTS, WIDTH, set_scores, texts
 
 MODELS = {"sequence": AdaLayersForSequenceClassification, "tokens": AdaLayersForTokenClassification}
 UNEVEN = [1.0, 0.9, 1.1, 0.8, 1.2]

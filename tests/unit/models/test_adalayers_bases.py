@@ -12,7 +12,7 @@ from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification
 from adadepth.errors import ConfigError
 from adadepth.models.adalayers.base import find_blocks, stream_states
 from tests.marks_support import mostly_slow
-from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, save_base, set_scores, texts
+from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, save_base, set_scores, texts
 
 
 @pytest.fixture(scope="module", params=BASES)

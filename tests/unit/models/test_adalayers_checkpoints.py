@@ -15,7 +15,7 @@ from adadepth import (
 )
 from adadepth.errors import CheckpointError, ConfigError
 from tests.marks_support import mostly_slow, quick_one_in
-from tests.unit.families.adalayers_support import BASES, HEAD, VARIANTS, save_base, set_scores, texts
+from tests.unit.models.adalayers_support import BASES, HEAD, VARIANTS, save_base, set_scores, texts
 
 QUICK = ("adalayers", "scalar mix", "fine-tuning")
 

@@ -6,7 +6,7 @@ import pytest
 
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, convert_reference_config
 from adadepth.errors import CheckpointError, ConfigError
-from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, WIDTH
+from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, WIDTH
 
 BASE = {"base_config": BASES["bert"], **HEAD}
 

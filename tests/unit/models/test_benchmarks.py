@@ -17,7 +17,7 @@ import torch
 from adadepth.runtime.hardware import describe_machine
 from tests.figures_support import inked
 from tests.scripts_support import ROOT, load_script
-from tests.unit.families.trm_support import puzzles, small
+from tests.unit.models.trm_support import puzzles, small
 
 
 @pytest.fixture

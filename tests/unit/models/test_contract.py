@@ -15,7 +15,7 @@ from adadepth.models.contract import DepthModel
 from adadepth.models.registry import families, family
 from adadepth.models.validation import check_family, check_model
 from tests.models_support import small_config
-from tests.unit.families.every_model_support import BUILD, inputs_of
+from tests.unit.models.every_model_support import BUILD, inputs_of
 
 ACT = {
     "DepthKnob", "HoldsBudget", "ReplaysHalting", "executions", "one_depth", "soft_depth", "force_depth",

@@ -11,8 +11,8 @@ import torch
 
 import adadepth
 from tests.models_support import small_config, small_multi_exit, small_ponder
-from tests.unit.families.adalayers_support import HEAD, save_base
-from tests.unit.families.par_xl_support import SMALL as PAR
+from tests.unit.models.adalayers_support import HEAD, save_base
+from tests.unit.models.par_xl_support import SMALL as PAR
 
 ALBERT = {"vocab_size": 120, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
           "intermediate_size": 32, "embedding_size": 8}  # fmt: skip

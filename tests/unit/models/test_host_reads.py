@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
-from tests.unit.families.every_model_support import BUILD, FURTHER, step_of
+from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
 
 ALL = BUILD | FURTHER
 # What a step reads, and how often; docs/guide.md says it to users.

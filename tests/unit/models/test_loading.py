@@ -33,9 +33,9 @@ from adadepth.models.folder import load_with_weights, read_config
 from adadepth.models.loading import StrictLoading
 from adadepth.models.registry import families, family, load
 from tests.models_support import SMALL, small_config, small_ponder
-from tests.unit.families.every_model_support import BUILD
-from tests.unit.families.looped.looped_support import small as small_looped
-from tests.unit.families.par_xl_support import small_network
+from tests.unit.models.every_model_support import BUILD
+from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.par_xl_support import small_network
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 ENCODERS: dict[str, Callable[[], Any]] = {

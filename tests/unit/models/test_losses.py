@@ -22,8 +22,8 @@ from adadepth import (
 from adadepth.data.labelled.types import compute_class_weights
 from adadepth.errors import DataError
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
-from tests.unit.families.adalayers_support import HEAD, save_base
-from tests.unit.families.ponder_rnn_support import small_model as small_recurrent
+from tests.unit.models.adalayers_support import HEAD, save_base
+from tests.unit.models.ponder_rnn_support import small_model as small_recurrent
 
 WEIGHTS = torch.tensor([0.5, 2.0, 7.0])
 Make = Callable[[int, Path], Any]  # number of outputs, a folder

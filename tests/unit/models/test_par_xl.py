@@ -10,7 +10,7 @@ import torch
 from adadepth import ParXLConfig, ParXLSupernet
 from adadepth.errors import ConfigError
 from adadepth.models.par_xl.gates import gate_weights
-from tests.unit.families.par_xl_support import ORIGINAL, SMALL, SPREAD, small_network, small_supernet, words
+from tests.unit.models.par_xl_support import ORIGINAL, SMALL, SPREAD, small_network, small_supernet, words
 
 PATH = [0, 1, 2, 1]
 

@@ -8,7 +8,7 @@ from transformers import AutoModel, DataCollatorForLanguageModeling, PreTrainedT
 
 from adadepth import ParXLModel
 from adadepth.errors import ConfigError, DataError
-from tests.unit.families.par_xl_support import VOCABULARY, small_network, small_supernet, words
+from tests.unit.models.par_xl_support import VOCABULARY, small_network, small_supernet, words
 
 NETWORKS = {
     "plain": lambda: small_network("sfs-"),

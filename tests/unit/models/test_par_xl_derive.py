@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 import adadepth
 from adadepth import ParXLConfig, ParXLForCausalLM, ParXLSupernet, derive_par_xl
 from adadepth.errors import ConfigError
-from tests.unit.families.par_xl_support import ORIGINAL, small_network, small_supernet, words
+from tests.unit.models.par_xl_support import ORIGINAL, small_network, small_supernet, words
 
 CHANGES = [
     {}, ORIGINAL, {"branch_norm": "paper"}, {"cutoffs": [9, 20], "tie_word_embeddings": True},

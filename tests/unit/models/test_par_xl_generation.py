@@ -9,8 +9,8 @@ from transformers import DynamicCache, StaticCache
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.par_xl.attention import Context, ParXLCache
-from tests.unit.families import par_xl_support
-from tests.unit.families.par_xl_support import ORIGINAL, small_network
+from tests.unit.models import par_xl_support
+from tests.unit.models.par_xl_support import ORIGINAL, small_network
 
 FREE = {"eos_token_id": None, "initializer_range": 1.0, "memory_length": 64}
 CHANGES = [{}, ORIGINAL, {"branch_norm": "paper", "clamp_length": 3}, {"tie_word_embeddings": True, "cutoffs": [9, 20]}]

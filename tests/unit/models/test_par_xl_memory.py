@@ -9,7 +9,7 @@ import torch
 
 from adadepth.errors import DataError
 from adadepth.models.par_xl.attention import Context, align_distances, relative_positions
-from tests.unit.families.par_xl_support import ORIGINAL, read_in_segments, small_network, small_supernet, words
+from tests.unit.models.par_xl_support import ORIGINAL, read_in_segments, small_network, small_supernet, words
 
 SHAPES = [(4, 0), (4, 4), (1, 31), (1, 0), (5, 2), (3, 7)]
 

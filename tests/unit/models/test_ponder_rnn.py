@@ -13,7 +13,7 @@ from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.ponder.configuration import PonderRnnConfig
 from adadepth.models.ponder.rnn import PonderRnnForClassification
 from tests.parity.plain_ponder import plain_pmf
-from tests.unit.families.ponder_rnn_support import examples, small_model
+from tests.unit.models.ponder_rnn_support import examples, small_model
 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru"])

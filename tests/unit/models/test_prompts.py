@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError, DataError
-from tests.unit.families.looped.looped_support import small as small_looped
-from tests.unit.families.par_xl_support import small_network
+from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.par_xl_support import small_network
 
 MODELS: dict[str, Callable[[], Any]] = {"looped": small_looped, "par_xl": small_network}
 PROMPTS: dict[str, tuple[Any, str]] = {

@@ -15,8 +15,8 @@ from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
 from adadepth.models.shared.steps import run_steps
 from adadepth.models.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.tasks import exit_study
-from tests.unit.families.ponder_rnn_support import examples, small_model
-from tests.unit.families.trm_support import puzzles, small
+from tests.unit.models.ponder_rnn_support import examples, small_model
+from tests.unit.models.trm_support import puzzles, small
 
 PLACES = [None, 1, 4, 11]  # None: rows leave, and none waits
 ROWS = 17

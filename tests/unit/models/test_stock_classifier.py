@@ -31,7 +31,7 @@ from adadepth.models.stock_classifier.family import StockClassifierSettings
 from adadepth.models.stock_classifier.modeling import match_class_order
 from tests.models_support import SMALL, small_config
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.adalayers_support import BASES, DEPTH, WIDTH, texts
+from tests.unit.models.adalayers_support import BASES, DEPTH, WIDTH, texts
 
 HEADS = {
     "sequence": (AutoModelForSequenceClassification, StockForSequenceClassification),

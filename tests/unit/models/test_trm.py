@@ -22,7 +22,7 @@ from adadepth.models.trm.modeling import (
     step_macs,
 )
 from adadepth.models.trm.network import init_truncated_normal
-from tests.unit.families.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, puzzles, small
+from tests.unit.models.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, puzzles, small
 
 MIXINGS = ["attention", "positions"]
 # ---- an independent implementation: one puzzle, loops, no shared code

@@ -13,7 +13,7 @@ from adadepth.prediction.models import end_tokens
 from adadepth.prediction.pipeline import describe_texts
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.looped.looped_support import OURO, small
+from tests.unit.models.looped.looped_support import OURO, small
 
 TEXTS = ["a cat", "they said: stop the"]
 RULE = "margin:0.02"

@@ -29,7 +29,7 @@ from adadepth.training.model_tokenizer import fit_tokenizer
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import made
-from tests.unit.families.adalayers_support import BASES, HEAD
+from tests.unit.models.adalayers_support import BASES, HEAD
 
 TEXTS = ["a cat", "they said: stop that now!", "don't stop the naive cat"]
 PAIRS = [("a cat", "they said: stop that now!"), ("stop that now", "a")]

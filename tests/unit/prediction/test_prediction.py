@@ -29,10 +29,10 @@ from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.looped.heads import LoopedForSequenceClassification
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.adalayers_support import HEAD, save_base
-from tests.unit.families.looped.looped_support import OURO
-from tests.unit.families.looped.looped_support import small as small_looped
-from tests.unit.families.par_xl_support import SMALL as PAR
+from tests.unit.models.adalayers_support import HEAD, save_base
+from tests.unit.models.looped.looped_support import OURO
+from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")

@@ -17,7 +17,7 @@ from adadepth.errors import ConfigError
 from adadepth.evaluation.language_model import LanguageScorer
 from tests.models_support import small_config
 from tests.unit.data.tokenizers_support import streaming, tokenizer
-from tests.unit.families.par_xl_support import small_network
+from tests.unit.models.par_xl_support import small_network
 
 BERT = tokenizer("bert")
 REMEMBERED = 8

@@ -10,7 +10,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.layer_mixing import compute_tail_masses, expected_state
 from adadepth.models import AdaLayersForSequenceClassification
 from adadepth.training.depth_budget import MEASURES
-from tests.unit.families.adalayers_support import SCORES, small_mixture
+from tests.unit.models.adalayers_support import SCORES, small_mixture
 
 
 def outputs_of(made, rows=3):

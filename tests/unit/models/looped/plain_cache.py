@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.unit.families.looped.plain_looped import rms, swiglu
+from tests.unit.models.looped.plain_looped import rms, swiglu
 
 Exits = Callable[[int, Tensor, list[float]], bool]  # loop, logits (V,), halting logits so far
 Pair = tuple[Tensor, Tensor]  # keys and values of one token in one layer, (shared heads, d) each

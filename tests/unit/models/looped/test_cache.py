@@ -15,8 +15,8 @@ from adadepth.errors import ConfigError
 from adadepth.models.looped.cache import LoopedCache, bytes_per_token
 from adadepth.models.looped.modeling import Layers
 from adadepth.models.looped.retrofit import retrofit
-from tests.unit.families.looped.looped_support import IDS, KINDS, PIECES, SIZES, near, small
-from tests.unit.families.looped.plain_cache import PlainCache, exits_by, plain_generation
+from tests.unit.models.looped.looped_support import IDS, KINDS, PIECES, SIZES, near, small
+from tests.unit.models.looped.plain_cache import PlainCache, exits_by, plain_generation
 
 POLICIES = ("frozen", "last", "mean", "first", "ring:2")
 EVERY_POLICY = ("all", *POLICIES)

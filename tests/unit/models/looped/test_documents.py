@@ -8,7 +8,7 @@ from torch import nn
 
 from adadepth.errors import DataError
 from adadepth.models.looped.objectives import loops_at
-from tests.unit.families.looped.looped_support import HUGINN, IDS, KINDS, OURO, near, small
+from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, OURO, near, small
 
 ROW = IDS.flatten()[:12].view(1, -1)
 SIZES = (1, 5, 4)  # and two places of padding

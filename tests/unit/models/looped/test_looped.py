@@ -20,7 +20,7 @@ from adadepth import (
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import classifier_class
 from tests.configs.support import configured
-from tests.unit.families.looped.looped_support import (
+from tests.unit.models.looped.looped_support import (
     HUGINN,
     IDS,
     KINDS,
@@ -32,7 +32,7 @@ from tests.unit.families.looped.looped_support import (
     near,
     small,
 )
-from tests.unit.families.looped.plain_looped import plain_looped
+from tests.unit.models.looped.plain_looped import plain_looped
 
 # ---- The equations
 

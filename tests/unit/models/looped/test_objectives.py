@@ -13,7 +13,7 @@ from adadepth import LoopedForSequenceClassification, LoopedForTokenClassificati
 from adadepth.errors import DataError
 from adadepth.models.looped import objectives
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
-from tests.unit.families.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
+from tests.unit.models.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LABELS[1, 1:] = -100  # a row without a target

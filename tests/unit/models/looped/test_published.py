@@ -22,8 +22,8 @@ from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.families.looped import published_code
-from tests.unit.families.looped.plain_looped import plain_huginn, plain_ouro
+from tests.unit.models.looped import published_code
+from tests.unit.models.looped.plain_looped import plain_huginn, plain_ouro
 
 PIECES, STEPS, LENGTH = 61, 4, 9
 OURO = {

@@ -18,7 +18,7 @@ from adadepth.models.looped.heads import (
     LoopedForTokenClassification,
     compute_layer_macs,
 )
-from tests.unit.families.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, small
+from tests.unit.models.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, small
 
 RULES = ["kl:0.1", "kl:0.2", "distance:0.7", "acceleration:0.9:1", "acceleration:1.5", "patience:1", "margin:0.1"]
 
