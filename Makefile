@@ -22,7 +22,7 @@ SUDOKU ?=
 MAZES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demos test test-slow test-next model-tests test-gpu gpu space docs lint format bench lock lock-check clean
+.PHONY: help install demo demos test test-slow test-next model-tests test-gpu gpu space docs figures lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -80,6 +80,9 @@ space: $(READY) ## Write a folder that the hub runs as a space: make space RUN=o
 
 docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+figures: ## Draw the architecture of every model family into docs/figures
+	@$(PYTHON) .ci/architecture_figures.py
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .
