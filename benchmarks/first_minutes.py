@@ -1,4 +1,4 @@
-"""Every configuration that needs no download, as its command stands: how long it takes and what its verdict answers.
+"""Measure the duration and the verdict of every configuration that needs no download.
 
     python benchmarks/first_minutes.py [--folder FOLDER] [--only NAME ...] [--seeds 0 1 2] [--jobs 1|2] [--threads 1]
         [--page docs/first_minutes.md]
@@ -34,12 +34,12 @@ CONFIGURATIONS = (
 )  # fmt: skip
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 UNKNOWN = ANSWERS["unknown"]
-# What a comparison of the verdict is called in the table, by how its figure's name begins.
+# Name of a comparison in the table, by the prefix of its figure's name.
 _COMPARED = {
-    "fixed_step": "itself at one depth",
-    "random_depths": "its depths at random",
-    "matched_baseline": "the last layer, trained",
-    "architecture": "networks of equal work, trained",
+    "fixed_step": "one fixed depth",
+    "random_depths": "shuffled depths",
+    "matched_baseline": "last layer, trained",
+    "architecture": "networks of equal compute, trained",
 }
 _GAIN = "gain_over_"
 
@@ -150,7 +150,7 @@ def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the Markdown table."""
     lines = [
         "| `--config-name` | minutes (range) | does depth adapt? | is it worth it? | mean depth | quality "
-        "| compared with |",
+        "| matched baseline |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:

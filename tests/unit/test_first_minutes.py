@@ -88,7 +88,7 @@ def test_finished_runs_are_not_repeated_and_the_table_is_theirs(
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:] == [
         "yes, yes", "yes, in part", "3.1 of 8", "0.500 to 0.750 score",
-        "itself at one depth; its depths at random",
+        "one fixed depth; shuffled depths",
     ]  # fmt: skip
     assert written in capsys.readouterr().out
     assert page.read_text() == f"before\n{script.BEGIN}\n\n{written}\n{script.END}\nafter\n"
