@@ -1,6 +1,6 @@
 """Plug-ins of installed packages: descriptors that entry points of a group name.
 
-Groups are `adadepth.models`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
+Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
 `adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML file names a plug-in, never code. The folders of
 `contrib` join by entry points of this package; entry points of a deleted folder are ignored.
 """

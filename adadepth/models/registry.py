@@ -1,7 +1,7 @@
 """Descriptors of the model families, and their discovery without importing torch.
 
 A family is a folder of `adadepth.models` whose module `family` holds its descriptor `FAMILY`, or `FAMILIES` where a
-folder has several. Installed packages add families by entry points of the group `adadepth.models`. A YAML file only
+folder has several. Installed packages add families by entry points of the group `adadepth.families`. A YAML file only
 names a family.
 """
 
