@@ -39,6 +39,7 @@ from adadepth.contrib.bench.recommendations import (
     format_estimate,
     format_recommendation,
     format_recommendations,
+    format_seeds,
     format_setting,
     format_share_cells,
     list_seeds,
@@ -144,6 +145,8 @@ def build_bench_sections(results: Results, about: Mapping[str, str], missing: Se
         recommendations=format_recommendations(results),
         share=ADVISED_SHARE,
         missing=missing,
+        summary=_format_summary(outcomes),
+        seeds=format_seeds(results),
     )
     answers = format_comparisons(results)
     second = fill("bench:comparisons", _PACKAGE, answers=answers, table=comparisons, share=ADVISED_SHARE)
@@ -422,7 +425,7 @@ def to_markdown(
         "# Benchmark of adaptive depth: which method to use",
         "",
         f"Which method needs the least compute for a kind of task? The table recommends the cheapest method that keeps "
-        f"{share} of the best score (n = {len(list_seeds(results))} seeds). {_format_summary(outcomes)}",
+        f"{share} of the best score ({format_seeds(results)}). {_format_summary(outcomes)}",
         "",
         "| tasks like | use | because |",
         "| --- | --- | --- |",

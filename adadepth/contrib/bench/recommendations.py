@@ -84,6 +84,12 @@ def list_seeds(runs: Results) -> list[int]:
     return sorted({run["seed"] for run in runs})
 
 
+def format_seeds(runs: Results) -> str:
+    """Format the number of seeds."""
+    count = len(list_seeds(runs))
+    return f"n = {count} seed{'' if count == 1 else 's'}"
+
+
 def select_task(results: Results, task: str) -> list[Mapping[str, Any]]:
     """Return the results of a task."""
     return [result for result in results if result["task"] == task]
@@ -300,8 +306,9 @@ def build_recommendations_figure(outcomes: Sequence[TaskOutcome]) -> Figure:
     title = f"Least compute that keeps {percent(ADVISED_SHARE)} of the best score"
     description = f"{title}, cheapest method of adaptive and of fixed depth, for the tasks {', '.join(names)}"
     panel = Panel(title, Scatter(list(groups.items())), x_axis, y_axis, description, max(1.0, len(names) / 6))
-    seeds = max((len(outcome.seeds) for outcome in outcomes), default=0)
-    return Figure(RECOMMENDATIONS, [panel], columns=1, of=f"n = {seeds} seeds")
+    return Figure(
+        RECOMMENDATIONS, [panel], columns=1, of=format_seeds([run for outcome in outcomes for run in outcome.runs])
+    )
 
 
 def _build_dot(outcome: TaskOutcome, method: HaltingMethod, compute: Estimate, group: str, y: float) -> Dot:
