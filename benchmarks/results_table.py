@@ -1,9 +1,9 @@
-"""The results of the full bench in one table: `results.parquet`, a row a run.
+"""Read and write the results of the full bench: `results.parquet`, a row for each run.
 
     python benchmarks/results_table.py FOLDER
 
-writes them as the JSON files that a bench reads, for `hydra.sweeper.results=FOLDER`. The sets of a run and the readings
-of a set are maps by name; a field that a file does not have is null.
+writes them as the JSON files that a bench reads, for `hydra.sweeper.results=FOLDER`. The sets of a run are a map by
+name, and so are the operating points of a set (`readings`). A field that a file does not have is null.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Compare methods of allocating depth: what each needs for the same quality, and which to take.
+"""Compare methods of allocating depth: the compute that each needs for the same score, and which to recommend.
 
-A *halting method* is a trained method with the rule that decides who stops: the run itself, a budget it was set to,
-fixed depths, or an exit rule. It has operating points with every seed, from little compute to much. For a task and a
-share of the best score that any halting method reaches:
+A *halting method* is a trained method with the rule that decides when a unit stops: the run itself, a budget it was
+set to, fixed depths, or an exit rule. It has operating points with every seed, from little compute to much. For a task
+and a share of the best score that any halting method reaches:
 
     1. The threshold is that share of the best mean over seeds of the largest score of a halting method. Scores below 0
        are likelihoods in nats; the threshold is then that share of the likelihood.
@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
 
 
 class HaltingMethod(NamedTuple):
-    """A trained method and the rule that decides who stops.
+    """A trained method and the rule that decides when a unit stops.
 
     Attributes:
         name: Name of the trained method.
@@ -210,7 +210,7 @@ class Recommendation(NamedTuple):
 
 
 def recommend_method(requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]) -> Recommendation | None:
-    """Return the halting method to take; None where none reaches the threshold."""
+    """Return the halting method to use; None where none reaches the threshold."""
     compute = {method: needs["compute"] for method, needs in requirements.items() if needs is not None}
     if not compute:
         return None
@@ -277,7 +277,7 @@ def evaluate_comparison(
     if comparison.is_within_method:
         shared = set.intersection(*({method.name for method in group} for group in groups))
         groups = [[method for method in group if method.name in shared] for group in groups]
-    first, second = (_find_cheapest_method(group, requirements) for group in groups)
+    first, second = (find_cheapest_method(group, requirements) for group in groups)
     if not all(groups) or (first is None and second is None):
         return None
     if first is None or second is None:
@@ -286,8 +286,9 @@ def evaluate_comparison(
     return ComparisonResult(first, second, cheaper if differ_significantly(first[1], second[1]) else None)
 
 
-def _find_cheapest_method(
+def find_cheapest_method(
     group: Iterable[HaltingMethod], requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
 ) -> tuple[HaltingMethod, Estimate] | None:
+    """Return the halting method of least compute in a group and its compute; None where none reaches the threshold."""
     compute = [(method, needs["compute"]) for method in group if (needs := requirements[method]) is not None]
     return min(compute, key=lambda pair: pair[1].mean) if compute else None

@@ -3,9 +3,9 @@
 A *task* is a list of overrides and has methods (`ways` in YAML), lists of overrides too. A method with several values
 of a key has several settings, with a run for each setting and seed. Overrides that begin with `exit_rules=` or
 `budget.targets=` belong to an evaluation that follows the training. In a value, the prefix `@NAME` stands for the run
-directory of the method NAME on the same task with the same seed, which is run first. A run is identified by the hash of
-its settings, so that a repeated command finds finished runs. The overrides under `places` of a task locate its files
-and are not part of that identity.
+directory of the method NAME on the same task with the same seed; that method runs first. The hash of its settings
+identifies a run, so that a repeated command finds finished runs. The overrides under `places` of a task locate its
+files and are not part of that identity.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def list_bench_runs(
             if overrides is not None
         }
         if not methods:
-            raise ConfigError(f"hydra.sweeper.tasks.{task}: has no ways")
+            raise ConfigError(f"hydra.sweeper.tasks.{task}: has no methods (ways)")
         file_locations = tuple(task_settings.get("places", ()))
         for (method, (training, evaluation)), seed in itertools.product(methods.items(), seeds):
             for setting in expand(training):
@@ -116,7 +116,7 @@ def list_bench_runs(
                 run = BenchRun(task, method, distinct, seed, overrides, tuple(evaluation), file_locations)
                 if unknown := run.prerequisites - (set(methods) - {method}):
                     raise ConfigError(
-                        f"hydra.sweeper.tasks.{task}.ways.{method}: no other way is named {sorted(unknown)[0]}"
+                        f"hydra.sweeper.tasks.{task}.ways.{method}: no other method is named {sorted(unknown)[0]}"
                     )
                 runs.append(run)
     return runs
@@ -179,7 +179,7 @@ def find_finished_evaluation(run: Path, config: ExperimentConfig) -> Path | None
         try:
             settings = read_settings(record.parent)
         except CheckpointError as error:
-            log_warning_once(f"{error}; that evaluation is made anew")
+            log_warning_once(f"{error}; that evaluation will be repeated")
             continue
         stored = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
         is_match = stored == [list(values or ()) for values in expected]
@@ -194,7 +194,7 @@ def _is_damaged(evaluation: Path) -> bool:
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
     if problem is not None:
-        log_warning_once(f"{evaluation}: {problem}; that evaluation is made anew")
+        log_warning_once(f"{evaluation}: {problem}; that evaluation will be repeated")
     return problem is not None
 
 
@@ -207,7 +207,7 @@ def select_readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
     problems = {run: _find_problem(run) for run in runs.values()}
     for run, problem in problems.items():
         if problem is not None:
-            log_warning_once(f"{run}: {problem}; that run is made anew")
+            log_warning_once(f"{run}: {problem}; that run will be repeated")
     return {name: run for name, run in runs.items() if problems[run] is None}
 
 
@@ -224,7 +224,7 @@ def _find_problem(run: Path) -> str | None:
         if fields.get(name) is None
     ]
     if not absent and not {"n", "mean", "std"} <= files.halting["classes"].get("all", {}).keys():
-        return f"{HALTING} lacks depths of all units"
+        return f"{HALTING} lacks the depths of all units"
     return next(iter(absent), None)
 
 

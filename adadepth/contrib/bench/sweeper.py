@@ -1,4 +1,4 @@
-"""Hydra sweeper of a bench: runs methods on tasks over seeds, and writes the page that recommends one per task."""
+"""Hydra sweeper of a bench: runs methods on tasks over seeds, and writes the page that recommends one for each task."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,17 @@ class BenchSettings:
         {}, "tasks by name: `about`, `overrides` of all runs, and `ways`, the overrides of each method"
     )
     seeds: list[int] = setting([0], "seeds of every method")
-    folder: str = setting("${output_dir}/${name}", "folder of runs, results and page; another folder is another bench")
+    folder: str = setting(
+        "${output_dir}/${name}", "folder of the runs, the results and the page; another folder is another bench"
+    )
     results: str | None = setting(None, "folder with results of runs that finished elsewhere and are not run again")
 
 
 class BenchSweeper(GridSweeper):
     """Sweeper that completes a bench and writes its results and page.
 
-    All files are in one folder; repeating the command runs what is missing. A run that fails is named and left out.
+    All files are in one folder; repeating the command runs what is missing. A run that fails is left out, and the page
+    names it.
 
     Args:
         tasks: Settings by task: its description `about`, the `overrides` of all its runs, and `ways`, the overrides of
@@ -63,7 +66,7 @@ class BenchSweeper(GridSweeper):
         """
         common_overrides, *rest = self.grid(arguments)[0]
         if rest:
-            raise ConfigError(f"{' '.join(arguments)}: a bench has several values in its ways only")
+            raise ConfigError(f"{' '.join(arguments)}: only the methods (ways) of a bench take several values of a key")
         runs = bench.list_bench_runs(
             self.tasks, self.seeds, common_overrides, lambda overrides: self.grid(list(overrides))[0]
         )
@@ -73,10 +76,10 @@ class BenchSweeper(GridSweeper):
         trained = self._train(missing_runs)
         evaluations = self._evaluate(trained)
         for run, finished in trained.items():
-            with activity(f"reading what {finished.folder} says for the bench"):
+            with activity(f"reading the results of {finished.folder}"):
                 results[run] = bench.read_bench_result(run, finished.folder, evaluations.get(run))
         if not results:
-            raise ConfigError(f"{self.folder}: no run of the bench has ended well")
+            raise ConfigError(f"{self.folder}: no run of the bench has finished")
         ordered = [results[run] for run in runs if run in results]
         if is_main_process():
             self._write(ordered, [run.name for run in runs if run not in results])
@@ -89,7 +92,7 @@ class BenchSweeper(GridSweeper):
         if self.results is None:
             return {}
         if not self.results.is_dir():
-            raise ConfigError(f"hydra.sweeper.results={self.results}: there is no such folder")
+            raise ConfigError(f"hydra.sweeper.results={self.results}: the folder does not exist")
         by_name = {result["name"]: result for result in read_results(self.results)}
         by_run = {run: by_name.get(run.name) for run in runs}
         return {run: result for run, result in by_run.items() if result and result["overrides"] == run.overrides}
@@ -143,7 +146,7 @@ class BenchSweeper(GridSweeper):
                 log.warning("%s failed: %s", " ".join(job), format_failure(result))
 
     def _write(self, results: list[dict[str, Any]], missing: list[str]) -> None:
-        from adadepth.contrib.bench.page import format_bench, write_bench  # jinja, which `--help` has no use for
+        from adadepth.contrib.bench.page import format_bench, write_bench  # imports jinja, which `--help` does not need
 
         about = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
         with activity(f"writing the page of the bench in {self.folder}"):

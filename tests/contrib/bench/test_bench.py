@@ -1,4 +1,4 @@
-"""The bench as a command: a way of a package's family beside fixed depths, run once, and the page made of it."""
+"""The bench as a command: a method of a plug-in beside fixed depths, run once, and its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a bench that somebody has damaged: they are named, and their runs are made anew."""
+"""Damaged files of a bench: a warning names them, and their runs are repeated."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_damaged_result_is_named_and_its_run_is_missing(
     assert list(known_results) == runs[1:]
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"warning: {folder / NAMES[0]}.json: ")
-    assert line.endswith("; that run is made anew")
+    assert line.endswith("; that run will be repeated")
     assert build_bench_sections(list(known_results.values()), {}, [runs[0].name])
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_file_is_never_opened(folder: Path, kind: str, capsys: pytest
         ("halting.json", None),
     ],
 )
-def test_a_damaged_run_of_a_bench_is_made_anew(
+def test_a_damaged_run_of_a_bench_is_repeated(
     tmp_path: Path, file: str, content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / RUNS / "name" / "2026-01-01", evaluations=1)

@@ -9,19 +9,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
 from adadepth.contrib.bench.page import (
     build_bench_sections,
     build_outcomes_table,
     build_overthinking_table,
     build_rules_table,
+    format_bench,
     read_results,
     to_markdown,
 )
 from tests.scripts_support import load_script
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def result(seed: int, score: float) -> dict[str, Any]:
@@ -49,21 +47,24 @@ def test_rules_are_means_over_seeds() -> None:
     (table,) = build_rules_table("hops", "inside", RESULTS)
     row, oracle = table.rows
     assert (row["above"], oracle["above"]) == (0.5, 0.0)
-    assert (row["way"], row["rule"], row["seeds"]) == ("mean", "margin:0.5", 2)
+    assert (row["method"], row["exit_rule"], row["seeds"]) == ("mean", "margin:0.5", 2)
     assert row["score"] == pytest.approx(0.85)
     assert row["online"] is None
     assert (row["time_1"], row["time_16"]) == (0.5, 0.25)
     assert "time_8" not in row
     names = [table.name for section in build_bench_sections(RESULTS, {}, []) for table in section.tables]
     assert names == [
-        "advice", "contests", "hops_inside", "hops_inside_rules", "hops_inside_overthinking", "conditions",
+        "recommendations", "comparisons", "hops_inside", "hops_inside_exit_rules", "hops_inside_overthinking",
+        "conditions",
     ]  # fmt: skip
     (overthinking,) = build_overthinking_table("hops", "inside", RESULTS)
-    assert [overthinking.rows[0][key] for key in ("way", "step", "lost", "seeds")] == ["mean", 3, 0.06, 2]
+    assert [overthinking.rows[0][key] for key in ("method", "step", "lost", "seeds")] == ["mean", 3, 0.06, 2]
     page = to_markdown(RESULTS, {})
     assert "margin:0.5" in page
     # scores of .8 and .9, each with .01: the square root of (.005 + .0001) / 2
     assert "0.8500 ± 0.0505" in page
+    assert "(n = 2 seeds). Adaptive depth against fixed depth: no task of this bench has both groups." in page
+    assert "(figures/hops.svg)" in page
 
 
 def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
@@ -73,11 +74,26 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
         (point,) = item["sets"]["inside"]["readings"].pop("margin")
         item["sets"]["inside"]["readings"]["run"] = [point | {"macs": 8.0, "updates_error": 0.0, "chosen_score": None}]
         item |= {"way": "fixed", "name": f"hops.fixed.{item['seed']}"}
+    page = to_markdown(margin_results, {})
+    assert "| `hops` | `mean, margin` (train with a loss after every update; exit by the margin" in page
+    assert "The task has no method of fixed depth. |" in page
     table = build_outcomes_table([*margin_results, *fixed])
     (row,) = table.rows
-    assert row["contest"] == "differing depth or one depth"
-    assert (row["one"], row["other"]) == ("mean, margin: 62.5% ± 2.2", "fixed: 100.0% ± 0.0")
-    assert row["less"] == "differing depth"
+    assert row["comparison"] == "adaptive depth or fixed depth"
+    assert (row["first"], row["second"]) == ("mean, margin: 62.5% ± 2.2", "fixed: 100.0% ± 0.0")
+    assert row["cheaper"] == "adaptive depth"
+    page = to_markdown([*margin_results, *fixed], {"hops": "Labels of tokens. Each token has its own depth."})
+    assert "less compute with adaptive depth on 1 of 1 tasks (hops)." in page
+    assert "| Labels of tokens (`hops`) | `mean, margin` (" in page
+    assert "It needs 62.5% ± 2.2 of the compute of full depth. The cheapest fixed depth (`fixed`) needs 100.0%" in page
+
+
+def test_a_task_without_a_recommendation_says_so() -> None:
+    one_seed, other = result(0, 0.9), result(1, 0.9)
+    other["sets"]["inside"]["readings"]["kl"] = other["sets"]["inside"]["readings"].pop("margin")
+    sentence = "no method reaches the threshold of 0.8820, 98.0% of the best score, with every seed."
+    assert f"| `hops` | – | {sentence} |" in to_markdown([one_seed, other], {})
+    assert f"hops: {sentence}" in format_bench([one_seed, other], {})
 
 
 @pytest.fixture
@@ -85,10 +101,9 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script("benchmarks/results_table.py", monkeypatch)
 
 
-def test_the_page_follows_from_the_stored_results(stored: ModuleType) -> None:
-    files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
-    about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == to_markdown(stored.read_table(), about)
+def test_the_page_follows_from_the_stored_results(stored: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script("benchmarks/results_page.py", monkeypatch)
+    assert script.PAGE.read_text(encoding="utf-8") == script.format_page(stored.read_table())
 
 
 def test_stored_results_are_written_as_files_that_a_bench_reads(stored: ModuleType, tmp_path: Path) -> None:
@@ -99,7 +114,7 @@ def test_stored_results_are_written_as_files_that_a_bench_reads(stored: ModuleTy
     assert stored.read_table(tmp_path / "again.parquet") == results
 
 
-def test_no_two_ways_of_a_task_were_the_same_training(stored: ModuleType) -> None:
+def test_no_two_methods_of_a_task_were_the_same_training(stored: ModuleType) -> None:
     results = stored.read_table()
     distinct = {json.dumps([result[key] for key in ("task", "seed", "sets", "seconds")]) for result in results}
     assert len(distinct) == len(results)

@@ -73,9 +73,12 @@ def test_a_run_that_starts_from_another_follows_it_with_its_own_seed(tmp_path: P
 @pytest.mark.parametrize(
     ("ways", "message"),
     [
-        ({}, "hydra.sweeper.tasks.hops: has no ways"),
-        ({"gate": ["model.pretrained=@no/model"]}, "hydra.sweeper.tasks.hops.ways.gate: no other way is named no"),
-        ({"gate": ["model.pretrained=@gate/model"]}, "hydra.sweeper.tasks.hops.ways.gate: no other way is named gate"),
+        ({}, "hydra.sweeper.tasks.hops: has no methods (ways)"),
+        ({"gate": ["model.pretrained=@no/model"]}, "hydra.sweeper.tasks.hops.ways.gate: no other method is named no"),
+        (
+            {"gate": ["model.pretrained=@gate/model"]},
+            "hydra.sweeper.tasks.hops.ways.gate: no other method is named gate",
+        ),
     ],
 )
 def test_mistakes_are_one_line(ways: dict[str, Any], message: str) -> None:

@@ -1,0 +1,318 @@
+"""The recommended method of each task: sentence, table and figure; `measures` has the definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from adadepth.contrib.bench.comparisons import format_share, has_adaptive_depth, has_fixed_depth
+from adadepth.contrib.bench.descriptions import describe_method
+from adadepth.contrib.bench.measures import (
+    Estimate,
+    HaltingMethod,
+    OperatingPoints,
+    Recommendation,
+    collect_points,
+    compute_best_score,
+    compute_threshold,
+    differ_significantly,
+    find_cheapest_method,
+    find_requirements,
+    recommend_method,
+    select_equal_steps,
+)
+from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter
+from adadepth.report.table import Column, Table, make_number_format, number, percent, text
+
+ADVISED_SHARE = 0.98  # share of the best score at which a method is recommended
+RECOMMENDATIONS = "recommendations"  # name of the table and of the figure
+
+Results = Sequence[Mapping[str, Any]]
+
+
+class TaskOutcome(NamedTuple):
+    """What the methods of a task need on its first set, after equal training steps.
+
+    Attributes:
+        task: Name of the task.
+        runs: Results of the task.
+        best_score: Best score that any method reaches.
+        threshold: Score that a method must reach.
+        full_depth: Compute of full depth.
+        requirements: What each method needs to reach the threshold; None where it does not reach it.
+        recommendation: The recommended method; None where no method reaches the threshold.
+    """
+
+    task: str
+    runs: Results
+    best_score: float
+    threshold: float
+    full_depth: float
+    requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
+    recommendation: Recommendation | None
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs."""
+        return list_seeds(self.runs)
+
+    def get_requirement(self, method: HaltingMethod) -> Mapping[str, Any]:
+        """Return what a method that reaches the threshold needs."""
+        requirement = self.requirements[method]
+        assert requirement is not None
+        return requirement
+
+    def find_cheapest(self, is_adaptive: bool) -> tuple[HaltingMethod, Estimate] | None:
+        """Return the cheapest method of adaptive or of fixed depth; None where none reaches the threshold."""
+        is_member = has_adaptive_depth if is_adaptive else has_fixed_depth
+        return find_cheapest_method(filter(is_member, self.requirements), self.requirements)
+
+
+def list_tasks(results: Results) -> list[str]:
+    """Return the names of the tasks in the order of the results."""
+    return list(dict.fromkeys(result["task"] for result in results))
+
+
+def list_sets(runs: Results) -> list[str]:
+    """Return the names of the evaluated sets; thresholds are selected on the first."""
+    return list(dict.fromkeys(name for run in runs for name in run["sets"]))
+
+
+def list_seeds(runs: Results) -> list[int]:
+    """Return the seeds of the runs in ascending order."""
+    return sorted({run["seed"] for run in runs})
+
+
+def format_seeds(runs: Results) -> str:
+    """Format the number of seeds."""
+    count = len(list_seeds(runs))
+    return f"n = {count} seed{'' if count == 1 else 's'}"
+
+
+def select_task(results: Results, task: str) -> list[Mapping[str, Any]]:
+    """Return the results of a task."""
+    return [result for result in results if result["task"] == task]
+
+
+def find_full_depth_compute(points: OperatingPoints) -> float:
+    """Return the compute of full depth: the largest mean over seeds of a halting method's most costly point."""
+    largest = [
+        fmean(max(point["compute"] for point in seed_points) for seed_points in by_seed.values())
+        for by_seed in points.values()
+    ]
+    return max(largest)
+
+
+def evaluate_tasks(results: Results) -> list[TaskOutcome]:
+    """Return the outcome of every task with a score."""
+    outcomes = []
+    for task in list_tasks(results):
+        runs = select_task(results, task)
+        points = collect_points(select_equal_steps(runs), list_sets(runs)[0])
+        if points:
+            threshold = compute_threshold(points, ADVISED_SHARE)
+            requirements = find_requirements(points, threshold)
+            outcomes.append(
+                TaskOutcome(
+                    task,
+                    runs,
+                    compute_best_score(points),
+                    threshold,
+                    find_full_depth_compute(points),
+                    requirements,
+                    recommend_method(requirements),
+                )
+            )
+    return outcomes
+
+
+# ---- sentences
+
+
+class Advice(NamedTuple):
+    """Which method to use for a task, and why; sentences for readers."""
+
+    method: str
+    reason: str
+
+
+def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
+    """Format which method to use for a task and why; None where no method reaches the threshold.
+
+    Args:
+        outcome: Outcome of the task.
+        quote: Sign around names of methods and settings.
+    """
+    if outcome.recommendation is None:
+        return None
+    method = outcome.recommendation.method
+    requirement = outcome.get_requirement(method)
+    setting = f"{quote}{format_setting(requirement)}{quote}" if has_fixed_depth(method) else ""
+    details = "; ".join(filter(None, [describe_method(method), setting]))
+    share = format_share(requirement["compute"], outcome.full_depth)
+    reason = f"It needs {share} of the compute of full depth. {_format_alternative(outcome, method, quote)}"
+    return Advice(f"{quote}{method.label}{quote}" + (f" ({details})" if details else ""), reason)
+
+
+def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str) -> str:
+    """Format what the cheapest method of the other kind needs: of fixed depth if `method` has adaptive depth."""
+    is_fixed = has_fixed_depth(method)
+    kind = "adaptive depth" if is_fixed else "fixed depth"
+    if not any(map(has_adaptive_depth if is_fixed else has_fixed_depth, outcome.requirements)):
+        return f"The task has no method of {kind}."
+    alternative = outcome.find_cheapest(is_adaptive=is_fixed)
+    if alternative is None:
+        return f"No method of {kind} keeps {percent(ADVISED_SHARE)} of the best score."
+    name, compute = alternative
+    is_significant = differ_significantly(outcome.get_requirement(method)["compute"], compute)
+    difference = "significantly more" if is_significant else "not significantly more"
+    share = format_share(compute, outcome.full_depth)
+    return f"The cheapest {kind} ({quote}{name.label}{quote}) needs {share}, {difference}."
+
+
+def format_recommendation(outcome: TaskOutcome) -> str:
+    """Format which method to use for a task, why, and which methods are not significantly different."""
+    advice = format_advice(outcome)
+    if advice is None:
+        threshold = f"{outcome.threshold:.4f}, {percent(ADVISED_SHARE)} of the best score"
+        return f"no method reaches the threshold of {threshold}, with every seed."
+    ties = f" Not significantly different in compute: {names}." if (names := format_ties(outcome)) else ""
+    return f"use {advice.method}. {advice.reason}{ties}"
+
+
+def format_recommendations(results: Results) -> list[tuple[str, str]]:
+    """Format for each task which method to use and why."""
+    outcomes = {outcome.task: outcome for outcome in evaluate_tasks(results)}
+    return [
+        (task, format_recommendation(outcomes[task]) if task in outcomes else "no run has a score.")
+        for task in list_tasks(results)
+    ]
+
+
+def format_ties(outcome: TaskOutcome) -> str:
+    """Format the methods with compute that is not significantly different from that of the recommended one."""
+    ties = outcome.recommendation.ties if outcome.recommendation is not None else ()
+    return "; ".join(tie.label for tie in ties)
+
+
+def format_setting(requirement: Mapping[str, Any]) -> str:
+    """Format the distinct settings that the seeds selected."""
+    return ", ".join(sorted(set(requirement["settings"].values())))
+
+
+def format_estimate(value: Estimate, digits: int) -> str:
+    """Format a mean with its standard error."""
+    return number(value.mean, digits) + ("" if value.error is None else f" ± {number(value.error, digits)}")
+
+
+# ---- table
+
+
+def make_error_columns(key: str, title: str) -> list[Column]:
+    """Return the columns of a value with its standard error: two numbers in files, one text on pages."""
+    return [
+        Column(key, where="file"),
+        Column(f"{key}_error", where="file"),
+        Column(f"{key}_text", title, text, where="view"),
+    ]
+
+
+def build_recommendations_table(outcomes: Iterable[TaskOutcome], about: Mapping[str, str]) -> Table:
+    """Build the table of recommended methods, a row for each task with its description and compute."""
+    score = make_number_format(4)
+    columns = [
+        Column("task", "task", text, "text", remark="about"),
+        Column("method", "method", text, "text"),
+        *make_error_columns("compute", "compute"),
+        *make_error_columns("fixed", "cheapest fixed depth, compute"),
+        *make_error_columns("updates", "updates"),
+        *make_error_columns("score", "score"),
+        Column("threshold", "threshold", score),
+        Column("best", "best score", score),
+        Column("setting", "selected setting", text, "text"),
+        Column("ties", "not significantly different in compute", text, "text", where="page", absent="none"),
+        Column("overrides", "train with", text, "text"),
+        Column("seeds"),
+    ]
+    return Table(RECOMMENDATIONS, columns, [_build_row(outcome, about) for outcome in outcomes])
+
+
+def _build_row(outcome: TaskOutcome, about: Mapping[str, str]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "task": outcome.task,
+        "about": about.get(outcome.task, ""),
+        "threshold": outcome.threshold,
+        "best": outcome.best_score,
+        "seeds": len(outcome.seeds),
+    }
+    if outcome.recommendation is not None:
+        method = outcome.recommendation.method
+        requirement = outcome.get_requirement(method)
+        row |= {
+            "method": method.label,
+            "setting": format_setting(requirement),
+            "ties": format_ties(outcome) or None,
+            "overrides": _format_overrides(outcome.runs, method),
+        }
+        row |= format_share_cells("compute", requirement["compute"], outcome.full_depth)
+        row |= _format_cells("updates", requirement["updates"], 2) | _format_cells("score", requirement["score"], 4)
+    if (fixed := outcome.find_cheapest(is_adaptive=False)) is not None:
+        row |= format_share_cells("fixed", fixed[1], outcome.full_depth)
+    return row
+
+
+def format_share_cells(key: str, compute: Estimate, full_depth: float) -> dict[str, Any]:
+    """Return the cells of `make_error_columns` for compute as a share of full depth."""
+    error = None if compute.error is None else compute.error / full_depth
+    return {key: compute.mean / full_depth, f"{key}_error": error, f"{key}_text": format_share(compute, full_depth)}
+
+
+def _format_cells(key: str, value: Estimate, digits: int) -> dict[str, Any]:
+    return {key: value.mean, f"{key}_error": value.error, f"{key}_text": format_estimate(value, digits)}
+
+
+def _format_overrides(runs: Results, method: HaltingMethod) -> str:
+    """Format the overrides that only this method of the task was trained with, without the settings compared."""
+    override_sets = [set(run["overrides"]) for run in select_equal_steps(runs)]
+    method_overrides = [run["overrides"] for run in runs if run["way"] == method.name]
+    shared = set.intersection(*map(set, method_overrides)) - set.intersection(*override_sets)
+    distinct = [
+        override
+        for override in method_overrides[0]
+        if override in shared and override.partition("=")[0] not in _COMPARED_KEYS
+    ]
+    return " ".join(distinct) or "the task's own settings"
+
+
+_COMPARED_KEYS = {
+    "exit_rules", "budget.targets", "seed", "trainer.max_steps", "trainer.eval_steps", "dataset.train_examples",
+}  # fmt: skip
+
+
+# ---- figure
+
+
+def build_recommendations_figure(outcomes: Sequence[TaskOutcome]) -> Figure:
+    """Plot the compute of the cheapest adaptive and the cheapest fixed depth of each task; a ring: recommended."""
+    groups: dict[str, list[Dot]] = {"adaptive depth": [], "fixed depth": []}
+    for row, outcome in enumerate(outcomes):
+        for (name, dots), is_adaptive, offset in zip(groups.items(), (True, False), (-0.12, 0.12), strict=True):
+            if (cheapest := outcome.find_cheapest(is_adaptive)) is not None:
+                dots.append(_build_dot(outcome, *cheapest, name, row + offset))
+    names = [outcome.task for outcome in outcomes]
+    x_axis = Axis("compute, share of full depth; ring: recommended method", (0.0, 1.0), percent=True)
+    y_axis = Axis("", (len(names) - 0.4, -0.6), range(len(names)), names)
+    title = f"Least compute that keeps {percent(ADVISED_SHARE)} of the best score"
+    description = f"{title}, cheapest method of adaptive and of fixed depth, for the tasks {', '.join(names)}"
+    panel = Panel(title, Scatter(list(groups.items())), x_axis, y_axis, description, max(1.0, len(names) / 6))
+    return Figure(
+        RECOMMENDATIONS, [panel], columns=1, of=format_seeds([run for outcome in outcomes for run in outcome.runs])
+    )
+
+
+def _build_dot(outcome: TaskOutcome, method: HaltingMethod, compute: Estimate, group: str, y: float) -> Dot:
+    is_recommended = outcome.recommendation is not None and outcome.recommendation.method == method
+    share = compute.mean / outcome.full_depth
+    title = f"{outcome.task}, {group}: {method.label}, {format_share(compute, outcome.full_depth)}"
+    return Dot(share, y, title, is_recommended, (compute.error or 0.0) / outcome.full_depth)
