@@ -1,4 +1,4 @@
-"""Architectures: the search, and networks beside each other."""
+"""Figures of an architecture search, and of the comparison of networks: operations, entropy, compute and latency."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLOCK = "search/block/"
 
 
 def describe_architecture(probabilities: Sequence[Sequence[float]], temperature: float | None = None) -> dict[str, Any]:
-    """The figures of a search at one moment.
+    """Compute the figures that describe the architecture at one point of a search.
 
     Args:
         probabilities: For every block its probabilities of attention, feed-forward and identity: softmax of the gates,
@@ -75,7 +75,7 @@ def is_fixed(described: Mapping[str, Any]) -> bool:
 
 
 def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """The figures worth a curve, by flat name, from `describe_architecture`.
+    """Flatten the result of `describe_architecture` into the figures that are logged over training.
 
     Names: `search/architecture` (the string); lists with a value a block: `search/attention`, `search/feed_forward`,
     `search/identity`, `search/entropy`; scalars: `search/mean_entropy`, `search/expected_blocks`, `search/temperature`
@@ -93,7 +93,7 @@ def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str 
 
 
 def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
-    """The probabilities as scalars, `search/block/<n from 1>/<operation>`: what runs with several seeds compare."""
+    """Return the probabilities as scalars, `search/block/<n from 1>/<operation>`, for comparison across seeds."""
     return {
         f"{_BLOCK}{block}/{operation}": share
         for block, row in enumerate(described["probabilities"], start=1)
@@ -102,7 +102,7 @@ def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """What halting.json of an architecture has beside quality, by flat name.
+    """Flatten everything but quality in the halting.json of an architecture.
 
     Names: those of `flatten_architecture` and `block_metrics`, and `cost/executed_macs` and so on.
     """
@@ -123,7 +123,7 @@ def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int
 
 
 def _numbers(values: Any) -> list[float]:
-    """The list if it is one of numbers, otherwise none: what is not finite is text in the file."""
+    """Return the list if all its values are numbers, otherwise an empty list; files store non-finite values as text."""
     is_valid = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
     return values if is_valid else []
 
@@ -177,7 +177,7 @@ NOT_RETRAINED = "not retrained"
 
 
 def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows with a `label` of their own, `counts` of attention, feed-forward and identity, and `costs`.
+    """Return the rows with a unique `label`, `counts` of attention, feed-forward and identity, and `costs`.
 
     `costs` has for every shape, as far as there are numbers, `macs`, `median`, `p10`, `p90` and `blocks_median` in
     seconds, and under `macs_share`, `median_share` and `blocks_median_share` what these are of the reference's.
@@ -248,7 +248,7 @@ def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[t
 
 
 def set_title(quality_set: str) -> str:
-    """A set of texts in words."""
+    """Return the name of a set of texts as a reader sees it."""
     return {"held_out": "held-out text", "test": "test text"}.get(quality_set, quality_set)
 
 

@@ -1,6 +1,6 @@
-"""Which words are deep: the depth of every word of a vocabulary, and of every class that words are tagged with.
+"""Depth statistics of every word of a vocabulary, and of every class that words are tagged with.
 
-Nothing is kept a word of the text: sums by the id of a word's first piece, so the memory is that of the vocabulary.
+Sums are stored by the id of a word's first piece. Memory therefore grows with the vocabulary, not with the text.
 
 Shape legend: B batch, T tokens, V vocabulary, K keys, W words of a batch.
 """
@@ -64,7 +64,7 @@ class SumsByKey:
         self.table.index_add_(1, pairs % count, moments)
 
     def columns(self) -> NDArray[np.float64]:
-        """`Sums` of every key, (6, K)."""
+        """Return the `Sums` of every key, (6, K)."""
         return self.table.cpu().numpy()
 
 
@@ -110,7 +110,7 @@ class WordDepths:
         return [self._words.table, self._tags.table, self._selected]
 
     def summary(self, decode: Callable[[int], str], tags: Sequence[str] = ()) -> dict[str, Any]:
-        """The deepest and the shallowest words, and every tag, as JSON values.
+        """Return the deepest and the shallowest words, and every tag, as JSON values.
 
         Args:
             decode: From a token id to its text.

@@ -86,7 +86,7 @@ class DepthModel(StrictLoading):
 
     @required
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by, by its name; the trainer adds it up over an optimiser step."""
+        """Return the normaliser of every loss part by name; the trainer sums them over an optimiser step."""
         raise NotImplementedError
 
     @required
@@ -216,7 +216,7 @@ class HoldsBudget(DepthModel):
         raise NotImplementedError
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """A smooth depth near the hard one, in updates, summed over the batch's units; see `adadepth.budget`."""
+        """Return a differentiable depth, in updates, summed over the batch's units; see `adadepth.budget`."""
         raise NotImplementedError
 
     def expected_depth(self, outputs: Any) -> LossTerm:

@@ -1,4 +1,4 @@
-"""Questions that papers answer differently, and the table of what each task answers; see `measures`.
+"""Comparisons of methods on which papers disagree, and the table of their results on each task; see `measures`.
 
 A row of the table has one of three answers: the first group needs less compute, the second does, or they are not
 significantly different.

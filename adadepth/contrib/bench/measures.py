@@ -1,4 +1,4 @@
-"""Compare methods of allocating depth: what each needs for the same quality, and which to take.
+"""Comparison of methods of allocating depth: their compute at equal quality, and the recommended method.
 
 A *halting method* is a trained method with the rule that decides who stops: the run itself, a budget it was set to,
 fixed depths, or an exit rule. It has operating points with every seed, from little compute to much. For a task and a
