@@ -33,10 +33,10 @@ class ExitCost:
         """Return the multiply-accumulates of all units, without padding.
 
         Args:
-            records: Of the units.
+            records: Records of the units.
             exit_steps: Step after which each exits, int64, (M,).
-            reads: What a rule reads of a unit after every update until its exit. A rule that does not read predictions
-                pays for one of every unit, at its exit.
+            reads: Signals that a rule reads of a unit after every update until its exit. With a rule that reads no
+                predictions, one prediction of every unit counts, at its exit.
         """
         lengths, work = records.lengths, float(self.model.price(self._trace(records, exit_steps)).adaptive)
         for signal in {LOGITS, *reads}:

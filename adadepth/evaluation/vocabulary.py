@@ -15,12 +15,12 @@ from adadepth.metrics.words import WordDepths, Words
 
 
 class VocabularyDepths:
-    """The depths of a set's words, of a scorer that has a tokenizer of words.
+    """Accumulates depth per word of a set, with the tokenizer of a scorer.
 
     Args:
-        scorer: The task's.
-        tokenizer: Of the text.
-        device: Of the batches.
+        scorer: Scorer of the task.
+        tokenizer: Tokenizer of the text.
+        device: Device of the batches.
     """
 
     def __init__(self, scorer: Scorer, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:

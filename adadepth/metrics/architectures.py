@@ -35,7 +35,7 @@ def describe_architecture(probabilities: Sequence[Sequence[float]], temperature:
     Args:
         probabilities: For every block its probabilities of attention, feed-forward and identity: softmax of the gates,
             without noise. A fixed network has ones and zeros.
-        temperature: Of the gates in training; None for a fixed network.
+        temperature: Temperature of the gates in training; None for a fixed network.
 
     Returns:
         `string`, the most probable operation of every block (of equal ones the first); `blocks` N; `probabilities`;
@@ -62,7 +62,7 @@ def _entropy(row: Sequence[float]) -> float:
 
 
 def operations_by_third(architecture: str) -> list[dict[str, int]]:
-    """How often each operation occurs in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
+    """Count each operation in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
     thirds = [dict.fromkeys(OPERATION_NAMES, 0) for _ in range(3)]
     for block, letter in enumerate(architecture):
         thirds[3 * block // len(architecture)][OPERATION_NAMES[LETTERS.index(letter)]] += 1
@@ -70,7 +70,7 @@ def operations_by_third(architecture: str) -> list[dict[str, int]]:
 
 
 def is_fixed(described: Mapping[str, Any]) -> bool:
-    """Whether there was nothing to search: no temperature, and every block sure of its operation."""
+    """Return whether the architecture is fixed: no temperature, and one operation with probability 1 in every block."""
     return described["temperature"] is None and not any(described["entropy"])
 
 
@@ -132,7 +132,7 @@ def _numbers(values: Any) -> list[float]:
 
 
 def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Of the metrics of several seeds the architecture by seed, of the seeds that have the probabilities of all blocks.
+    """Return the architecture of every seed with the probabilities of all blocks, from the metrics of several seeds.
 
     Args:
         metrics: `metrics` of `summarise_seeds`.
@@ -147,10 +147,10 @@ def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 
 def agreement_over_seeds(architectures: Mapping[str, str]) -> dict[str, Any] | None:
-    """How often two seeds choose the same operation for a block: 1 if always, 1/3 if by chance among equals.
+    """Compute how often two seeds choose the same operation for a block: 1 if always, 1/3 at random.
 
     Args:
-        architectures: By seed, all of the same length; from `architectures_over_seeds`.
+        architectures: Architecture of every seed, all of one length; from `architectures_over_seeds`.
 
     Returns:
         `mean` and `min` of the share of blocks that agree, over `pairs` pairs of seeds; `strings` by seed; `thirds`,
@@ -196,7 +196,7 @@ def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _costs(row: Mapping[str, Any], comparison: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """By shape the numbers that a row has."""
+    """Return the measured numbers of a row by shape."""
     found = {}
     for shape in (shape["name"] for shape in comparison["shapes"]):
         seconds = (row.get("seconds") or {}).get(shape, {})
@@ -218,12 +218,12 @@ def _with_shares(costs: Mapping[str, float], reference: Mapping[str, float]) -> 
 
 
 def measured_qualities(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the figures of quality that at least one of the rows has, in a fixed order."""
+    """Return the names of the quality metrics that at least one row has, in a fixed order."""
     return [name for name in QUALITIES if any((row["quality"] or {}).get(name) is not None for row in rows)]
 
 
 def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[float, float, dict[str, Any]]]]]:
-    """Title, axis title and points (cost, perplexity, row) of a drawing for every evaluated set and shape.
+    """Return title, axis title and points (cost, perplexity, row) of a drawing for every evaluated set and shape.
 
     The cost is the median time in milliseconds where one was measured, otherwise the multiply-accumulates. A network
     that was not retrained has no point: its perplexity says how good the supernet's weights are for it.
@@ -253,7 +253,7 @@ def set_title(quality_set: str) -> str:
 
 
 def conditions_text(comparison: Mapping[str, Any]) -> str:
-    """Under which the times were measured, in a line."""
+    """Format the conditions of the measured times as a line."""
     if not any(row.get("seconds") for row in comparison["rows"]):
         return "time: not measured"
     found = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())

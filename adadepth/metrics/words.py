@@ -47,7 +47,7 @@ class SumsByKey:
 
     Args:
         keys: K; values have keys 0 to K - 1.
-        device: Where the sums are kept. It needs float64.
+        device: Device of the sums, which supports float64.
     """
 
     def __init__(self, keys: int, device: torch.device | str) -> None:
@@ -75,8 +75,8 @@ class WordDepths:
     together. Words with a piece that is to be predicted are counted, and not measured.
 
     Args:
-        vocabulary: V.
-        device: Of the batches.
+        vocabulary: Number of token ids, V.
+        device: Device of the batches.
         tags: Number of classes that words are tagged with.
     """
 
@@ -106,7 +106,7 @@ class WordDepths:
             self._tags.add(tags[tagged], depths[tagged], rows[tagged])
 
     def tensors(self) -> list[Tensor]:
-        """Every accumulator: add those of all processes, in place and in this order, before `summary`."""
+        """Return the accumulators; before `summary`, sum each over processes, in place and in this order."""
         return [self._words.table, self._tags.table, self._selected]
 
     def summary(self, decode: Callable[[int], str], tags: Sequence[str] = ()) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class HoldsBudget(DepthModel):
 
     @required
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Units of a batch whose depth is counted."""
+        """Return the number of units of a batch with a counted depth."""
         raise NotImplementedError
 
     def soft_depth(self, outputs: Any) -> LossTerm:
