@@ -21,6 +21,9 @@ WIKITEXT2 ?=
 SUDOKU ?=
 MAZES ?=
 
+# What `make lint` checks for misspellings; the exceptions are in pyproject.toml.
+SPELLED := README.md CHANGELOG.md docs configs adadepth hydra_plugins benchmarks examples
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo demos test test-slow test-next model-tests test-gpu gpu space docs figures lint format bench lock lock-check clean
 
@@ -84,10 +87,11 @@ docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warni
 figures: ## Draw the architecture of every model family into docs/figures
 	@$(PYTHON) .ci/architecture_figures.py
 
-lint: $(READY) ## Check style, formatting and types
+lint: $(READY) ## Check style, formatting, types and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell $(SPELLED)
 
 format: $(READY) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .

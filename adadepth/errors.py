@@ -67,7 +67,7 @@ def refuse_panics(subject: str) -> Iterator[None]:
     A tokenizer whose regular expression backtracks without end panics, for one.
 
     Args:
-        subject: What contains that code, such as `tokenizer`.
+        subject: Name of the object with that code, such as `tokenizer`.
 
     Raises:
         DataError: It panicked.

@@ -134,7 +134,7 @@ def _apply_runtime(config: ExperimentConfig) -> None:
 
 
 def _is_of_composition(error: BaseException) -> TypeGuard[Exception]:
-    """Whether Hydra or a parser of it raised an error about the command line or a YAML file, before any job."""
+    """Return whether Hydra raised the error about the command line or a YAML file, before any job."""
     if not isinstance(error, Exception):
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -146,7 +146,7 @@ def _is_of_composition(error: BaseException) -> TypeGuard[Exception]:
 
 
 def _leave_process_group() -> None:
-    """Part from the other processes of a run in good order; if torch was never imported there are none."""
+    """Leave the process group of a distributed run; do nothing if torch was never imported."""
     if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

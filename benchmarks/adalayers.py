@@ -55,7 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
 def make_model(
     options: argparse.Namespace, active: int | None = None, **fields: Any
 ) -> AdaLayersForSequenceClassification:
-    """A new head on the base; with `active` only the last so many layers have weight."""
+    """Build a new head on the base; with `active`, only that many last layers have weight."""
     torch.manual_seed(0)
     settings = {"project_dim": options.project_dim, "attention_heads_num": 2, "num_labels": 2} | fields
     if active is not None:
@@ -88,7 +88,7 @@ def make_examples(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def collate(examples: Sequence[Mapping[str, Any]]) -> Batch:
-    """A batch on the device, which knows the rows of its examples where they do."""
+    """Collate examples into a batch on the device, with row ids if the examples have them."""
     batch = SequenceCollator(0, len(examples[0]["input_ids"]))(examples)
     return {name: value.to(DEVICE) for name, value in batch.items()}
 
@@ -130,7 +130,7 @@ def time_interleaved(passes: Mapping[Any, Callable[[], Any]], repeats: int) -> d
 
 
 def measure_cache(options: argparse.Namespace, case: str) -> dict[str, Any]:
-    """An epoch with and without the cache, and whether both compute the same."""
+    """Time an epoch with and without the cache, and check that both compute the same."""
     model, examples = make_model(options, **CASES[case]), make_examples(options)
     optimizer = torch.optim.AdamW(
         [weight for weight in model.parameters() if weight.requires_grad], lr=1e-4, fused=True
@@ -190,7 +190,7 @@ def cache_limit(model: AdaLayersForSequenceClassification, cached: Batch, recomp
 
 
 def make_truncated(options: argparse.Namespace, blocks: int) -> AdaLayersForSequenceClassification:
-    """A model that gives no weight to states after so many blocks, and has lost what made them."""
+    """Build a model truncated after `blocks` blocks; states of later blocks have no weight."""
     model = make_model(options).eval()
     above = [state > blocks for state in model.layer_states]
     with torch.no_grad():

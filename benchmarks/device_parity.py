@@ -65,7 +65,7 @@ def evaluated(model: Any, inputs: dict[str, Any], rule: str | None) -> dict[str,
 
 
 def resolve_exit_rule(model: Any, inputs: dict[str, Any]) -> str | None:
-    """A rule of confidence between the confidences of the CPU; None where no rule can read predictions."""
+    """Return a confidence rule with a threshold between two confidences seen on the CPU; None without predictions."""
     if "logits" not in model.exit_signals:
         return None
     steps = evaluated(model, inputs, "fixed:1")["step_logits"]
@@ -99,7 +99,7 @@ def compared(case: str, seed: int) -> dict[str, float]:
 
 
 def worst(runs: list[dict[str, float]]) -> dict[str, float]:
-    """The largest differences, and the smallest shares that are the same."""
+    """Return the largest differences and the smallest shares of equal results over all runs."""
     return {name: (min if name.startswith("same") else max)(run[name] for run in runs) for name in runs[0]}
 
 
@@ -110,7 +110,7 @@ def is_met(row: dict[str, Any]) -> bool:
 
 
 def measure(name: str, seeds: int) -> dict[str, Any]:
-    """A row of the table; what fails is told by its error."""
+    """Compare the devices on one case; return a row of the table, with the error if the case fails."""
     try:
         found = worst([compared(CASES[name], seed) for seed in range(seeds)])
     except Exception as error:  # one family must not hide the others
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def told(row: dict[str, Any]) -> str:
-    """A row as a line."""
+    """Format a row as a line of text."""
     if "error" in row:
         return f"FAILED {row['error']}"
     exits = f", exits the same {row['same_exits']:.1%}, steps {row['step_logits']:.0e}" if "same_exits" in row else ""

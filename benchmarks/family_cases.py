@@ -21,7 +21,7 @@ NOBODY_HALTS = -20.0  # the bias of what decides whether to halt
 
 
 def config_of(case: str) -> Any:
-    """The configuration of a case, `CONFIGURATION override ...`, in float32, as a CPU trains it."""
+    """Compose the configuration of a case, `CONFIGURATION override ...`, in float32 as on a CPU."""
     register_schema()
     root, *overrides = case.split()
     with initialize_config_module("configs", version_base="1.3"):
@@ -29,7 +29,7 @@ def config_of(case: str) -> Any:
 
 
 def model_of(config: Any, subject: TrainingSpec) -> Any:
-    """The model with weights, set as it is trained at the end: in training mode, and nobody halts."""
+    """Build the model in training mode, with halting biases that let every token reach the maximum depth."""
     model = subject.build()
     prepare_for_training(config, model)
     for name, weight in model.named_parameters():
@@ -39,7 +39,7 @@ def model_of(config: Any, subject: TrainingSpec) -> Any:
 
 
 def words_drawn(config: Any, batch: Mapping[str, Tensor], pieces: int | None, seed: int) -> dict[str, Tensor]:
-    """The batch with drawn words in place of one word again and again; of data that are drawn, as they are."""
+    """Replace the repeated placeholder word of a batch by random ones; generated data stay unchanged."""
     if hasattr(config.dataset, "train_examples") or pieces is None:
         return dict(batch)
     ids = torch.randint(5, pieces, batch["input_ids"].shape, generator=torch.Generator().manual_seed(seed))
@@ -48,14 +48,14 @@ def words_drawn(config: Any, batch: Mapping[str, Tensor], pieces: int | None, se
 
 
 def inputs_of(config: Any, model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What the model reads of a micro-batch, with what a step gets from the one before."""
+    """Return the model's inputs from a micro-batch, with the state carried over from the previous step."""
     read = inspect.signature(model.forward).parameters
     inputs = {name: value for name, value in batch.items() if name in read}
     return inputs | compute_carried_inputs(config, model, inputs)
 
 
 def case_of(case: str, seed: int = 0) -> tuple[Any, dict[str, Any]]:
-    """A model on the CPU with drawn weights, and the inputs of a step."""
+    """Build the randomly initialised model of a case on the CPU, and the inputs of one step."""
     config = config_of(case)
     subject = build_training_spec(config)
     torch.manual_seed(seed)

@@ -69,14 +69,14 @@ class Classified(nn.Module):
         self.base, self.head = base, nn.Linear(width, 2)
 
     def forward(self, labels: Tensor, **inputs: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss of the labels."""
         with torch.no_grad():
             states = self.base(**inputs).last_hidden_state
         return nn.functional.cross_entropy(self.head(states.mean(dim=1)).float(), labels)
 
 
 def peer_of(model: Any, inputs: dict[str, Any]) -> tuple[str, nn.Module, dict[str, Any]] | None:
-    """A like model of transformers with its name and inputs; None: there is none."""
+    """Build the comparable model of transformers, with its name and inputs; None if there is none."""
     made = {
         "albert_act": _albert_masked, "ponder_albert": _albert, "albert": _albert, "multi_exit_albert": _albert,
         "adalayers": _frozen, "par_xl": _gpt, "looped": _llama,
@@ -150,7 +150,7 @@ def measure(case: str, repeats: int, rate: float, peak: float | None) -> dict[st
 
 
 def told(row: dict[str, Any]) -> str:
-    """A row as a line."""
+    """Format a row as a line of text."""
     if "error" in row:
         return f"FAILED {row['error']}"
     parts = []

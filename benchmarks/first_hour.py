@@ -39,7 +39,7 @@ _LONGEST_ERROR = 300
 
 
 def kept(folder: Path, step: Step) -> dict[str, Any] | None:
-    """The result of a step that was begun before; None: there is none."""
+    """Load the stored result of a step that an earlier call started; None if there is none."""
     file = folder / step.name / KEPT
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
@@ -76,7 +76,7 @@ def take(folder: Path, step: Step, seconds: float, environment: Mapping[str, str
 
 
 def figures(step: Step, own: Path) -> list[dict[str, Any]]:
-    """What a step found; nothing where its files are damaged."""
+    """Read the figures that a step measured; empty if its files are damaged."""
     try:
         return list(step.read(own))
     except (KeyError, ValueError, TypeError) as error:
@@ -98,7 +98,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last line that says something."""
+    """Return the last non-empty line of a log."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return lines[-1][:_LONGEST_ERROR] if lines else "it said nothing"
 
@@ -124,7 +124,7 @@ def take_all(folder: Path, plan: list[Step], hours: float, environment: Mapping[
 
 
 def machine(on_cpu: bool) -> dict[str, Any]:
-    """The device, the machine and the versions."""
+    """Describe the device, the machine and the versions."""
     device: dict[str, Any] = {"name": "CPU standing in for a device" if on_cpu else torch.cuda.get_device_name()}
     if not on_cpu:
         about = torch.cuda.get_device_properties(0)
@@ -140,7 +140,7 @@ def machine(on_cpu: bool) -> dict[str, Any]:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--hours", type=float, default=1.0, help="of all steps together")

@@ -72,7 +72,7 @@ def _machine(about: Mapping[str, Any]) -> Section:
 
 
 def _crossovers(folder: Path) -> Iterator[Section]:
-    """What the measured sizes say about the settings that are guessed for accelerators."""
+    """Yield the section that compares measured crossovers with the accelerator defaults, which are guesses."""
     rows = found_by(folder / "ragged").get("rows", [])
     if not rows:
         return

@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 
 def figure(what: str, value: float, unit: str = "", n: int | None = None, spread: Any = (None, None)) -> Found:
-    """A number with how often it was measured and between what it lies; None for what is no number."""
+    """Return a figure with its number of measurements and its spread; values that are not finite become None."""
     numbers = dict(zip(("value", "low", "high"), (value, *spread), strict=True))
     told = {name: each if each is not None and math.isfinite(each) else None for name, each in numbers.items()}
     return {"what": what, "unit": unit, "n": n, **told}
@@ -132,7 +132,7 @@ def _runs(on_cpu: bool, places: Places) -> Iterator[Step]:
 
 
 def found_by(folder: Path) -> dict[str, Any]:
-    """The JSON file of a benchmark, empty where there is none yet."""
+    """Load the JSON file of a benchmark; empty if it does not exist yet."""
     file = folder / "found.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return found
@@ -256,7 +256,7 @@ def _par(folder: Path) -> Iterator[Found]:
 
 
 def _run(folder: Path) -> Iterator[Found]:
-    """The final metrics of the newest run that a command made."""
+    """Yield the final metrics of the newest run that a command made."""
     records = sorted(folder.glob("outputs/*/*/run.json"), key=lambda file: file.stat().st_mtime)
     if not records:
         return

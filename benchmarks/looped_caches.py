@@ -15,7 +15,7 @@ POLICIES = ("all", "frozen", "last", "mean", "first", "ring:2")
 
 
 def random_model(width: int, loops: int) -> LoopedForCausalLM:
-    """A model in which every weight is drawn, so that tokens differ in how many loops they take."""
+    """Build a model with all weights random, so that tokens differ in their number of loops."""
     torch.manual_seed(3)
     config = LoopedConfig(
         vocab_size=512, hidden_size=width, num_attention_heads=4, intermediate_size=width * 11 // 4,

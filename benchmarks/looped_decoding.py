@@ -167,7 +167,7 @@ class Spoiled:
         self._generator = torch.Generator().manual_seed(0)
 
     def __call__(self, committed: Any, logits: Tensor, before: Any) -> Any:
-        """A draft that is right as often as asked."""
+        """Draft the next token, correct with the requested probability."""
         draft = self._choose(committed, logits, before)
         if torch.rand((), generator=self._generator) >= self._accepted:
             draft.token = (draft.token + 1) % logits.shape[-1]
@@ -175,7 +175,7 @@ class Spoiled:
 
 
 def unchanging(size: Size) -> LoopedForCausalLM:
-    """A model whose loops cost what they cost and change nothing, so that every draft is right."""
+    """Build a model with loops that are computed but change nothing, so that every draft is correct."""
     model = make_model(size)
     with torch.no_grad():
         for layer in model.model.core:

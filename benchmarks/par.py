@@ -67,7 +67,7 @@ class Shape:
         return f"T={self.length}, M={self.memory}, batch={self.batch}, d={self.hidden}"
 
     def config(self, **fields: Any) -> ParXLConfig:
-        """A network of these widths with the original's vocabulary."""
+        """Return the configuration of a network of these widths with the original's vocabulary."""
         return ParXLConfig(
             vocab_size=12_000,
             cutoffs=[250, 2_500],
@@ -102,7 +102,7 @@ def make_ids(vocab: int, tokens: int) -> Tensor:
 
 
 def make_step(model: nn.Module, ids: Tensor, memory: Tensor) -> Callable[[], None]:
-    """A function that trains for one update on the same segment, whose memory is full."""
+    """Return a function that trains for one step on the same segment with a full memory."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     updates = count()
 
@@ -163,7 +163,7 @@ class PlainTransformerXL(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, ids: Tensor, memory: Tensor, targets: Tensor) -> Any:
-        """The loss of the targets of ids (B, T) behind a memory (layers, B, M, d)."""
+        """Compute the loss of the targets of ids, (B, T), with a memory, (layers, B, M, d)."""
         length, keys = ids.shape[1], ids.shape[1] + memory.shape[2]
         state = self.dropout(self.words(ids) * memory.shape[3] ** 0.5)
         codes = sinusoidal_positions(keys, state).flip(0)
@@ -201,7 +201,7 @@ def make_products(shape: Shape) -> dict[str, Callable[[], None]]:
 
 
 def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]:
-    """The supernet's two ways of training, a network derived from it, and the plain peer."""
+    """Time training steps of the supernet (soft and sampled gates), of a derived network and of the plain peer."""
     torch.manual_seed(0)
     supernets = {
         name: ParXLSupernet(shape.config(num_hidden_layers=blocks, gate_path=name)) for name in ("soft", "sampled")
@@ -240,7 +240,7 @@ def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]
 
 
 def measure_blocks(shape: Shape, repeats: int) -> dict[str, Any]:
-    """An attention and a feed-forward block."""
+    """Time an attention block and a feed-forward block."""
     config, size = shape.config(), (shape.length, shape.memory, shape.batch)
     seconds = operation_latencies(config, *size, device=DEVICE, dtype=PRECISION, repeats=repeats)
     macs = {operation: architecture_macs(config, operation, *size) for operation in "sf"}
@@ -254,7 +254,7 @@ def measure_blocks(shape: Shape, repeats: int) -> dict[str, Any]:
 
 
 def measure_networks(shape: Shape, architecture: str, repeats: int) -> dict[str, Any]:
-    """The searched network against as many blocks in Transformer-XL's order."""
+    """Time the searched network against as many blocks in Transformer-XL's order."""
     torch.manual_seed(0)
     architectures = {"searched": architecture, "alternating": alternating(len(architecture))}
     models = {
@@ -308,7 +308,7 @@ def measure_softmax(size: Softmax, tokens: int, repeats: int) -> dict[str, Any]:
 
 
 def judge(ratio: float, target: float) -> str:
-    """The ratio beside its target."""
+    """Format the ratio with its target and the verdict."""
     return f"{ratio:.3f} (target <= {target:g}: {'met' if ratio <= target else 'NOT met'})"
 
 
@@ -362,7 +362,7 @@ def print_softmax(row: dict[str, Any]) -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--architecture", default=paper_rule(32))
     parser.add_argument("--batch", type=int, default=32 if DEVICE.type == "cuda" else 2)

@@ -80,7 +80,7 @@ def make_batch(lengths: str, batch: int, vocab_size: int, device: torch.device) 
 
 
 def make_model(hidden: int, depth: int, device: torch.device) -> PonderAlbertForSequenceClassification:
-    """An untrained model of ALBERT's proportions, in the precision it is used with."""
+    """Build an untrained model of ALBERT's proportions, in the device's usual precision."""
     config = PonderAlbertConfig(
         hidden_size=hidden,
         intermediate_size=4 * hidden,
@@ -107,7 +107,7 @@ def time_pass(forward: Callable[[], Any], device: torch.device) -> float:
 def compare_predictions(
     model: PonderAlbertForSequenceClassification, batch: dict[str, Tensor], rule: ExitRule
 ) -> dict[str, Any]:
-    """The compacted evaluation against the uncompacted one: exit steps, classes, largest difference of a logit."""
+    """Compare evaluation with and without compaction: exit steps, classes, largest difference of a logit."""
     left, stayed = model(**batch, exit_rule=rule), model(**batch, exit_rule=rule, run_all_steps=True)
     same = left.exit_steps.equal(stayed.exit_steps) and left.logits.argmax(1).equal(stayed.logits.argmax(1))
     return {

@@ -55,7 +55,7 @@ def write_text(source: Path, target: Path, size: int) -> None:
 
 
 def settings(kind: str, text: Path, cache: Path, workers: int) -> tuple[Any, TokenizerConfig]:
-    """What a run's configuration would say."""
+    """Return the data and tokenizer configuration of a run with this text."""
     fields: dict[str, Any] = {
         "source": Source.local, "path": str(text), "cache_dir": str(cache), "prepare_workers": workers,
         "document_separator": Separator.blank_line, "evaluation_fraction": 0.01, "sequence_length": 128,
@@ -71,7 +71,7 @@ def prepare(kind: str, text: Path, cache: Path, workers: int) -> Any:
 
 
 def rows_of(kind: str, text: Path) -> Iterator[str]:
-    """What the tokenizer is given: sentences, or lines."""
+    """Return the texts that the tokenizer learns from: sentences or lines."""
     lines = read_lines("dataset.path", text)
     if kind == "lines":
         return lines
@@ -93,7 +93,7 @@ def own_rate(kind: str, text: Path, tokenizer: Any) -> dict[str, float]:
 
 
 def started(kind: str, text: Path, cache: Path, workers: int) -> subprocess.Popen[bytes]:
-    """A preparation as a process of its own."""
+    """Start a preparation as a separate process."""
     given = ["--prepare", kind, str(text), str(cache), str(workers)]
     return subprocess.Popen([sys.executable, __file__, *given], start_new_session=True)
 
@@ -121,7 +121,7 @@ def proportional(process: int) -> int:
 
 
 def measured(kind: str, text: Path, cache: Path, workers: int) -> dict[str, Any]:
-    """A preparation from its beginning to its end: seconds, processor seconds, and the most that was resident."""
+    """Run a preparation to its end; return seconds, processor seconds and peak resident memory."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process, most, divided, each = started(kind, text, cache, workers), 0, 0, dict[int, int]()
     while process.poll() is None:
@@ -151,7 +151,7 @@ def checksums(cache: Path) -> dict[str, str]:
 
 
 def killed(kind: str, text: Path, cache: Path, workers: int, kills: int, seconds: float) -> dict[str, Any]:
-    """A preparation that is killed at even times of `seconds`, and begun again until it ends by itself."""
+    """Kill and restart a preparation at `kills` evenly spaced times of `seconds`, and measure the last run."""
     alive = []
     for _ in range(kills):
         process = started(kind, text, cache, workers)
@@ -163,7 +163,7 @@ def killed(kind: str, text: Path, cache: Path, workers: int, kills: int, seconds
 
 
 def run_kind(kind: str, text: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for every number of workers, and one for the kills."""
+    """Yield a row for every number of workers, and one for the kills."""
     characters = sum(len(line) + 1 for line in read_lines("dataset.path", text))
     about = {"kind": kind, "bytes": text.stat().st_size, "characters": characters}
     known: dict[str, str] = {}
@@ -189,7 +189,7 @@ def run_kind(kind: str, text: Path, options: argparse.Namespace) -> Iterator[dic
 
 
 def shares(about: dict[str, Any], found: dict[str, Any], own: dict[str, float]) -> dict[str, float]:
-    """The preparation's rate as shares of the tokenizer's own: by the clock, and by processor seconds."""
+    """Return the preparation's rate as a share of the tokenizer's alone, by wall clock and by processor seconds."""
     return {
         "rate": about["characters"] / found["seconds"],
         "share_of_own": about["characters"] / found["seconds"] / own["wall"],

@@ -23,7 +23,7 @@ def distribution(mean: float, max_updates: int, spread: float) -> Tensor:
 
 
 def draw_depths(valid: Tensor, mean: float, max_updates: int, flat: bool) -> Tensor:
-    """The depth of every token, int64 (B, T): quantiles of the distribution in random order, first tokens at the cap.
+    """Draw the depth of every token, int64 (B, T): shuffled quantiles of the distribution, first tokens at the cap.
 
     Args:
         valid: True at real tokens, (B, T); padding gets depth 0.

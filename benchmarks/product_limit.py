@@ -14,7 +14,7 @@ def rows_of(computed: ComputedSteps) -> list[tuple[int, int]]:
 
 
 def make_products(block: nn.Module, steps: Sequence[tuple[int, int]], training: bool) -> Callable[[], None]:
-    """A function that runs a block's products, and with `training` their gradients, and nothing else.
+    """Return a function that runs only the matrix products of a block, and with `training` their gradients.
 
     Args:
         block: Of either ALBERT; they name their layers alike.

@@ -50,7 +50,7 @@ def make_cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def list_head_kinds(max_updates: int, kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """The distributions under a cap: name and mean."""
+    """Yield name and mean of the depth distributions under a cap."""
     for kind in kinds:
         if kind == "shallow":
             yield from ((kind, mean) for smaller, mean in PUBLISHED_MEANS.items() if smaller < max_updates)

@@ -97,7 +97,7 @@ def make_models(case: Case) -> tuple[AlbertActModel, AlbertModel]:
 
 
 def make_call(model: nn.Module, inputs: dict[str, Tensor], mode: str, **fields: Any) -> Callable[[], Any]:
-    """A function that runs the model with these fields in its configuration, and returns its outputs."""
+    """Return a function that runs the model with these configuration fields and returns its outputs."""
 
     def forward() -> Any:
         for name, value in fields.items():
@@ -121,7 +121,7 @@ def make_call(model: nn.Module, inputs: dict[str, Tensor], mode: str, **fields: 
 
 
 def make_fixed(model: AlbertActModel, inputs: dict[str, Tensor], mode: str, depth: int) -> Callable[[], Any]:
-    """The same at one depth for all tokens."""
+    """Return a function that runs the model with all tokens at one depth."""
     call = make_call(model, inputs, mode)
 
     def forced() -> Any:
@@ -132,7 +132,7 @@ def make_fixed(model: AlbertActModel, inputs: dict[str, Tensor], mode: str, dept
 
 
 def albert_block(model: AlbertModel) -> nn.Module:
-    """The one layer that transformers' ALBERT applies."""
+    """Return the single layer that transformers' ALBERT applies repeatedly."""
     return model.encoder.albert_layer_groups[0].albert_layers[0]
 
 
@@ -150,7 +150,7 @@ def check_execution(model: AlbertActModel, call: Callable[[], Any]) -> dict[str,
 
 
 def compare(found: dict[str, Any], dense: dict[str, Any]) -> dict[str, Any]:
-    """An execution against the dense one; the gradient's difference is relative to its norm."""
+    """Compare an execution with the dense one; the gradient's difference is relative to its norm."""
     result = {
         "updates_equal": bool(found["updates"].equal(dense["updates"])),
         "difference": (found["state"] - dense["state"]).abs().max().item(),
@@ -255,7 +255,7 @@ def describe(case: Case, row: dict[str, Any]) -> str:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     batches = [32, 64, 128] if DEVICE.type == "cuda" else [1, 8, 32]
     means = list(PUBLISHED_MEANS)

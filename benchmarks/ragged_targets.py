@@ -19,7 +19,7 @@ _OF_ALBERT = (
 def judge(
     text: str, rows: Sequence[Row], execution: str, number: str, at_most: float = 0.0, at_least: float = 0.0
 ) -> str:
-    """A number of the worst row against one of the two limits."""
+    """Compare a number of the worst row with the given limit and format the verdict."""
     found = [(row[execution][number], row) for row in rows if number in row.get(execution, {})]
     limit = f"target >= {at_least:g}" if at_least else f"target <= {at_most:g}"
     if not found:

@@ -42,7 +42,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 5, 400
 
 
 def make_model(hidden: int, depths: Tensor) -> AlbertActForTokenClassification:
-    """The demo's model at a width, untrained, whose tokens get the depths (B, T)."""
+    """Build the demo's model at this width, untrained, with prescribed depths of tokens, (B, T)."""
     torch.manual_seed(0)
     config = AlbertActConfig(
         vocab_size=25, embedding_size=hidden, hidden_size=hidden, intermediate_size=4 * hidden,

@@ -70,7 +70,7 @@ def _group_of(row: Mapping[str, Any]) -> Group:
 
 
 def _look(group: Group, groups: Sequence[Group]) -> dict[str, str]:
-    """Marks and label of a width, batch size and length."""
+    """Return marker, colour and label of a width, batch size and length."""
     widths, batches, lengths = (sorted(set(values)) for values in zip(*groups, strict=True))
     hidden, batch, length = group
     color = LINES[widths.index(hidden) % len(LINES)]

@@ -37,7 +37,7 @@ class AlbertWithSparseHead(nn.Module):
         self.sop_classifier = SentenceOrderHead(config)
 
     def forward(self, labels: Tensor, sentence_order_label: Tensor, **inputs: Tensor) -> Tensor:
-        """The pretraining loss."""
+        """Compute the pretraining loss."""
         outputs = self.albert(**inputs)
         chosen = labels >= 0
         logits = self.predictions(outputs.last_hidden_state[chosen])
@@ -59,7 +59,7 @@ def make_batch(config: AlbertActConfig, batch: int, length: int, device: torch.d
 
 
 def make_step(model: nn.Module, batch: Mapping[str, Any], precision: torch.dtype) -> Callable[[], None]:
-    """A function that trains for one step."""
+    """Return a function that trains for one step."""
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=1e-5, fused=True)
 

@@ -50,7 +50,7 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(model: Any, cells: torch.Tensor, batch: int, rule: str, repeats: int) -> dict[str, float]:
-    """A row of the table: seconds a puzzle, with exits and refilled their shares of the ideal and the limits."""
+    """Measure one row of the table: seconds per puzzle, and shares of the ideal and of the limits with exits."""
     parts, few = cells.split(batch), cells[: max(FULL, batch)].split(batch)
     of_ways = {
         "exits": [model(part, exit_rule=rule) for part in parts],
@@ -79,7 +79,7 @@ def measure(model: Any, cells: torch.Tensor, batch: int, rule: str, repeats: int
 
 
 def compare(ways: Iterable[list[Any]], stayed: list[Any]) -> float:
-    """The mean step, which all ways have in common, as they have each puzzle's step and answer."""
+    """Check that all methods have the same exit steps and answers; return the mean exit step."""
     steps, answers = joined(stayed, "exit_steps"), joined(stayed, "logits").argmax(dim=-1)
     for outputs in ways:
         assert torch.equal(joined(outputs, "exit_steps"), steps), "the same steps"

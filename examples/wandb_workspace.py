@@ -14,7 +14,7 @@ from adadepth.training.trackers.wandb import PANELS
 
 
 def workspace(entity: str, project: str) -> workspaces.Workspace:
-    """A section for each of the panels' sections, every panel a chart over updates, then tables and figures."""
+    """Build a workspace with a section for each group of panels, every panel a chart over updates, then tables."""
     sections = [
         workspaces.Section(
             name=name,

@@ -1,1 +1,1 @@
-"""Evaluation: one pass over a set that keeps loss parts, depths, and what the task's scorer wants of every batch."""
+"""Evaluation: one pass over a set that accumulates losses, depth statistics and the metrics of the task's scorer."""

@@ -1,4 +1,4 @@
-"""The compute of exit steps, as a model itself prices a trace.
+"""Compute of recorded units at given exit steps: builds their trace, and lets the model count its MACs.
 
 Shape legend: M units, S sequences, T tokens.
 """
@@ -33,10 +33,10 @@ class ExitCost:
         """Return the multiply-accumulates of all units, without padding.
 
         Args:
-            records: Of the units.
+            records: Records of the units.
             exit_steps: Step after which each exits, int64, (M,).
-            reads: What a rule reads of a unit after every update until its exit. A rule that does not read predictions
-                pays for one of every unit, at its exit.
+            reads: Signals that a rule reads of a unit after every update until its exit. With a rule that reads no
+                predictions, one prediction of every unit counts, at its exit.
         """
         lengths, work = records.lengths, float(self.model.price(self._trace(records, exit_steps)).adaptive)
         for signal in {LOGITS, *reads}:
@@ -53,7 +53,7 @@ class ExitCost:
 
 
 def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """The trace of sequences that ran to these steps one by one, without padding."""
+    """Return the trace of sequences that exit at these steps, (M,), and are executed one at a time without padding."""
     lengths = records.lengths
     return DepthTrace(
         unit="sequence",
@@ -65,7 +65,7 @@ def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
 
 
 def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """The trace of sequences (M,) of which all tokens ran to the same step, (M, T)."""
+    """Return the trace of tokens, (M, T), for sequences that exit as a whole at these steps, (M,)."""
     valid = torch.arange(int(records.lengths.max())) < records.lengths.unsqueeze(1)
     return DepthTrace(
         unit="token",
@@ -77,7 +77,7 @@ def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTra
 
 
 def _trace_tokens(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
+    """Return the trace of recorded tokens, (M,), grouped into a row per sequence: (S, most tokens of a sequence)."""
     _, rows, counts = get_sequence_numbers(records.index).unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
     columns = torch.arange(len(rows)) - first[rows]

@@ -1,4 +1,4 @@
-"""The words of any text that is evaluated: where they begin in a batch, and the depths of those that come often."""
+"""Accumulator of depth per word of the vocabulary, over the batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from adadepth.metrics.words import WordDepths, Words
 
 
 class VocabularyDepths:
-    """The depths of a set's words, of a scorer that has a tokenizer of words.
+    """Accumulates depth per word of a set, with the tokenizer of a scorer.
 
     Args:
-        scorer: The task's.
-        tokenizer: Of the text.
-        device: Of the batches.
+        scorer: Scorer of the task.
+        tokenizer: Tokenizer of the text.
+        device: Device of the batches.
     """
 
     def __init__(self, scorer: Scorer, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:
@@ -50,20 +50,20 @@ class VocabularyDepths:
         return Words(pieces, starts, counted, selected, batch["labels"] if self._scorer.tags else None)
 
     def tensors(self) -> list[Tensor]:
-        """The sums, which add up over processes."""
+        """Return the sums, which can be added over processes."""
         return self._depths.tensors()
 
     def summary(self) -> dict[str, Any]:
-        """What `WordDepths.summary` says, with the pieces as text."""
+        """Return `WordDepths.summary` with token ids decoded to text."""
         return self._depths.summary(self._text, self._scorer.tags)
 
     def _text(self, piece: int) -> str:
-        """A piece as text, or as the vocabulary has it where it is none of its own: a marker, a part of a letter."""
+        """Decode a token id; return the vocabulary entry if it is no text (a marker, a part of a character)."""
         text = str(self._tokenizer.decode([piece])).strip()
         return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(piece))
 
 
 def vocabulary_depths(scorer: Scorer, unit: str, device: torch.device) -> VocabularyDepths | None:
-    """What ranks the words of a set; None where tokens have no depth of their own, or are no text."""
+    """Return an accumulator of depth per word; None if depth is not per token or the tokens are not text."""
     tokenizer = scorer.words_of
     return VocabularyDepths(scorer, tokenizer, device) if tokenizer is not None and unit == "token" else None

@@ -1,1 +1,1 @@
-"""What is measured of depth and of quality: numbers only, nothing is drawn."""
+"""Metrics of depth and quality, computed from traces and predictions; draws nothing."""

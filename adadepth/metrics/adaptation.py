@@ -1,4 +1,4 @@
-"""How much depth varies and with what: effective depths, rank correlations and confidence intervals."""
+"""Statistics of adaptation: effective depths, rank correlations of depth with attributes, and confidence intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Architectures: the search, and networks beside each other."""
+"""Figures of an architecture search, and of the comparison of networks: operations, entropy, compute and latency."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _BLOCK = "search/block/"
 
 
 def describe_architecture(probabilities: Sequence[Sequence[float]], temperature: float | None = None) -> dict[str, Any]:
-    """The figures of a search at one moment.
+    """Compute the figures that describe the architecture at one point of a search.
 
     Args:
         probabilities: For every block its probabilities of attention, feed-forward and identity: softmax of the gates,
             without noise. A fixed network has ones and zeros.
-        temperature: Of the gates in training; None for a fixed network.
+        temperature: Temperature of the gates in training; None for a fixed network.
 
     Returns:
         `string`, the most probable operation of every block (of equal ones the first); `blocks` N; `probabilities`;
@@ -62,7 +62,7 @@ def _entropy(row: Sequence[float]) -> float:
 
 
 def operations_by_third(architecture: str) -> list[dict[str, int]]:
-    """How often each operation occurs in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
+    """Count each operation in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
     thirds = [dict.fromkeys(OPERATION_NAMES, 0) for _ in range(3)]
     for block, letter in enumerate(architecture):
         thirds[3 * block // len(architecture)][OPERATION_NAMES[LETTERS.index(letter)]] += 1
@@ -70,12 +70,12 @@ def operations_by_third(architecture: str) -> list[dict[str, int]]:
 
 
 def is_fixed(described: Mapping[str, Any]) -> bool:
-    """Whether there was nothing to search: no temperature, and every block sure of its operation."""
+    """Return whether the architecture is fixed: no temperature, and one operation with probability 1 in every block."""
     return described["temperature"] is None and not any(described["entropy"])
 
 
 def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """The figures worth a curve, by flat name, from `describe_architecture`.
+    """Flatten the result of `describe_architecture` into the figures that are logged over training.
 
     Names: `search/architecture` (the string); lists with a value a block: `search/attention`, `search/feed_forward`,
     `search/identity`, `search/entropy`; scalars: `search/mean_entropy`, `search/expected_blocks`, `search/temperature`
@@ -93,7 +93,7 @@ def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str 
 
 
 def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
-    """The probabilities as scalars, `search/block/<n from 1>/<operation>`: what runs with several seeds compare."""
+    """Return the probabilities as scalars, `search/block/<n from 1>/<operation>`, for comparison across seeds."""
     return {
         f"{_BLOCK}{block}/{operation}": share
         for block, row in enumerate(described["probabilities"], start=1)
@@ -102,7 +102,7 @@ def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """What halting.json of an architecture has beside quality, by flat name.
+    """Flatten everything but quality in the halting.json of an architecture.
 
     Names: those of `flatten_architecture` and `block_metrics`, and `cost/executed_macs` and so on.
     """
@@ -123,7 +123,7 @@ def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int
 
 
 def _numbers(values: Any) -> list[float]:
-    """The list if it is one of numbers, otherwise none: what is not finite is text in the file."""
+    """Return the list if all its values are numbers, otherwise an empty list; files store non-finite values as text."""
     is_valid = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
     return values if is_valid else []
 
@@ -132,7 +132,7 @@ def _numbers(values: Any) -> list[float]:
 
 
 def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Of the metrics of several seeds the architecture by seed, of the seeds that have the probabilities of all blocks.
+    """Return the architecture of every seed with the probabilities of all blocks, from the metrics of several seeds.
 
     Args:
         metrics: `metrics` of `summarise_seeds`.
@@ -147,10 +147,10 @@ def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 
 def agreement_over_seeds(architectures: Mapping[str, str]) -> dict[str, Any] | None:
-    """How often two seeds choose the same operation for a block: 1 if always, 1/3 if by chance among equals.
+    """Compute how often two seeds choose the same operation for a block: 1 if always, 1/3 at random.
 
     Args:
-        architectures: By seed, all of the same length; from `architectures_over_seeds`.
+        architectures: Architecture of every seed, all of one length; from `architectures_over_seeds`.
 
     Returns:
         `mean` and `min` of the share of blocks that agree, over `pairs` pairs of seeds; `strings` by seed; `thirds`,
@@ -177,7 +177,7 @@ NOT_RETRAINED = "not retrained"
 
 
 def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows with a `label` of their own, `counts` of attention, feed-forward and identity, and `costs`.
+    """Return the rows with a unique `label`, `counts` of attention, feed-forward and identity, and `costs`.
 
     `costs` has for every shape, as far as there are numbers, `macs`, `median`, `p10`, `p90` and `blocks_median` in
     seconds, and under `macs_share`, `median_share` and `blocks_median_share` what these are of the reference's.
@@ -196,7 +196,7 @@ def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _costs(row: Mapping[str, Any], comparison: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """By shape the numbers that a row has."""
+    """Return the measured numbers of a row by shape."""
     found = {}
     for shape in (shape["name"] for shape in comparison["shapes"]):
         seconds = (row.get("seconds") or {}).get(shape, {})
@@ -218,12 +218,12 @@ def _with_shares(costs: Mapping[str, float], reference: Mapping[str, float]) -> 
 
 
 def measured_qualities(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the figures of quality that at least one of the rows has, in a fixed order."""
+    """Return the names of the quality metrics that at least one row has, in a fixed order."""
     return [name for name in QUALITIES if any((row["quality"] or {}).get(name) is not None for row in rows)]
 
 
 def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[float, float, dict[str, Any]]]]]:
-    """Title, axis title and points (cost, perplexity, row) of a drawing for every evaluated set and shape.
+    """Return title, axis title and points (cost, perplexity, row) of a drawing for every evaluated set and shape.
 
     The cost is the median time in milliseconds where one was measured, otherwise the multiply-accumulates. A network
     that was not retrained has no point: its perplexity says how good the supernet's weights are for it.
@@ -248,12 +248,12 @@ def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[t
 
 
 def set_title(quality_set: str) -> str:
-    """A set of texts in words."""
+    """Return the name of a set of texts as a reader sees it."""
     return {"held_out": "held-out text", "test": "test text"}.get(quality_set, quality_set)
 
 
 def conditions_text(comparison: Mapping[str, Any]) -> str:
-    """Under which the times were measured, in a line."""
+    """Format the conditions of the measured times as a line."""
     if not any(row.get("seconds") for row in comparison["rows"]):
         return "time: not measured"
     found = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())

@@ -1,4 +1,4 @@
-"""Advice on exit rules: chosen on one half of the examples, evaluated on the other.
+"""Selection of an exit rule on one half of the examples, and its evaluation on the other half.
 
 The best of many rules on one set is partly luck. Here the cheapest rule that keeps enough of the score of full depth is
 chosen on a first half of the examples, among all rules at a fine grid of thresholds, and its figures come from the

@@ -1,6 +1,6 @@
-"""Which words are deep: the depth of every word of a vocabulary, and of every class that words are tagged with.
+"""Depth statistics of every word of a vocabulary, and of every class that words are tagged with.
 
-Nothing is kept a word of the text: sums by the id of a word's first piece, so the memory is that of the vocabulary.
+Sums are stored by the id of a word's first piece. Memory therefore grows with the vocabulary, not with the text.
 
 Shape legend: B batch, T tokens, V vocabulary, K keys, W words of a batch.
 """
@@ -47,7 +47,7 @@ class SumsByKey:
 
     Args:
         keys: K; values have keys 0 to K - 1.
-        device: Where the sums are kept. It needs float64.
+        device: Device of the sums, which supports float64.
     """
 
     def __init__(self, keys: int, device: torch.device | str) -> None:
@@ -64,7 +64,7 @@ class SumsByKey:
         self.table.index_add_(1, pairs % count, moments)
 
     def columns(self) -> NDArray[np.float64]:
-        """`Sums` of every key, (6, K)."""
+        """Return the `Sums` of every key, (6, K)."""
         return self.table.cpu().numpy()
 
 
@@ -75,8 +75,8 @@ class WordDepths:
     together. Words with a piece that is to be predicted are counted, and not measured.
 
     Args:
-        vocabulary: V.
-        device: Of the batches.
+        vocabulary: Number of token ids, V.
+        device: Device of the batches.
         tags: Number of classes that words are tagged with.
     """
 
@@ -106,11 +106,11 @@ class WordDepths:
             self._tags.add(tags[tagged], depths[tagged], rows[tagged])
 
     def tensors(self) -> list[Tensor]:
-        """Every accumulator: add those of all processes, in place and in this order, before `summary`."""
+        """Return the accumulators; before `summary`, sum each over processes, in place and in this order."""
         return [self._words.table, self._tags.table, self._selected]
 
     def summary(self, decode: Callable[[int], str], tags: Sequence[str] = ()) -> dict[str, Any]:
-        """The deepest and the shallowest words, and every tag, as JSON values.
+        """Return the deepest and the shallowest words, and every tag, as JSON values.
 
         Args:
             decode: From a token id to its text.

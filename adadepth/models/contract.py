@@ -86,7 +86,7 @@ class DepthModel(StrictLoading):
 
     @required
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by, by its name; the trainer adds it up over an optimiser step."""
+        """Return the normaliser of every loss part by name; the trainer sums them over an optimiser step."""
         raise NotImplementedError
 
     @required
@@ -212,11 +212,11 @@ class HoldsBudget(DepthModel):
 
     @required
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Units of a batch whose depth is counted."""
+        """Return the number of units of a batch with a counted depth."""
         raise NotImplementedError
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """A smooth depth near the hard one, in updates, summed over the batch's units; see `adadepth.budget`."""
+        """Return a differentiable depth, in updates, summed over the batch's units; see `adadepth.budget`."""
         raise NotImplementedError
 
     def expected_depth(self, outputs: Any) -> LossTerm:

@@ -1,1 +1,1 @@
-"""Reports: files of runs are read, told as sections with tables and figures, and drawn as pages."""
+"""Reports: read the files of runs, build sections with tables and figures, and write them as pages."""

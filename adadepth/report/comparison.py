@@ -292,7 +292,7 @@ def _build_dots(entry: Group, cost: str, quality: Quality, marked: bool) -> list
 
 
 def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
-    """Mean depth of the classes that all runs have."""
+    """Build the section on the mean depth of the classes that all runs have."""
     depths, unshared_classes = compute_class_depths(comparison.entries)
     if comparison.unit is None or not depths:
         return None

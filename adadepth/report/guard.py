@@ -1,4 +1,4 @@
-"""Building parts of a report so that one whose files contradict each other is left out with a warning."""
+"""Guard of the parts of a report: a part with contradictory files is left out with a warning."""
 
 from __future__ import annotations
 

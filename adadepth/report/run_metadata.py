@@ -1,4 +1,4 @@
-"""What ran, on what data and hardware, and its final metrics: the sections on a run's metadata."""
+"""Sections on the metadata of a run: settings, data, hardware and final metrics."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from adadepth.report.table import Column, Table, is_number, make_number_format, 
 
 
 def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Mean, sample standard deviation (divided by n - 1), n and values of every metric.
+    """Compute mean, sample standard deviation (divided by n - 1), n and values of every metric.
 
     Args:
         runs: Seed and final metrics of each run; what is not a finite number is left out.

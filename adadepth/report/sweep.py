@@ -22,8 +22,8 @@ class CellScores:
     Attributes:
         settings: The swept keys and its values of them.
         seeds: The seeds that were to run.
-        scores: By seed and epoch, as far as there are any.
-        failure: Why some are not there.
+        scores: Scores by seed and epoch, as far as they were measured.
+        failure: Reason for missing scores.
     """
 
     settings: Mapping[str, str]

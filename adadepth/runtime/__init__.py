@@ -1,1 +1,1 @@
-"""The machine of a run: files, console, processes, signals, time, and where models and data come from."""
+"""Runtime environment: files, console, processes, signals, timing, and sources of models and data."""

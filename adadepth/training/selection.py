@@ -1,4 +1,4 @@
-"""The metric that selects the best model, where an evaluation could not measure it."""
+"""Value of the metric that selects the best model when an evaluation leaves it undefined."""
 
 from __future__ import annotations
 

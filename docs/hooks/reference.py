@@ -55,7 +55,7 @@ def _reference(package: str, modules: list[str]) -> str:
 
 
 def _first_line(path: Path) -> str:
-    """What a package's docstring says first."""
+    """Return the first paragraph of a package's docstring."""
     doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return re.sub(r"\s+", " ", doc.partition("\n\n")[0])
 

@@ -40,7 +40,7 @@ class TaskOutcome(NamedTuple):
         best_score: Best score that any method reaches.
         threshold: Score that a method must reach.
         full_depth: Compute of full depth.
-        requirements: What each method needs to reach the threshold; None where it does not reach it.
+        requirements: Requirement of each method for the threshold; None where it does not reach it.
         recommendation: The recommended method; None where no method reaches the threshold.
     """
 

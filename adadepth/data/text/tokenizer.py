@@ -120,7 +120,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
         texts: sentences.
         vocab_size: most pieces, special tokens included.
         lowercase: lower-case and strip accents, as ALBERT does.
-        symbols: what is always a piece of its own.
+        symbols: texts that are always one piece each.
 
     Raises:
         DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
@@ -165,7 +165,7 @@ def train_unigram(
         vocab_size: most pieces, special tokens and symbols included.
         special_tokens: in the order of their ids; the second is unknown text. The trainer treats their names as text.
         normalizer: normalizer of the tokenizer and the symbols.
-        symbols: what is always a piece of its own.
+        symbols: texts that are always one piece each.
         options: additional options of SentencePiece.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Plain ALBERT under this project's contract: the baseline of one depth."""
+"""Plain ALBERT with the members of `DepthModel`: the fixed-depth baseline."""

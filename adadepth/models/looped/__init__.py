@@ -1,1 +1,1 @@
-"""Looped language models: a core of decoder layers that is applied again and again."""
+"""Looped language models: a core of decoder layers that is applied repeatedly."""

@@ -121,7 +121,7 @@ class LoopLayer(CacheLayerMixin):
     Args:
         entries: S.
         target: Position of the running call, shared by the layers of a cache.
-        policy: What is stored of a token's loops: `frozen`, `last`, `mean`, `first` or `ring`.
+        policy: Stored loops of a token: `frozen`, `last`, `mean`, `first` or `ring`.
     """
 
     is_sliding = False

@@ -1,1 +1,1 @@
-"""What several families share: the ALBERT block, predictions after every step, losses, conversions."""
+"""Parts shared by families: the ALBERT block, predictions after every step, losses, conversions."""

@@ -26,9 +26,9 @@ class CheckedGeneration:
 
         Args:
             inputs: Token ids (B, T).
-            generation_config: As in transformers.
-            *args: As in transformers.
-            **kwargs: As in transformers.
+            generation_config: Generation settings of transformers.
+            *args: Positional arguments of `generate` in transformers.
+            **kwargs: Keyword arguments of `generate` in transformers.
 
         Raises:
             DataError: If the prompt is empty, or has ids outside of the vocabulary.

@@ -1,1 +1,1 @@
-"""Classifiers of transformers' own making under this project's contract: the baselines of one depth."""
+"""Unmodified classifiers of transformers with the members of `DepthModel`: fixed-depth baselines."""

@@ -131,7 +131,7 @@ class CounterForTokenClassification(DepthKnob, HoldsBudget, PreTrainedModel):
         self.config.threshold = 1.0 - level
 
     def price(self, trace: DepthTrace) -> Work:
-        """An update costs its token 3 H^2 + H; here all updates of all positions are computed."""
+        """Count MACs: an update of a token has 3 H^2 + H, and all updates of all positions are computed."""
         width = self.config.hidden_size
         update, real = 3 * width**2 + width, trace.valid.sum().double()
         read = real * width * self.config.num_labels

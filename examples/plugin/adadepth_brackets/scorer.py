@@ -32,6 +32,6 @@ class BracketsScorer(TaggingScorer):
         self._whole = {index: right for part in gather_from_processes(self._whole) for index, right in part.items()}
 
     def quality(self) -> dict[str, float]:
-        """The task's metrics, and `whole_accuracy`."""
+        """Return the task's metrics and `whole_accuracy`."""
         whole = torch.tensor(list(self._whole.values()), dtype=torch.float64).mean().item()
         return {**super().quality(), "whole_accuracy": whole}

@@ -21,7 +21,7 @@ REACHED = "brackets.json"  # in the folder of the run: [update, depth] of every 
 
 
 def deepening(config: ExperimentConfig) -> Extension | None:
-    """The regime of a training; None of an evaluation, or where `dataset.stress` is 0."""
+    """Return the extension of a training; None for an evaluation or if `dataset.stress` is 0."""
     dataset: Any = config.dataset
     if config.mode is not Mode.train or not dataset.stress:
         return None
@@ -80,11 +80,11 @@ class Deepening(Extension, TrainerCallback):
             write_atomic(Path(str(args.output_dir)).parent / REACHED, json.dumps({"reached": self._reached}))
 
     def logs(self) -> dict[str, float]:
-        """The depth that is stressed."""
+        """Return the nesting depth that the additional loss is about."""
         return {"stressed_depth": float(self.depth)}
 
     def words(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """The same."""
+        """Yield the same depth for the console."""
         if "stressed_depth" in logs:
             yield f"stress on depth {logs['stressed_depth']:.0f}"
 

@@ -12,7 +12,7 @@ STARS = ("1", "2", "3", "4", "5")
 
 
 def read_reviews(dataset: ReviewsConfig) -> dict[str, DataTable]:
-    """The splits train and validation, with the columns `text` and `label`.
+    """Read the splits train and validation, with the columns `text` and `label`.
 
     Raises:
         DataError: There is no such file, or a row without a text or without stars.
