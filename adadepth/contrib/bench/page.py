@@ -75,19 +75,19 @@ _PACKAGE = "adadepth.contrib.bench"
 RESULTS = "results"
 
 
-def write_bench(folder: Path, results: Results, about: Mapping[str, str], missing: Sequence[str]) -> Path:
+def write_bench(folder: Path, results: Results, descriptions: Mapping[str, str], missing: Sequence[str]) -> Path:
     """Write a JSON file per run into `results/`, results.md and the page with its figures; return the path of the page.
 
     Args:
         folder: Folder of the bench.
         results: Results from `adadepth.contrib.bench.runs.read_bench_result`.
-        about: Description of each task, by its name.
+        descriptions: Description of each task, by its name.
         missing: Names of the runs that failed.
     """
     for result in results:
         write_json(folder / RESULTS / f"{result['name']}.json", result)
-    write_atomic(folder / "results.md", to_markdown(results, about))
-    sections = build_bench_sections(results, about, missing)
+    write_atomic(folder / "results.md", to_markdown(results, descriptions))
+    sections = build_bench_sections(results, descriptions, missing)
     title, subtitle = "Benchmark of adaptive depth", "Recommended method for each task"
     return write_page(folder, sections, title=title, subtitle=subtitle, sources=[f"{RESULTS}/"], whose="this bench")
 
@@ -122,20 +122,20 @@ def read_result(file: Path) -> dict[str, Any]:
     return result
 
 
-def format_bench(results: Results, about: Mapping[str, str]) -> str:
+def format_bench(results: Results, descriptions: Mapping[str, str]) -> str:
     """Format the recommended method of every task as text for the console."""
-    lines = [to_text(build_recommendations_table(evaluate_tasks(results), about)), ""]
+    lines = [to_text(build_recommendations_table(evaluate_tasks(results), descriptions)), ""]
     return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in format_recommendations(results))]))
 
 
-def build_bench_sections(results: Results, about: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
+def build_bench_sections(results: Results, descriptions: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
     """Build the sections of the page.
 
     They are the recommendations, the comparisons, the meaning of the columns, each task with its figure and tables, and
     the runs.
     """
     outcomes = evaluate_tasks(results)
-    recommendations, comparisons = build_recommendations_table(outcomes, about), build_outcomes_table(results)
+    recommendations, comparisons = build_recommendations_table(outcomes, descriptions), build_outcomes_table(results)
     figure = build_recommendations_figure(outcomes)
     first = fill(
         "bench:recommendations",
@@ -159,7 +159,7 @@ def build_bench_sections(results: Results, about: Mapping[str, str], missing: Se
         runs = select_task(results, task)
         task_figure = build_task_figure(task, select_equal_steps(runs))
         titled = [pair for name in list_sets(runs) for pair in build_set_tables(task, name, runs)]
-        html = fill("bench:task", _PACKAGE, about=about.get(task, ""), figure=task_figure, tables=titled)
+        html = fill("bench:task", _PACKAGE, about=descriptions.get(task, ""), figure=task_figure, tables=titled)
         sample = f"n = {len(runs)} runs, seeds {', '.join(map(str, list_seeds(runs)))}"
         tables = [table for _, table in titled]
         sections.append(Section(task, format_anchor(task), html, [task_figure], tables, of=sample))
@@ -409,13 +409,13 @@ def _format_machine(hardware: Mapping[str, Any]) -> str:
 
 
 def to_markdown(
-    results: Results, about: Mapping[str, str], locate_figure: Callable[[str], str] = "figures/{}.svg".format
+    results: Results, descriptions: Mapping[str, str], locate_figure: Callable[[str], str] = "figures/{}.svg".format
 ) -> str:
     """Format the page as Markdown.
 
     Args:
         results: Results from `adadepth.contrib.bench.runs.read_bench_result`.
-        about: Description of each task, by its name.
+        descriptions: Description of each task, by its name.
         locate_figure: Function from the name of a figure to its file, relative to the page.
     """
     outcomes = evaluate_tasks(results)
@@ -429,7 +429,7 @@ def to_markdown(
         "",
         "| tasks like | use | because |",
         "| --- | --- | --- |",
-        *(_format_advice_row(outcome, about.get(outcome.task, "")) for outcome in outcomes),
+        *(_format_advice_row(outcome, descriptions.get(outcome.task, "")) for outcome in outcomes),
         "",
         *_format_figure(build_recommendations_figure(outcomes), locate_figure),
         "",
@@ -442,7 +442,7 @@ def to_markdown(
         "",
         "## Recommended methods",
         "",
-        *_format_table(build_recommendations_table(outcomes, about)),
+        *_format_table(build_recommendations_table(outcomes, descriptions)),
         "",
         "## Comparison of groups of methods",
         "",
@@ -460,7 +460,7 @@ def to_markdown(
     for task in list_tasks(results):
         runs = select_task(results, task)
         figure = build_task_figure(task, select_equal_steps(runs))
-        lines += ["", f"## {task}", "", about.get(task, ""), "", *_format_figure(figure, locate_figure), ""]
+        lines += ["", f"## {task}", "", descriptions.get(task, ""), "", *_format_figure(figure, locate_figure), ""]
         for set_name in list_sets(runs):
             for title, table in build_set_tables(task, set_name, runs):
                 lines += [f"### {title}", "", *_format_table(table), ""]
@@ -474,11 +474,11 @@ def _format_summary(outcomes: Sequence[TaskOutcome]) -> str:
     return f"{comparison.first.capitalize()} against {comparison.second}: {format_outcome(first)}"
 
 
-def _format_advice_row(outcome: TaskOutcome, about: str) -> str:
+def _format_advice_row(outcome: TaskOutcome, description: str) -> str:
     """Format the recommendation for tasks like this one; the first sentence of its description names them."""
     advice = format_advice(outcome, quote="`")
     method, reason = (ABSENT, format_recommendation(outcome)) if advice is None else advice
-    kind = about.partition(". ")[0].rstrip(".")
+    kind = description.partition(". ")[0].rstrip(".")
     task = f"{kind} (`{outcome.task}`)" if kind else f"`{outcome.task}`"
     return f"| {task} | {method} | {reason} |"
 

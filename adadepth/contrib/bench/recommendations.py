@@ -218,7 +218,7 @@ def make_error_columns(key: str, title: str) -> list[Column]:
     ]
 
 
-def build_recommendations_table(outcomes: Iterable[TaskOutcome], about: Mapping[str, str]) -> Table:
+def build_recommendations_table(outcomes: Iterable[TaskOutcome], descriptions: Mapping[str, str]) -> Table:
     """Build the table of recommended methods, a row for each task with its description and compute."""
     score = make_number_format(4)
     columns = [
@@ -235,13 +235,13 @@ def build_recommendations_table(outcomes: Iterable[TaskOutcome], about: Mapping[
         Column("overrides", "train with", text, "text"),
         Column("seeds"),
     ]
-    return Table(RECOMMENDATIONS, columns, [_build_row(outcome, about) for outcome in outcomes])
+    return Table(RECOMMENDATIONS, columns, [_build_row(outcome, descriptions) for outcome in outcomes])
 
 
-def _build_row(outcome: TaskOutcome, about: Mapping[str, str]) -> dict[str, Any]:
+def _build_row(outcome: TaskOutcome, descriptions: Mapping[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "task": outcome.task,
-        "about": about.get(outcome.task, ""),
+        "about": descriptions.get(outcome.task, ""),
         "threshold": outcome.threshold,
         "best": outcome.best_score,
         "seeds": len(outcome.seeds),

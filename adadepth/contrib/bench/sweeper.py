@@ -148,10 +148,10 @@ class BenchSweeper(GridSweeper):
     def _write(self, results: list[dict[str, Any]], missing: list[str]) -> None:
         from adadepth.contrib.bench.page import format_bench, write_bench  # imports jinja, which `--help` does not need
 
-        about = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
+        descriptions = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
         with activity(f"writing the page of the bench in {self.folder}"):
-            page = write_bench(self.folder, results, about, missing)
-        say(f"\n{format_bench(results, about)}\n\nreport: {page}")
+            page = write_bench(self.folder, results, descriptions, missing)
+        say(f"\n{format_bench(results, descriptions)}\n\nreport: {page}")
 
 
 class _FinishedRun(NamedTuple):
