@@ -21,10 +21,10 @@ TRAIN = ["--config-name", "act_hops", "debug=default"]
 EXIT = [*TRAIN, "mode=evaluate", "checkpoint=latest", "exit_rules=[confidence:0.9]"]
 # The most files that a reader opens on each walk.
 WALKS = {
-    "A training step": (TRAIN, 9),
-    "From `budget.target` to the multiplier": (TRAIN, 6),
-    "One exit": (EXIT, 10),
-    "From `updates` to the page": (TRAIN, 15),
+    "Training step": (TRAIN, 9),
+    "Depth budget": (TRAIN, 6),
+    "Early exit": (EXIT, 10),
+    "From depth trace to report": (TRAIN, 15),
 }
 
 
