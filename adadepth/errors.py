@@ -47,7 +47,7 @@ def missing_package(name: str, needs: str) -> str:
 
     pip finds an extra of adadepth wherever adadepth itself was installed from: a clone, a wheel or an index.
     """
-    return f"the package {name} is missing, install it with pip install {shlex.quote(needs)}"
+    return f"the package {name} is missing; install it with pip install {shlex.quote(needs)}"
 
 
 def is_exit(error: BaseException) -> bool:
@@ -77,4 +77,4 @@ def refuse_panics(subject: str) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, Exception) or is_exit(error):
             raise
-        raise DataError(f"{subject}: it fails on this text ({format_error(error)})") from error
+        raise DataError(f"{subject}: failed on this text ({format_error(error)})") from error

@@ -49,5 +49,5 @@ class RenamedFinder(MetaPathFinder):
         new = find_new_name(fullname)
         if new is None:
             return None
-        warnings.warn(f"{fullname} is now {new}; the old name goes with the next release", FutureWarning, stacklevel=2)
+        warnings.warn(f"{fullname} is now {new}; the next release removes the old name", FutureWarning, stacklevel=2)
         return ModuleSpec(fullname, _RenamedLoader(), is_package=True)

@@ -114,7 +114,7 @@ class GridSweeper(Sweeper):
         for override in overrides:
             if isinstance(override.value(), IntervalSweep):
                 raise ConfigError(
-                    f"{override.input_line}: a grid has no intervals; use choice, range or sweep with Optuna"
+                    f"{override.input_line}: a grid supports no intervals; use choice, range or sweep with Optuna"
                 )
         values = [_list_assignments(override) for override in overrides]
         if math.prod(map(len, values)) > _MAX_JOBS:
@@ -269,7 +269,9 @@ class OptunaSweeper(GridSweeper):
         if not space:
             raise ConfigError("hydra.sweeper.params: the search space is empty")
         if is_distributed():
-            raise ConfigError("an Optuna sweep cannot run under torchrun: its processes would ask for different trials")
+            raise ConfigError(
+                "an Optuna sweep cannot run under torchrun, because its processes would request different trials"
+            )
         configs = self.check([fixed + _format_job(corner) for corner in _list_corners(space)])
         study = self._open_study(choose_direction(configs[0], self.direction))
         while (missing := self.n_trials - _count_finished_trials(study)) > 0:
@@ -294,14 +296,12 @@ class OptunaSweeper(GridSweeper):
             storage = storages.JournalStorage(JournalFileBackend(str(record)))
             study = create_study(storage=storage, study_name="sweep", direction=direction, load_if_exists=True)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # lines of JSON, and never a pickle
-            hint = "another hydra.sweeper.folder begins another study"
-            raise ConfigError(
-                f"{record}: not the record of a study ({type(error).__name__}: {error}); {hint}"
-            ) from error
+            hint = "to begin another study, set another hydra.sweeper.folder"
+            raise ConfigError(f"{record}: not a record of a study ({type(error).__name__}: {error}); {hint}") from error
         if (stored_direction := study.direction.name.lower()) != direction:
-            hint = "another hydra.sweeper.folder begins another study"
+            hint = "to begin another study, set another hydra.sweeper.folder"
             raise ConfigError(
-                f"{record}: its trials {stored_direction} the metric, and this command would {direction} it; {hint}"
+                f"{record}: its trials {stored_direction} the metric, but this command would {direction} it; {hint}"
             )
         self.name = study.user_attrs.get(
             _SWEEP_ATTRIBUTE, self.name
@@ -329,8 +329,8 @@ def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
     if chosen is not None and kind == "eval" and is_contradicted(metric, chosen == "maximize", metrics):
         better = "lower" if chosen == "maximize" else "higher"
         raise ConfigError(
-            f"hydra.sweeper.direction={chosen}: optimise={config.optimise} is better the {better} it is; "
-            "null says so of every metric"
+            f"hydra.sweeper.direction={chosen}: optimise={config.optimise} is better if {better}; null chooses the "
+            "direction of every metric"
         )
     return resolve_direction(config.optimise, chosen)
 
@@ -352,7 +352,7 @@ def _list_assignments(override: Override) -> list[str]:
     if override.is_sweep_override():
         values = list(itertools.islice(override.sweep_string_iterator(), _MAX_JOBS + 1))
         if not values:
-            raise ConfigError(f"{override.input_line}: there are no values in it")
+            raise ConfigError(f"{override.input_line}: it has no values")
         return [f"{key}={value}" for value in values]
     return [f"{key}={override.get_value_element_as_str()}"]
 
@@ -435,7 +435,7 @@ def _summarise_study(study: "optuna.Study", metric: str) -> "Search | None":
     return Search(metric, is_minimised, parameters, trials, importances)
 
 
-_DIRECTION_HELP = "of the metric; None: that in which it is better"
+_DIRECTION_HELP = "direction of the metric; None: the direction of improvement"
 _DIRECTION = Allowed(lambda value: value in ("maximize", "minimize"), "maximize or minimize")
 
 
@@ -450,20 +450,22 @@ class _GridSettings:
 @dataclass
 class _ChoiceSettings(_GridSettings):
     _target_: str = f"{__name__}.{ChoosingSweeper.__name__}"
-    from_epoch: int = setting(1, "earlier ones do not compete", at_least(0))
-    of_dataset: dict[str, list[str]] = setting({}, "overrides by the name of the data set")
+    from_epoch: int = setting(1, "first epoch that may be selected", at_least(0))
+    of_dataset: dict[str, list[str]] = setting({}, "overrides by name of the data set")
     direction: str | None = setting(None, _DIRECTION_HELP, _DIRECTION)
-    folder: str = setting("${output_dir}/${name}/sweep", "of the runs and the summary; another folder is another grid")
+    folder: str = setting(
+        "${output_dir}/${name}/sweep", "folder of the runs and the summary; another folder is another grid"
+    )
 
 
 @dataclass
 class _OptunaSettings(_GridSettings):
     _target_: str = f"{__name__}.{OptunaSweeper.__name__}"
-    n_trials: int = setting(20, "in all", at_least(1))
-    n_jobs: int = setting(1, "trials at a time, for a launcher that runs jobs in parallel", at_least(1))
-    seed: int = setting(0, "of the sampler", between(0, 2**31))
+    n_trials: int = setting(20, "number of trials", at_least(1))
+    n_jobs: int = setting(1, "number of parallel trials, for a launcher that runs jobs in parallel", at_least(1))
+    seed: int = setting(0, "seed of the sampler", between(0, 2**31))
     direction: str | None = setting(None, _DIRECTION_HELP, _DIRECTION)
-    folder: str = setting("${output_dir}/${name}/sweep", "the study; another folder is another study")
+    folder: str = setting("${output_dir}/${name}/sweep", "folder of the study; another folder is another study")
 
 
 for _name, _node in {"grid": _GridSettings, "choice": _ChoiceSettings, "optuna": _OptunaSettings}.items():

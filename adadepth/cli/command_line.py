@@ -42,19 +42,21 @@ def arguments(words: list[str]) -> list[str]:
     if unreadable := [word for word in words if not _is_unicode(word)]:
         raise ConfigError(f"{unreadable[0]!r}: not in UTF-8")
     if any(len(word) > 3 and "--experimental-rerun".startswith(word.partition("=")[0]) for word in words):
-        raise ConfigError("--experimental-rerun: not here, because it runs whatever is in the file; repeat the command")
+        raise ConfigError(
+            "--experimental-rerun: not supported, because it runs arbitrary code from the file; repeat the command"
+        )
     words = [word.removeprefix("--") if _is_dashed_override(word) else word for word in words]
     overrides = [word for word in words if is_override(word)]
     options = [word for word in words if word not in overrides]
     if any(override.lstrip("+~").startswith("hydra.searchpath") for override in overrides):
-        raise ConfigError("hydra.searchpath: say the folder with --config-dir")
+        raise ConfigError("hydra.searchpath: not supported; give the folder with --config-dir")
     overrides = [quote_non_ascii(from_python(quote_text_override(override))) for override in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (name := _find_config_of_run(overrides)):
         options = ["--config-name", name, *options]
     elif not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(override) for override in overrides):
-            raise ConfigError("latest: the newest run of a configuration, which --config-name says")
+            raise ConfigError("latest: names the newest run of a configuration; give it with --config-name")
         raise ConfigError(_format_missing_config(options))
     return options + [expand_preset(override, parse_config_name(options)) for override in overrides]
 
@@ -95,7 +97,7 @@ def _format_missing_config(options: list[str]) -> str:
     configs = list_configs(folders())
     for option in (option.partition("=")[0] for option in options):
         if option in configs:
-            return f"{option}: a configuration is named with --config-name {option}"
+            return f"{option}: to choose a configuration, write --config-name {option}"
         if option.startswith("--") and option not in _FLAGS and not "--config-name".startswith(option):
             return f"{option}: unknown option{nearest(option, _FLAGS)}"
     return f"--config-name is missing; known configurations: {', '.join(configs)}"
@@ -127,7 +129,7 @@ def check_user_folder() -> None:
     for path in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml"), *folder.glob("*/*/*.yaml")):
         check_yaml(path)
         if (CONFIGS / (name := path.relative_to(folder))).is_file():
-            raise ConfigError(f"--config-dir {folder}: adadepth has a {name}, too; give it another name")
+            raise ConfigError(f"--config-dir {folder}: adadepth already has a configuration {name}; rename yours")
 
 
 def _find_user_folder() -> Path | None:

@@ -66,7 +66,7 @@ def _suggest_quotes(override: str) -> str:
         OverridesParser.create().parse_override(f"{key}={quoted}")
     except HydraException:
         return ""
-    return f"; a text with such marks has quotes around it: '{key}={quoted}'"
+    return f"; put quotes around a text with such characters: '{key}={quoted}'"
 
 
 def _quote_values(value: str) -> str | None:
@@ -92,9 +92,9 @@ def _quote_mapping(value: str) -> str | None:
 def _format_grammar_error(error: OverrideParseException) -> str:
     """Return the error of the grammar of overrides, without the name of its exception."""
     if (error.override or "").partition("=")[2].startswith("~"):
-        return ": ~ is the home of nobody here; write it out, as $HOME"
+        return ": ~ is not expanded here; write $HOME"
     if (line := _get_first_line(error)).startswith("LexerNoViableAltException"):
-        return ": it has quotes without an end or characters that only quoted texts may have"
+        return ": it has unmatched quotes, or characters that need quotes"
     return f": {line}"
 
 
@@ -124,7 +124,7 @@ def _format_unknown_override(error: Exception) -> str | None:
     if match is None:
         return None
     if match[1] == "append" and match[2] in list_keys():
-        return f"{match[2]}: there is such a key already; leave out the +"
+        return f"{match[2]}: this key already exists; remove the +"
     return _format_unknown_key(match[2])
 
 
@@ -141,7 +141,7 @@ def _format_unknown_key(key: str, schema: Any = None) -> str:
     if fields := get_field_specs(schema):
         siblings = sorted(f"{parent}.{name}" if parent else name for name in fields)
     if key in keys:
-        return f"{key}: this {parent or 'configuration'} has no such key; others have"
+        return f"{key}: this {parent or 'configuration'} has no such key; other options of the group have it"
     leaves = [name for name in keys if name.rpartition(".")[2] == leaf]
     matches = get_close_matches(key, siblings, 2, 0.75) or leaves[:2] or get_close_matches(key, keys, 1)
     hint = f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""

@@ -45,7 +45,7 @@ def _format_open_files(error: BaseException) -> str | None:
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "errno", None) in _OPEN_FILE_ERRORS or _OPEN_FILES_MESSAGE in str(current):
-            return "too many open files; the system lets a process have no more (ulimit -n)"
+            return "too many open files; raise the limit of the system (ulimit -n)"
         current = current.__cause__ or current.__context__
     return None
 

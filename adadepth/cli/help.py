@@ -27,22 +27,22 @@ _INDENT = "  "
 _USAGE = """\
 adadepth: transformers whose depth is not fixed.
 
-  adadepth mode=evaluate checkpoint=demo:hops             evaluate a model of the package; nothing to train
+  adadepth mode=evaluate checkpoint=demo:hops             evaluate a bundled model, without training
   adadepth --config-name act_tiny                         train, evaluate, write a report
   adadepth --config-name act_tiny model=albert_act_mini trainer.max_steps=50
   adadepth --config-name act_tiny mode=evaluate checkpoint=latest
   adadepth --config-name act_tiny -m model.act_penalty=1e-3,5e-4 seed=0,1
-  adadepth --config-dir FOLDER --config-name NAME         with YAML files of your own beside these
+  adadepth --config-dir FOLDER --config-name NAME         with your own YAML files in addition
 
 `python -m adadepth` is the same, and so is `python adadepth/run.py` in a clone.
 """
 _MORE_HELP = """\
 Further help:
 
-  adadepth --help GROUP                   the options of a group, and its keys
-  adadepth --help KEY                     what a key means and can be: --help trainer.learning_rate
-  adadepth --config-name NAME --help      every key with its value in an experiment
-  adadepth --version                      of adadepth, torch and transformers
+  adadepth --help GROUP                   options and keys of a group
+  adadepth --help KEY                     meaning and range of a key: --help trainer.learning_rate
+  adadepth --config-name NAME --help      every key of an experiment with its value
+  adadepth --version                      versions of adadepth, torch and transformers
   adadepth --hydra-help                   Hydra's own options: --cfg job, --multirun, ...
 """
 
@@ -90,7 +90,7 @@ def describe_topic(name: str, folders: Sequence[Path]) -> str:
         leaves = [key for key in keys if key.rpartition(".")[2] == name]
         topics = [*groups, *experiments, *keys]
         hint = f" (did you mean {' or '.join(map(repr, leaves[:2]))}?)" if leaves else nearest(name, topics)
-        raise ConfigError(f"--help {name}: no such group, experiment or key{hint}; --help alone lists them")
+        raise ConfigError(f"--help {name}: no such group, experiment or key{hint}; --help lists them")
     return "\n\n".join(parts) + "\n"
 
 
@@ -136,7 +136,7 @@ def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
     files = {name: _read_comment(path) for name, path in _find_files(folders, group).items()}
     if group == "preset":
-        files["paper"] = f"The published run, everything of it, of {', '.join(list_published_configs(folders))}."
+        files["paper"] = f"All settings of the published run, for {', '.join(list_published_configs(folders))}."
     return dict(sorted({**first_lines, **files}.items()))
 
 

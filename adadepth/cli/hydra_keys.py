@@ -20,14 +20,14 @@ _LOGS = ("job_logging", "hydra_logging")
 _INSTANTIATED = ("launcher", "sweeper", "callbacks")
 _PLUGINS = ("hydra.launcher._target_", "hydra.sweeper._target_")  # Hydra takes the classes of installed plugins only
 _STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
-_WRITES_NOTHING = "Hydra writes nothing of its own; output_dir says where runs go"
+_WRITES_NOTHING = "Hydra writes no files; set output_dir for the folder of runs"
 # Key of Hydra's node -> the values it can have, and what to say of others.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "run.dir": ((".",), _WRITES_NOTHING),
     "sweep.subdir": ((".",), _WRITES_NOTHING),
     "output_subdir": ((None,), _WRITES_NOTHING),
-    "job.chdir": ((None, False), "a run does not leave the folder where the command was given"),
-    "job.env_set": (({},), "set variables of the environment in the shell, before the command"),
+    "job.chdir": ((None, False), "a run does not change the working directory"),
+    "job.env_set": (({},), "set environment variables in the shell, before the command"),
 }
 
 
@@ -59,9 +59,7 @@ def refuse_code(composed: DictConfig, overrides: Sequence[str]) -> None:
         ConfigError: Naming the first such setting.
     """
     if "hydra" not in composed.hydra.runtime.choices:
-        raise ConfigError(
-            "hydra: add `- hydra: default` to `defaults`, which keeps Hydra from writing files of its own"
-        )
+        raise ConfigError("hydra: add `- hydra: default` to `defaults`, so that Hydra writes no files")
     for problem in chain(_check_fixed(composed.hydra), _check_code(composed.hydra, overrides)):
         raise ConfigError(problem)
 
@@ -84,11 +82,11 @@ def _check_code(hydra: DictConfig, overrides: Sequence[str]) -> Iterator[str]:
 
 def _find_problem(key: str, value: Any, typed: set[tuple[str, Any]]) -> str | None:
     if "_target_" in key.split(".") and key not in _PLUGINS:
-        return "names code, which a configuration cannot; only installed packages add any"
+        return "names code, which a configuration cannot; only installed packages can add code"
     if not key.startswith("hydra.launcher.") or (key, value) in typed:
         return None
     if key.count(".") > 2:  # hydra.launcher.setup, additional_parameters
-        return "may run or write anything, so it is read from the command line only"
+        return "may run or write anything, so it is allowed on the command line only"
     return None if str(value).isprintable() else "must be a text of one line"
 
 
@@ -96,7 +94,7 @@ def _find_log_problem(key: str, value: Any) -> str | None:
     """Return what is wrong with a setting from which `logging.config.dictConfig` would import or call something."""
     names = key.split(".")
     if "()" in names:
-        return "names code, which a configuration cannot; only installed packages add any"
+        return "names code, which a configuration cannot; only installed packages can add code"
     if names[-1] == "class" and value != "logging.StreamHandler":
         return "must be logging.StreamHandler, which writes to the terminal"
     if str(value).startswith("ext://") and value not in _STREAMS:
@@ -128,5 +126,5 @@ def _resolved_leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
         try:
             child = node[name]
         except OmegaConfBaseException as error:
-            raise ConfigError(f"{key}.{name}: refers to what is not known yet; must be written out here") from error
+            raise ConfigError(f"{key}.{name}: refers to a value that is not known yet; write the value here") from error
         yield from _resolved_leaves(child, f"{key}.{name}")

@@ -102,9 +102,9 @@ def check_yaml(path: Path) -> None:
     except RecursionError as error:
         raise ConfigError(f"{path}: nested too deeply") from error
     if "hydra" in (keys := _get_entries(root)) and "searchpath" in _get_entries(keys["hydra"]):
-        raise ConfigError(f"{path}: hydra.searchpath: say the folder with --config-dir")
+        raise ConfigError(f"{path}: hydra.searchpath: not supported; give the folder with --config-dir")
     if count > _MAX_NODES:
-        raise ConfigError(f"{path}: its aliases, written out, are more than {_MAX_NODES} values")
+        raise ConfigError(f"{path}: its aliases expand to more than {_MAX_NODES} values")
     for node in _find_class_nodes(root):
         if isinstance(node, yaml.ScalarNode) and node.style is None and (other := _find_other_reading(node.value)):
             line = f"{path}, line {node.start_mark.line + 1}"

@@ -195,9 +195,9 @@ def _choose_splits(command: _Command, tables: Mapping[str, DataTable], label: st
     share = _SHARE_OF_MANY if rows >= _FEW_ROWS else _SHARE_OF_FEW
     splits, test_note = [HELD_OUT], ""
     if "test" in tables and _has_labels(tables["test"], label):
-        splits, test_note = [HELD_OUT, "test"], "; test is measured, too"
+        splits, test_note = [HELD_OUT, "test"], "; the split test is evaluated, too"
     overrides = (f"dataset.held_out={share}", _format_list_override("dataset.evaluation_splits", splits))
-    line = f"splits: {share:.0%} of the {rows:,} training rows are held out and select the model{test_note}"
+    line = f"splits: {share:.0%} of the {rows:,} training rows are held out to select the model{test_note}"
     yield _make_choice(line, *overrides)
 
 
@@ -229,7 +229,7 @@ def _choose_problem(command: _Command, table: DataTable, column: str, values: Se
         line = f"values: {numbers.min():g} to {numbers.max():g}, mean {numbers.mean():.3g}" if len(numbers) else ""
         metrics, reason = ["pearson", "spearman"], "of values"
     elif problem == "multi_label":
-        line = f"labels: several a text, {len(set(_split_labels(values, command.dataset.label_separator)))} in all"
+        line = f"labels: several per text, {len(set(_split_labels(values, command.dataset.label_separator)))} in all"
         metrics, reason = ["micro_f1", "macro_f1"], "of several labels"
     else:
         counts = _count_classes(table, column, values)
@@ -285,18 +285,20 @@ def _describe_classes(counts: Counter[str]) -> str:
     names = [f"{name} {count / total:.0%}" for name, count in islice(counts.items(), _MAX_CLASSES_PRINTED)]
     more = f", and {len(counts) - _MAX_CLASSES_PRINTED} more" if len(counts) > _MAX_CLASSES_PRINTED else ""
     rare = [name for name, count in counts.items() if count == 1][:_MAX_CLASSES_PRINTED]
-    note = f"; seen once, so not both learned and measured: {', '.join(rare)}" if rare else ""
+    note = f"; seen once, so they cannot be both trained and evaluated: {', '.join(rare)}" if rare else ""
     return f"classes: {len(counts)} ({', '.join(names)}{more}){note}"
 
 
 def _choose_class_metrics(counts: Counter[str]) -> tuple[list[str], str]:
     """Return the metrics for classes of these numbers of rows, and the reason in words."""
     if len(counts) < 2:
-        return ["accuracy"], "the share of right classes"
+        return ["accuracy"], "the share of correct classes"
     name, most = counts.most_common(1)[0]
     if most > _UNBALANCED * (counts.total() - most) / (len(counts) - 1):
         share = most / counts.total()
-        return ["f1_macro"], f"every class counts alike: accuracy would be {share:.2f} for always {name}"
+        return [
+            "f1_macro"
+        ], f"every class has the same weight: always predicting {name} would have accuracy {share:.2f}"
     return ["accuracy"], "no class is much more frequent than the others"
 
 
@@ -306,7 +308,7 @@ def _choose_tag_metric(command: _Command, rows: Sequence[Sequence[Any]]) -> Iter
     yield _make_choice(_describe_classes(counts).replace("classes", "tags", 1))
     entities = [name for name in counts if name != "O"]
     if entities and all(name[:2] in ("B-", "I-") for name in entities):
-        yield from _choose_metrics(command, ["entity_f1"], "entities that are found whole")
+        yield from _choose_metrics(command, ["entity_f1"], "F1 over whole entities")
     elif not all(map(is_numeric, counts)):
         yield from _choose_metrics(command, ["token_accuracy"], "the share of words with the right tag")
 
@@ -319,7 +321,9 @@ def _choose_model(command: _Command, table: DataTable, texts: list[str], rows: i
     if option is None and not command.has("model.pretrained"):
         reason = _find_reason_for_scratch(command, rows)
         option = models.pretrained if reason is None else models.scratch
-        origin = f"{models.width} wide, from scratch: {reason}" if reason else f"from the weights {models.weights}"
+        origin = (
+            f"{models.width} wide, trained from scratch: {reason}" if reason else f"from the weights {models.weights}"
+        )
         yield _Choice(f"model: {option}, {origin}", (f"model={option}",))
     is_scratch = str(option).endswith(_FROM_SCRATCH) and not command.has("model.pretrained")
     has_known_tokenizer = (is_scratch or option == models.pretrained) and not command.has("tokenizer", "tokenizer.path")
@@ -339,7 +343,7 @@ def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
     """Return why no pretrained weights are trained; None: they are available, and train within minutes."""
     weights, option = command.models.weights, command.models.pretrained
     if not _can_load(command, weights):
-        return f"{weights} is not in the local cache, and no hub can be reached"
+        return f"{weights} is not in the local cache, and the hub cannot be reached"
     if torch.cuda.is_available() and not command.values.get("trainer.use_cpu"):
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -418,10 +422,10 @@ def _choose_training(command: _Command, rows: int, tokens: float) -> _Choice:
         threads = int(command.values.get("runtime.threads") or torch.get_num_threads())
         possible = int(_SMALL_TOKENS_PER_SECOND * threads * _SECONDS / (batch * tokens))
         updates = max(min(needed, possible), _MIN_UPDATES)
-        limit = f", as many as {threads} CPU threads do in some minutes" if updates < needed else ""
+        limit = f", as many as {threads} CPU threads train in a few minutes" if updates < needed else ""
     overrides.append(f"trainer.max_steps={updates}")
     if not command.has("trainer.eval_steps", "trainer.eval_strategy"):
         overrides.append(f"trainer.eval_steps={max(updates // 6, 1)}")
     epochs = updates * batch / max(rows, 1)
-    line = f"training: {updates:,} updates of {batch} texts, each text about {epochs:.0f} times{limit}"
+    line = f"training: {updates:,} optimiser steps of {batch} texts, about {epochs:.0f} epochs{limit}"
     return _make_choice(line, *overrides)

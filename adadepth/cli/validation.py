@@ -42,14 +42,14 @@ def build_config(composed: DictConfig) -> ExperimentConfig:
         composed = copy.deepcopy(composed)
         with open_dict(composed):
             del composed["hydra"]
-    _refuse(f"{key}: unknown key; leave out the + that forces it in" for key in _find_unknown_keys(composed))
+    _refuse(f"{key}: unknown key; remove the +, which bypasses the check" for key in _find_unknown_keys(composed))
     composed = merge_run_settings(composed, overridden)
     record_env_references(composed)
     config = to_config(composed)
     _refuse(find_type_errors(config))  # before a group is read: an interpolation may have put a number in its place
     if not isinstance(config.model, family(config.model.name).settings):
-        hint = "an option of the group model does, and --help model lists them"
-        raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; {hint}")
+        hint = "choose with an option of the group model; --help model lists them"
+        raise ConfigError(f"model.name={config.model.name}: only names a family; {hint}")
     if config.small:
         config = apply_debug_sizes(config, overridden)
     if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_check_seeds` refuses it
@@ -102,7 +102,7 @@ def _check_task(config: ExperimentConfig) -> Iterator[str]:
     if regime.head is not None:
         if regime.head not in model.heads:
             able = join_alternatives(list_families_with_head(regime.head))
-            yield f"model={model.name}: task={config.task} trains {able}"
+            yield f"model={model.name}: task={config.task} supports {able}"
         elif kind.reading is not None and config.task in kind.tasks and kind.reading != model.text:
             readers = [name for name in list_families_with_head(regime.head) if family(name).text == kind.reading]
             how = f"is read as {kind.reading}, by {join_alternatives(readers)}"
@@ -133,7 +133,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
             allowed = f"read only with mode={join_alternatives(able)}"
             yield f"{key}={format_value(value)}: {allowed}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
-        choices = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a model of the package"
+        choices = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a bundled model"
         yield f"checkpoint: mode={config.mode} needs it ({choices})"
     yield from _check_several_checkpoints(config)
     if config.mode is Mode.predict:
@@ -146,7 +146,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
 
 def _check_reports(config: ExperimentConfig) -> Iterator[str]:
     if config.mode is Mode.report and config.run is None and not config.runs:
-        yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
+        yield "run: mode=report needs it (a run directory, or `latest`), or runs for a comparison"
     if config.run is not None and config.runs:
         yield f"runs={config.runs}: read only without run={config.run}"
     if config.runs and config.mode is not Mode.report:
@@ -158,16 +158,18 @@ def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
     has_examples = config.task is Task.finetune or get_kind(config.dataset).reading == "blocks"
     if config.exit_rules and not has_examples:
         data = "labelled data or blocks of text"
-        yield f"exit_rules={config.exit_rules}: read only of {data}, not with task={config.task}"
+        yield f"exit_rules={config.exit_rules}: read only with {data}, not with task={config.task}"
     elif config.exit_rules and config.mode is not Mode.evaluate:
         how = f"read only with {format_mode(Mode.evaluate, config)}"
         yield f"exit_rules={config.exit_rules}: {how}, but mode={config.mode}"
     if config.adopt_rule and not config.exit_rules:
-        yield "adopt_rule=true: read only with exit_rules, of which one is adopted"
+        yield "adopt_rule=true: read only with exit_rules, which compares the rules to adopt"
     if config.adopt_rule and not hasattr(config.model, "exit_rule"):
-        yield f"adopt_rule=true: model={config.model.name} keeps no exit rule in its configuration"
+        yield f"adopt_rule=true: model={config.model.name} has no exit rule in its configuration"
     if config.predictions and config.task is not Task.finetune:
-        yield f"predictions=true: read only of labelled data, e.g. --config-name act_cola, not with task={config.task}"
+        yield (
+            f"predictions=true: read only with labelled data, e.g. --config-name act_cola, not with task={config.task}"
+        )
     elif config.predictions and not config.trainer.halting_statistics:
         yield "predictions=true: needs trainer.halting_statistics=true"
 
@@ -177,12 +179,12 @@ def _check_baseline(config: ExperimentConfig) -> Iterator[str]:
         able = join_alternatives(name for name, spec in families().items() if spec.fixed_depth is not None)
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
     if config.rival_of is not None and config.seeds > 1:
-        yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
+        yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; set seed to that of the run"
 
 
 def _check_seeds(config: ExperimentConfig) -> Iterator[str]:
     if config.seed + config.seeds > 2**32:
-        yield f"seeds={config.seeds}: from seed={config.seed} on there are not as many"
+        yield f"seeds={config.seeds}: there are fewer seeds from seed={config.seed} on"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
@@ -198,7 +200,7 @@ def _check_predict_inputs(config: ExperimentConfig) -> Iterator[str]:
     text = config.text
     texts = text if isinstance(text, list) else [text]
     if config.new_tokens is not None and config.text is None:
-        yield f"new_tokens={config.new_tokens}: read only with text, which they continue"
+        yield f"new_tokens={config.new_tokens}: read only with text, which is continued"
     if config.output is not None and config.input is None:
         yield f"output={config.output}: read only with input, a table to predict"
     if text is not None and config.input is not None:
@@ -206,10 +208,10 @@ def _check_predict_inputs(config: ExperimentConfig) -> Iterator[str]:
     elif config.input is not None:
         return
     elif text is None:
-        choices = "a text, a list of texts or of pairs of them, or @FILE with one a line"
+        choices = "a text, a list of texts or of pairs, or @FILE with one per line"
         yield f"text: mode=predict needs it ({choices}), or input, a table"
     elif not texts or not all(isinstance(item, str) or _is_pair(item) for item in texts):
-        yield f"text={format_value(text)}: must be a text, a list of texts or of pairs of them, or @FILE"
+        yield f"text={format_value(text)}: must be a text, a list of texts or of pairs, or @FILE"
 
 
 def _is_pair(item: object) -> bool:
@@ -224,11 +226,11 @@ def _check_names(config: ExperimentConfig) -> Iterator[str]:
         value = getattr(config, key)
         for path in value if isinstance(value, list) else [value]:
             if path == "":
-                yield f"{key}: is empty; it names a folder"
+                yield f"{key}: is empty; it must name a folder"
             elif str(path).startswith("~"):
-                yield f"{key}={path}: ~ is the home of nobody here; write it out, as $HOME"
+                yield f"{key}={path}: ~ is not expanded here; write $HOME"
     if "" in config.runs:
-        yield f"runs={config.runs}: each names a folder"
+        yield f"runs={config.runs}: every entry must name a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
     data_kind = get_kind(config.dataset)
@@ -276,4 +278,4 @@ def _list_joint_metrics(config: ExperimentConfig) -> tuple[str, ...]:
 
 def _check_metric(key: str, value: str, metric: str, metrics: tuple[str, ...]) -> Iterator[str]:
     if metric not in metrics:
-        yield f"{key}={value}: an evaluation has no such metric{nearest(metric, metrics)}; known: {', '.join(metrics)}"
+        yield f"{key}={value}: unknown evaluation metric{nearest(metric, metrics)}; known: {', '.join(metrics)}"

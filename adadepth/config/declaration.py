@@ -259,8 +259,8 @@ def _describe_type(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return f"one of {', '.join(kind)}"
     if dataclasses.is_dataclass(kind):
-        return "a group of its own settings"
-    return _TYPES.get(kind, "made of texts, numbers, lists and mappings")
+        return "a group of settings"
+    return _TYPES.get(kind, "made of strings, numbers, lists and mappings")
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:

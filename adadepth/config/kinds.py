@@ -169,7 +169,7 @@ PREDICTED: dict[Problem, PredictionSpec] = {
     "multi_label": PredictionSpec(
         "adadepth.evaluation.sequences:SequenceScorer",
         "classification",
-        "has several labels a text",
+        "has several labels per text",
         studies_exits=False,
     ),
     "regression": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
@@ -310,7 +310,7 @@ def kinds() -> Mapping[str, Kind]:
 def get_kind(dataset: DatasetConfig) -> Kind:
     """Return the kind of settings, or the closest kind that their class extends."""
     kind = _find_kind(type(dataset), kinds())
-    assert kind is not None, "only known kinds can be composed"
+    assert kind is not None, "only known kinds of data can be composed"
     return kind
 
 
@@ -394,7 +394,7 @@ def _find_problem(descriptor: object, name: str) -> str | None:
     if isinstance(descriptor.problem, str) and descriptor.problem not in PREDICTED:
         return f"its problem {descriptor.problem!r} must be one of {', '.join(PREDICTED)}"
     if settings.name != name:
-        return f"its settings call it {settings.name!r}"
+        return f"its settings name it {settings.name!r}"
     if descriptor.tables is not None and getattr(settings, "source", None) is not Source.local:
         return f"its settings must have source=local, not {getattr(settings, 'source', None)}"
     if wrong := [path for path in descriptor.places if path.count(":") != 1]:

@@ -59,11 +59,11 @@ MODES: dict[str, ModeSpec] = {
         inherits=True,
     ),
     "probe": ModeSpec(
-        "adadepth.tasks.probe:probe", "train classifiers on the states of every depth", "probing", checkpoints="one"
+        "adadepth.tasks.probe:probe", "train linear probes on the states of every depth", "probing", checkpoints="one"
     ),
     "report": ModeSpec(
         "adadepth.tasks.report:rewrite",
-        "write a run's report again, or compare runs",
+        "rewrite the report of a run, or compare runs",
         "writing the report of",
         needs_model=False,
     ),
@@ -120,7 +120,7 @@ def _find_problem(descriptor: object, name: str) -> str | None:
     if not isinstance(descriptor, ModeSpec):
         return f"must be an adadepth.config.modes.ModeSpec, not {type(descriptor).__name__}"
     if not name.isidentifier() or name.startswith("_"):
-        return "its name must be one of Python"
+        return "its name must be a Python identifier"
     if descriptor.settings is not None and not is_dataclass(descriptor.settings):
         return f"its settings must be a dataclass, not {descriptor.settings!r}"
     paths = (descriptor.run, *descriptor.checks, *filter(None, [descriptor.batch_advice]))

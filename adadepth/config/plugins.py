@@ -69,9 +69,9 @@ def _load_descriptor(
     entry: EntryPoint, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
 ) -> Any:
     package = entry.dist.name if entry.dist is not None else entry.module
-    prefix = f"{noun} {entry.name!r} of the package {package} ({entry.value})"
+    prefix = f"{noun} {entry.name!r} of package {package} ({entry.value})"
     if entry.name in taken:
-        raise ConfigError(f"{prefix}: there is a {noun} of that name already; uninstall one of them")
+        raise ConfigError(f"{prefix}: a {noun} of that name already exists; uninstall one of them")
     try:
         descriptor = entry.load()
     except (Exception, SystemExit) as error:

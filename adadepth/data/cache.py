@@ -52,7 +52,7 @@ def find_damage(folder: Path) -> str | None:
 def discard_damaged(folder: Path) -> None:
     """Delete a damaged folder and log a warning; the caller holds its lock."""
     if os.path.lexists(folder) and (problem := find_damage(folder)):
-        logger.warning("%s: damaged (%s), it is made anew", folder, problem)
+        logger.warning("%s: damaged (%s); rebuilding it", folder, problem)
         remove_path(folder)
 
 
@@ -138,7 +138,7 @@ def ensure_folder(
         DataError: The folder cannot be written, e.g. the disk is full, or a source changed while it was read.
     """
     target = root / name
-    with wrap_cache_errors(root, "free some space"):
+    with wrap_cache_errors(root, "free more space"):
         if target.exists() and find_damage(target) is None:
             return target
         root.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def wrap_cache_errors(root: Path, when_full: str) -> Iterator[None]:
         is_ours = error.errno in _UNUSABLE and (path.startswith(str(root)) or str(root).startswith(path))
         if not is_full(error) and not is_ours:
             raise
-        reason, advice = error.strerror, "make it a folder that can be written"
+        reason, advice = error.strerror, "make the folder writable"
         if is_full(error):
             reason, advice = f"No space left on device ({format_free_space(root)})", when_full
         raise DataError(

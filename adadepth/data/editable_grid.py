@@ -62,10 +62,12 @@ class EditableGrid:
         for number, row in enumerate(rows, start=1):
             if unknown := next((symbol for symbol in row if symbol not in symbols), None):
                 hint = nearest(unknown, symbols)
-                raise DataError(f"row {number}: {unknown!r:.40} is no symbol{hint}; there are {_list_symbols(symbols)}")
+                raise DataError(
+                    f"row {number}: {unknown!r:.40} is not a symbol{hint}; allowed are {_list_symbols(symbols)}"
+                )
         if [len(row) for row in rows] != widths:
             shape = f"{len(widths)} rows of {widths[0]} cells" if len(widths) > 1 else f"one row of {widths[0]} cells"
-            raise DataError(f"the board must have {shape}, and has {', '.join(str(len(row)) for row in rows) or 0}")
+            raise DataError(f"the board must have {shape}, but has {', '.join(str(len(row)) for row in rows) or 0}")
         return self.read(dataset, rows, before)
 
 

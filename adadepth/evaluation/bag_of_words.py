@@ -34,9 +34,9 @@ def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
     train = data.train
     if isinstance(train, LabelledExamples):
         kind = "ridge" if data.problem == "regression" else "logistic"
-        return f"{kind} regression on pieces of words and pairs of them", _score_sentences(train, data)
+        return f"{kind} regression on word pieces and pairs of pieces", _score_sentences(train, data)
     if isinstance(train, TaggingExamples):
-        return "always the commonest tag of a word", _score_tags(train, data)
+        return "the most frequent tag of each word", _score_tags(train, data)
     return None
 
 

@@ -82,7 +82,7 @@ GROUP = "adadepth.exit_rules"
 _SIGNAL_NAMES = {
     LOGITS: "logits of every step",
     HALTING_SIGNAL: "halting probabilities",
-    CORRECTNESS: "a judgement whether its answer is right",
+    CORRECTNESS: "an estimate of whether the answer is right",
     STATES: "states of every step",
 }
 
@@ -188,9 +188,9 @@ def check_rule(
     if missing := sorted(rule.needs - signals):
         reason = f"needs {' and '.join(_SIGNAL_NAMES[name] for name in missing)}, which {model_type} does not have"
     elif rule.classes_only and num_classes == 1:
-        reason = "needs classes, and this is a regression"
+        reason = "needs classes, but this is a regression"
     elif not one_class and (rule.classes_only or rule.mixes):
-        reason = "needs classes that exclude each other, and a text has several labels"
+        reason = "needs exclusive classes, but a text has several labels"
     elif isinstance(rule, Fixed) and rule.k > max_updates:
         reason = f"the model has {max_updates} steps"
     else:

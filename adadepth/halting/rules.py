@@ -44,7 +44,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
     try:
         converted = [_CONVERT[_read_type(field)](value) for field, value in zip(parameters, values, strict=False)]
     except ValueError as error:
-        raise ConfigError(f"{noun} {text!r}: a parameter is not a number of its kind, the form is {form}") from error
+        raise ConfigError(f"{noun} {text!r}: a parameter has the wrong type, the form is {form}") from error
     try:
         rule: Rule = kind(*converted)
     except TypeError as error:

@@ -144,7 +144,7 @@ class DepthTrace:
             ValueError: If the trace has none.
         """
         if self.execution is None:
-            raise ValueError(f"a trace of {self.unit} units without `execution` cannot be priced")
+            raise ValueError(f"a trace of {self.unit} units without `execution` has no known compute")
         return self.execution
 
 

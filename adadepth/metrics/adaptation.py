@@ -60,9 +60,11 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
         adaptation["effective_depths_within"] = within
     if is_collapsed(effective := adaptation["effective_depths"]):
         share = f"{100 * adaptation['commonest_share']:.0f} % of {everyone['n']:,} {unit}s stop at update {commonest}"
-        adaptation["warning"] = f"depth does not adapt: {share}; in effect it has {effective:.2f} depths"
+        adaptation["warning"] = f"depth does not adapt: {share}; it has {effective:.2f} effective depths"
     elif (between := adaptation["between"].get(KIND, {}).get("share", 0.0)) >= DECIDED:
-        adaptation["warning"] = f"depth differs between kinds of {unit} only: {100 * between:.0f} % of its variance"
+        adaptation["warning"] = (
+            f"depth differs only between kinds of {unit}, which explain {100 * between:.0f} % of its variance"
+        )
     return adaptation
 
 

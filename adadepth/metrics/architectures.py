@@ -19,12 +19,12 @@ QUALITIES = {
     "batch_perplexity": "mean of the batches' perplexities",
 }
 EVALUATION_COSTS = {
-    "soft": "every block mixes its operations by their probabilities",
+    "soft": "every block mixes its operations, weighted by their probabilities",
     "argmax": "every block runs its most probable operation",
-    "sampled": "one operation a block, drawn by the probabilities; mean over the paths drawn",
+    "sampled": "one operation per block, sampled from the probabilities; mean over the sampled paths",
     "noisy": "as in training: probabilities with Gumbel noise, at the temperature of the step",
-    "network": "a fixed architecture, which has nothing to choose",
-    "test": "the test text, which selected nothing; a supernet's operations are mixed as in soft",
+    "network": "a fixed architecture, without choices",
+    "test": "the test text, which no choice depends on; a supernet mixes its operations as in soft",
 }
 _BLOCK = "search/block/"
 

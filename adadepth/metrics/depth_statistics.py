@@ -137,7 +137,7 @@ def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str
     n = int(histogram.sum())
     loss_counts = sums["depth_by_loss"][0].sum(axis=1)
     if not sums["probability_n"].any():
-        missing["halting/probability"] = "the trace carries no halting probabilities"
+        missing["halting/probability"] = "the trace has no halting probabilities"
     rows = []
     for depth in range(find_least_depth([histogram.tolist()]), len(histogram)):
         row: dict[str, Any] = {"depth": depth, "n": int(histogram[depth])}
@@ -162,9 +162,7 @@ def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
 def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     """Return for every group a row per step k: similarity of the states before and after iteration k, both versions."""
     if not sums["cosine_all_n"].any():
-        missing["halting/cosine"] = (
-            "no states were kept: fine-tuning keeps none, mode=evaluate those of models that show theirs"
-        )
+        missing["halting/cosine"] = "no states were recorded: mode=evaluate records them, for models that return states"
         return {}
     described: dict[str, list[dict[str, Any]]] = {}
     for group, name in enumerate(groups):
@@ -228,7 +226,7 @@ def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, 
     if everyone["n"] and everyone["mean"] > 0:
         cost["layer_ratio"] = (len(everyone["histogram"]) - 1) / everyone["mean"]
     if not sums["work_n"].any():
-        missing["cost/executed_macs"] = "the model did not price its traces"
+        missing["cost/executed_macs"] = "the model reported no compute for its traces"
         return cost
     return cost | describe_work(sums["work"].tolist())
 

@@ -127,7 +127,7 @@ def study(
         `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and `rows`; see
         docs/statistics.md for their fields.
     """
-    assert records.ran_every_step, "a study needs the logits of every step"
+    assert records.ran_every_step, "a comparison of exit rules needs the logits of every step"
     evaluator = _ReplayEvaluator(records, problem, metrics, macs, seed)
     return mark_pareto(
         {

@@ -84,7 +84,7 @@ _ONE_DEPTH = {
         "Layer",
         "layer_terms",
         "needed up to the deepest state that is read",
-        "Up to the deepest state it needs",
+        "The blocks up to the deepest state need",
         "all blocks for every example",
     ),
     "architecture": UnitWording(
@@ -92,7 +92,7 @@ _ONE_DEPTH = {
         "architecture_terms",
         "needed by the blocks that are expected to run",
         "The blocks that are expected to run need",
-        "as many blocks, attention and feed-forward in turns",
+        "as many blocks, alternating attention and feed-forward",
         "as many alternating blocks",
         "multiply-accumulates per token",
     ),
@@ -104,8 +104,8 @@ def get_unit_wording(unit: str) -> UnitWording:
     halting = UnitWording(
         "Halting",
         "halting_terms",
-        "needed at the depths decided",
-        "At these depths it needs",
+        "needed at the decided depths",
+        "The decided depths need",
         f"full depth for every {unit}",
         halts=True,
     )
@@ -130,18 +130,18 @@ CLASS_DEFINITIONS: dict[str, str] = {
 _DEFINITIONS = {
     "all": "every sequence",
     "correct": "predicted as labelled",
-    "wrong": "predicted as anything else",
+    "wrong": "predicted as another class",
     "label": "of this class, by its label",
     "length": "real tokens, special ones included",
     "difficulty": "as the data set defines it",
-    "unlabelled": "tokens that nothing is predicted of",
+    "unlabelled": "tokens without a label",
     "question": "tokens of the question",
-    "context": "tokens of the text that comes with a question or before an ending",
+    "context": "tokens of the context of a question or of an ending",
     "answer": "context tokens of the labelled answer",
     "ending": "tokens of an ending",
     "right": "tokens of the right choice",
     "other": "tokens of another choice",
-    "taken": "tokens of the choice that the model takes",
+    "taken": "tokens of the choice predicted by the model",
 }
 
 

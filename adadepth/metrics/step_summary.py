@@ -276,7 +276,7 @@ def _describe_calibration(
     right, confidence = is_right(records.logits, records.labels), _read_confidence(records)
     described = {}
     if confidence is None:
-        missing["calibration/confidence"] = "the model does not say how sure it is of all cells together"
+        missing["calibration/confidence"] = "the model has no confidence for all cells together"
     else:
         described["confidence"] = confidence_calibration(confidence, right)
     if posterior is None:

@@ -44,7 +44,7 @@ def load_hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
 @lru_cache
 def _load(name: str, path: str) -> Any:
     """Load a metric of the library; without a connection or an earlier download it fails at once."""
-    alternative = "give a local folder with evaluate:FOLDER, or a metric of adadepth's own"
+    alternative = "give a local folder with evaluate:FOLDER, or a built-in metric"
     if not Path(path).expanduser().exists():
         if path.startswith((".", "/", "~")):
             raise DataError(f"dataset.metrics={name}: no such folder")
@@ -66,7 +66,7 @@ def _select_value(name: str, key: str, values: dict[str, Any]) -> float:
     if not key and len(values) == 1:
         return float(next(iter(values.values())))
     if key not in values:
-        hint = "choose one of its values" if not key else f"it has no {key!r}{nearest(key, values)}"
+        hint = "choose one of its values" if not key else f"it has no value {key!r}{nearest(key, values)}"
         raise DataError(f"dataset.metrics={name}: {hint}, evaluate:METRIC:KEY with KEY in {', '.join(values)}")
     return float(values[key])
 
@@ -307,7 +307,7 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
     keys = [get_metric_key(name) for name in metrics]
     for name in metrics:
         if keys.count(get_metric_key(name)) > 1:
-            raise ConfigError(f"dataset.metrics={list(metrics)}: {get_metric_key(name)} is named twice")
+            raise ConfigError(f"dataset.metrics={list(metrics)}: {get_metric_key(name)} appears twice")
         is_of_hub = is_hub_metric(name)
         if is_of_hub and takes_hub:
             continue
@@ -317,7 +317,7 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
             allowed_names = ", ".join([*allowed, f"{HUB_PREFIX}NAME[:KEY]"] if takes_hub else allowed)
             raise ConfigError(f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {allowed_names}")
         if name == "f1" and num_classes is not None and num_classes != 2:
-            raise ConfigError(f"dataset.metrics=f1: is of class 1 of 2, but there are {num_classes}; use f1_macro")
+            raise ConfigError(f"dataset.metrics=f1: needs 2 classes, but there are {num_classes}; use f1_macro")
 
 
 def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
@@ -330,8 +330,8 @@ def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
     for name in metrics:
         if name in _ENTITY_METRICS and wrong:
             raise ConfigError(
-                f"dataset.metrics={name}: needs tags O, B-TYPE and I-TYPE, but there is {wrong[0]}; "
-                "name them with dataset.labels, or use token_accuracy"
+                f"dataset.metrics={name}: needs tags O, B-TYPE and I-TYPE, but found {wrong[0]}; set the names "
+                "with dataset.labels, or use token_accuracy"
             )
 
 

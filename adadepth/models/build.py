@@ -177,7 +177,7 @@ def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
         values = {name: str(getattr(settings, name)) for name in get_field_specs(type(settings))}
         name = next((name for name, value in values.items() if (value,) == error.args), None)
         if name is None and isinstance(error, KeyError):
-            raise ConfigError(f"model={settings.name}: it cannot be made, there is no {error}") from error
+            raise ConfigError(f"model={settings.name}: it cannot be built, because {error} is missing") from error
         name = name or "attn_implementation"
         raise ConfigError(f"model.{name}={values.get(name)}: {get_first_line(error)}") from error
 
@@ -205,7 +205,8 @@ def _build_config(
         if from_settings["vocab_size"] is None and values["vocab_size"] != vocab_size:
             raise ConfigError(
                 f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
-                f"{vocab_size}; give its own with tokenizer.path, or say model.vocab_size={values['vocab_size']}"
+                f"{vocab_size}; give its tokenizer with tokenizer.path, or set "
+                f"model.vocab_size={values['vocab_size']}"
             )
     return config_class(**{name: getattr(value, "value", value) for name, value in {**values, **fields}.items()})
 
@@ -226,12 +227,12 @@ def _check_source(
     allowed = sorted({settings.name, *family(settings.name).starts_from})
     if source.model_type not in allowed:
         raise CheckpointError(
-            f"model.pretrained={path}: holds {source.model_type}; needed is {join_alternatives(allowed)}"
+            f"model.pretrained={path}: holds {source.model_type}, but {join_alternatives(allowed)} is needed"
         )
     required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
-    required |= {f"the data's {name}": (name, fields[name]) for name in fixed if name in fields}
+    required |= {f"{name} of the data": (name, fields[name]) for name in fixed if name in fields}
     differing = [
-        f"{label}={value} but {getattr(source, name)} there"
+        f"{label}={value}, but {getattr(source, name)} in the model"
         for label, (name, value) in required.items()
         if hasattr(source, name) and getattr(source, name) != value
     ]
@@ -316,5 +317,5 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -
     """
     encoder = family(settings.name).encoder
     if encoder is None:
-        raise ConfigError(f"model={settings.name}: shows no states after its updates")
+        raise ConfigError(f"model={settings.name}: does not return the states after its updates")
     return load_model(path, load(encoder), settings, overrides, only_encoder=True)

@@ -179,7 +179,9 @@ class DepthModel(StrictLoading):
         Raises:
             ConfigError: If it has no separate halting head.
         """
-        raise ConfigError(f"halting.alone=true: {type(self).__name__} has no halting head that learns alone")
+        raise ConfigError(
+            f"halting.alone=true: {type(self).__name__} has no halting head that can be trained separately"
+        )
 
 
 class DepthKnob(DepthModel):

@@ -73,7 +73,7 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     except Exception as error:  # a wrong type of a field raises errors of many classes
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
-        what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model that can be fetched"
+        what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model on the hub"
         raise CheckpointError(f"{key}={path}: {what} ({get_first_line(error)})") from error
 
 
@@ -111,18 +111,20 @@ def check_files(key: str, path: str) -> None:
 def _check_file(file: Path) -> str | None:
     """Describe why a file cannot be read, following links; None if it can."""
     if not file.exists():
-        return "is a link to nothing"
-    return None if stat.S_ISREG(file.stat().st_mode) else "is no regular file"
+        return "is a broken link"
+    return None if stat.S_ISREG(file.stat().st_mode) else "is not a regular file"
 
 
 def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
     file = Path(path, name)
     if (size := file.stat().st_size) > _LARGEST_JSON:
-        raise CheckpointError(f"{key}={path}: its {name} has {size:,} bytes, more than any that describes a model")
+        raise CheckpointError(
+            f"{key}={path}: its {name} has {size:,} bytes, too many for a file that describes a model"
+        )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{key}={path}: its {name} is no JSON ({get_first_line(error)})") from error
+        raise CheckpointError(f"{key}={path}: its {name} is not JSON ({get_first_line(error)})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(content).__name__}")
     return content
@@ -142,7 +144,7 @@ def _check_config(owner: str, config: Mapping[str, Any]) -> None:
         return
     if name not in families():
         raise CheckpointError(
-            f"{owner}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
+            f"{owner}: model_type={name!r}, which is unknown; it must be one of "
             f"{', '.join(families())}{nearest(name, families())}"
         )
     fields = get_field_specs(load(families()[name].config)).items()
@@ -159,7 +161,7 @@ def _check_index(key: str, path: str, name: str, ending: str) -> None:
     for file in dict.fromkeys(weight_map.values()):
         if Path(file).name != file or not file.endswith(ending):
             raise CheckpointError(
-                f"{key}={path}: its {name} names {file!r}; allowed are files here that end in {ending}"
+                f"{key}={path}: its {name} names {file!r}; allowed are files of this folder that end in {ending}"
             )
         if not Path(path, file).is_file():
             raise CheckpointError(f"{key}={path}: its {name} names {file}, which is missing")

@@ -71,7 +71,7 @@ def check_generation_file(place: str, folder: Path) -> None:
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{owner} is no JSON ({str(error).splitlines()[0]})") from error
+        raise CheckpointError(f"{owner} is not JSON ({str(error).splitlines()[0]})") from error
     if not isinstance(fields, dict):
         raise CheckpointError(f"{owner} must hold an object, not {type(fields).__name__}")
     for name, value in fields.items():
@@ -81,4 +81,4 @@ def check_generation_file(place: str, folder: Path) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise CheckpointError(f"{owner}: {name}={value!r} must be a finite number")
     if fields.get("do_sample") and fields.get("temperature") == 0:
-        raise CheckpointError(f"{owner}: temperature=0 with do_sample=true; it must be above 0, or do_sample false")
+        raise CheckpointError(f"{owner}: temperature=0 with do_sample=true; set it above 0, or do_sample to false")

@@ -25,8 +25,8 @@ class Field(NamedTuple):
 _WORDS = {"token_losses": Field(1, "the cross-entropy of each of the P tokens with a label in nats, detached")}
 # Kind of head, as in `Family.heads`, to fields of the output of a batch with targets, beside those of every output.
 OUTPUTS: dict[str, dict[str, Field]] = {
-    "pretraining": {"prediction_logits": Field(2, "(P, V), row by row of `labels >= 0`"), **_WORDS},
-    "classification": {"logits": Field(2, "(B, C), one column for values")},
+    "pretraining": {"prediction_logits": Field(2, "(P, V), in the row order of `labels >= 0`"), **_WORDS},
+    "classification": {"logits": Field(2, "(B, C), with one column for a value")},
     "tagging": {"logits": Field(3, "(B, T, C)")},
     "question_answering": {"start_logits": Field(2, "(B, T)"), "end_logits": Field(2, "(B, T)")},
     "multiple_choice": {"logits": Field(2, "(B, choices)")},
@@ -80,10 +80,10 @@ def _check_common_fields(model: DepthModel, outputs: Any) -> list[str]:
     if not isinstance(trace, DepthTrace):
         wrong.append(f"trace must be a DepthTrace, not {_describe(trace)}")
     elif trace.unit != model.depth_unit:
-        wrong.append(f"trace must be of unit {model.depth_unit}, as the model says, not of {trace.unit}")
+        wrong.append(f"trace must have unit {model.depth_unit}, as declared by the model, not {trace.unit}")
     elif trace.max_updates != model.max_updates and not model.training:  # training may draw numbers of updates
         most = model.max_updates
-        wrong.append(f"trace must have max_updates {most}, as the model says, not {trace.max_updates}")
+        wrong.append(f"trace must have max_updates {most}, as declared by the model, not {trace.max_updates}")
     return wrong
 
 

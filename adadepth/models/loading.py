@@ -264,10 +264,10 @@ def refuse_missing(place: str, missing: Iterable[str], surplus: Iterable[str] = 
         return
     listed = f"{absent[0]!r} is" if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more are"
     wrapper = next((name.removesuffix(absent[0]) for name in unread if name.endswith(f".{absent[0]}")), None)
-    other = f"; it has {unread[0]!r}" if unread else ""
+    other = f"; it contains {unread[0]!r}" if unread else ""
     if wrapper is not None:
-        other = f"; its names begin with {wrapper!r}: save the model that is inside of what wraps it"
-    raise CheckpointError(f"{place}: of its weights {listed} missing{other}")
+        other = f"; its names begin with {wrapper!r}: save the inner model, without its wrapper"
+    raise CheckpointError(f"{place}: its weights {listed} missing{other}")
 
 
 def refuse_unread(place: str, model: Any, surplus: Collection[str]) -> None:
@@ -277,13 +277,15 @@ def refuse_unread(place: str, model: Any, surplus: Collection[str]) -> None:
         CheckpointError: Naming the first.
     """
     if surplus and not _is_of_transformers(model):
-        raise CheckpointError(f"{place}: it has the weights {sorted(surplus)[0]!r}, which its model does not")
+        raise CheckpointError(f"{place}: it has the weights {sorted(surplus)[0]!r}, which its model does not have")
 
 
 def warn_about_new_weights(place: str, names: Collection[str]) -> None:
     """Warn of weights that were initialised at random."""
     if names:
-        logger.warning("%s: new, drawn at random, for they are not there: %s", place, ", ".join(sorted(names)))
+        logger.warning(
+            "%s: randomly initialised, because the checkpoint lacks them: %s", place, ", ".join(sorted(names))
+        )
 
 
 def format_shape(shape: Iterable[int]) -> str:
@@ -296,7 +298,9 @@ def _check_report(
 ) -> None:
     """Refuse weights that do not fit, and warn of new ones; see the module."""
     if not ignores_shapes:
-        refuse_mismatched(place, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True draws them anew")
+        refuse_mismatched(
+            place, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True initialises them randomly"
+        )
     missing, surplus, new = split_report(model, report, _list_weights_of_other_head(model, stored))
     refuse_missing(place, missing, surplus)
     refuse_unread(place, model, surplus)
@@ -309,7 +313,9 @@ def _refuse_untied(place: str, model: Any) -> None:
     tied = {} if _is_of_transformers(model) else model.get_expanded_tied_weights_keys(all_submodels=True)
     for name, source in sorted(tied.items()):
         if name not in model.all_tied_weights_keys:
-            raise CheckpointError(f"{place}: its weights {name!r} and {source!r} differ; its configuration ties them")
+            raise CheckpointError(
+                f"{place}: its weights {name!r} and {source!r} differ, but its configuration ties them"
+            )
 
 
 def _is_of_transformers(model: Any) -> bool:
@@ -325,7 +331,8 @@ def _refuse_integers(place: str, model: Any, types: Iterable[tuple[str, str]]) -
     for name, stored in types:
         if name in weights and weights[name].is_floating_point() and not stored.startswith(("F", "BF")):
             raise CheckpointError(
-                f"{place}: its weights {name!r} are of type {stored}, needed is one like {weights[name].dtype}"
+                f"{place}: its weights {name!r} have type {stored}, but {weights[name].dtype} or a similar type is "
+                "needed"
             )
 
 

@@ -209,7 +209,7 @@ class Family:
             ConfigError: If it has none.
         """
         if kind not in self.heads:
-            raise ConfigError(f"model={self.name}: has no model for {kind}; it has {', '.join(self.heads)}")
+            raise ConfigError(f"model={self.name}: has no model for {kind}; it supports {', '.join(self.heads)}")
         return load(self.heads[kind])
 
 
@@ -236,7 +236,7 @@ def family(name: str) -> Family:
     """
     specs = families()
     if name not in specs:
-        raise ConfigError(f"model.name={name}: no such family{nearest(name, specs)}; known: {', '.join(specs)}")
+        raise ConfigError(f"model.name={name}: unknown model family{nearest(name, specs)}; known: {', '.join(specs)}")
     return specs[name]
 
 
@@ -279,7 +279,7 @@ def _check_descriptor(descriptor: object, name: str) -> str | None:
     if not issubclass(descriptor.settings, ModelConfig):
         return f"its settings must be a ModelConfig, not {descriptor.settings.__name__}"
     if descriptor.name != name:
-        return f"its settings call it {descriptor.name!r}"
+        return f"its settings name it {descriptor.name!r}"
     if wrong := [path for path in (descriptor.config, *descriptor.heads.values()) if path.count(":") != 1]:
         return f"{wrong[0]!r} must be 'module:Class'"
     return None

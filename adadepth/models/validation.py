@@ -107,8 +107,8 @@ def check_model(model: Any, name: str) -> None:
     for path, part in model.named_modules():
         if part is not model and getattr(part, "draws_alone", False):
             raise ConfigError(
-                f"model={name}: {type(model).__name__}: {path} must be a part, not the model {type(part).__name__}, "
-                "which draws its weights before the heads are made"
+                f"model={name}: {type(model).__name__}: {path} must be a part, not the model "
+                f"{type(part).__name__}, which initialises its weights before the heads exist"
             )
 
 
@@ -146,7 +146,7 @@ def _check_members(head: type) -> Iterator[str]:
             if not isinstance(member, property):
                 yield from _check_value(name, member)
         elif not callable(getattr(head, name)) and not isinstance(required, property):
-            yield f"{name} is no method; {_describe_member(name, required)}"
+            yield f"{name} is not a method; {_describe_member(name, required)}"
 
 
 def _describe_member(name: str, required: Any) -> str:
@@ -173,7 +173,7 @@ def _check_forward(head: Any, promises: Sequence[str | type[DepthModel]]) -> Ite
         for name in _TAKES[promise]:
             if name not in parameters:
                 reason = promise if isinstance(promise, str) else promise.__name__
-                yield f"forward must take {name}, as {reason} says"
+                yield f"forward must accept {name}, because of {reason}"
 
 
 def _check_overrides(head: type, names: Sequence[str], mixin: type) -> Iterator[str]:

@@ -103,13 +103,13 @@ def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
         ConfigError: Naming what the tokenizer lacks.
     """
     if not getattr(tokenizer, "is_fast", False):
-        raise ConfigError("tokenizer: must be a fast one, which knows the characters of its tokens")
+        raise ConfigError("tokenizer: must be a fast tokenizer, which maps tokens to characters")
     if missing := [name for name in _list_needed_tokens(model, predicts) if getattr(tokenizer, name) is None]:
         raise ConfigError(f"tokenizer: the model needs {', '.join(missing)}, which this tokenizer lacks")
     pieces, vocabulary = len(tokenizer), _get_vocabulary_size(model)
     # Where a folder has no tokenizer, transformers makes one of special tokens alone.
     if not len(tokenizer.all_special_ids) < pieces <= vocabulary:
-        raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {vocabulary}; give the model's own")
+        raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {vocabulary}; use the tokenizer of the model")
 
 
 def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
@@ -119,7 +119,7 @@ def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
         ConfigError: If its pieces or its segmentation differ.
     """
     if trained.tokenizer is not None and digest_tokenizer(tokenizer) != trained.tokenizer:
-        raise ConfigError(f"tokenizer: is not the one that the model was trained with; if that is meant, {OVERRIDE}")
+        raise ConfigError(f"tokenizer: differs from the one used in training; to allow this, {OVERRIDE}")
 
 
 def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:

@@ -253,10 +253,10 @@ class Pipeline:
             length = self.layout.sequence_length
             if self.is_drawn:  # a part of a drawing is another drawing, and a maze is no row of tokens
                 raise DataError(
-                    f"texts: {count} of {len(encoded)} have more than the {length} tokens in a row that the model "
-                    "reads; mode=serve asks it about whole examples"
+                    f"texts: {count} of {len(encoded)} have more than the {length} tokens that the model reads; "
+                    "mode=serve takes whole examples"
                 )
-            logger.warning("%d of %d texts have more than %d tokens and were cut", count, len(encoded), length)
+            logger.warning("%d of %d texts have more than %d tokens and were truncated", count, len(encoded), length)
         self._warn_of_long_texts(encoded)
         return encoded
 
@@ -266,7 +266,7 @@ class Pipeline:
         if self.predicts != "next" or length is None or self.segment_length is not None:
             return
         if count := sum(len(text) > length for text in encoded):
-            logger.warning("%d of %d texts have more than the %d tokens of training", count, len(encoded), length)
+            logger.warning("%d of %d texts have more than the %d tokens used in training", count, len(encoded), length)
 
     def cells(self, text: str) -> str:
         """Return a puzzle in one line, without the white space that is no symbol of the model."""
@@ -281,8 +281,8 @@ class Pipeline:
         cells, symbols, cell_count = self.cells(text), self._list_puzzle_symbols(), self.model.config.cells
         if unknown := next((mark for mark in cells if mark not in symbols), None):
             allowed = "".join(sorted(symbols, key=self.tokenizer.convert_tokens_to_ids))
-            return f"the model knows no {unknown!r} in a cell; allowed are {allowed!r}"
-        return None if len(cells) == cell_count else f"must be a puzzle of {cell_count} cells, and has {len(cells)}"
+            return f"unknown symbol {unknown!r} in a cell; allowed are {allowed!r}"
+        return None if len(cells) == cell_count else f"must be a puzzle of {cell_count} cells, but has {len(cells)}"
 
     def _parse_puzzle(self, number: int, parts: TextParts) -> tuple[str]:
         """Return the cells of a puzzle; refuse any other text."""
@@ -556,7 +556,7 @@ def _move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTr
 def _check_logits(logits: Tensor) -> None:
     """Refuse logits that are NaN or infinite: the states of the model diverged, though its weights are finite."""
     if logits.isnan().any() or logits.isposinf().any():
-        raise CheckpointError("model: it predicts no numbers; its training may have diverged")
+        raise CheckpointError("model: its predictions are not numbers; its training may have diverged")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -605,7 +605,7 @@ def _resolve_segment_length(length: int | None, model: Any) -> int | None:
     if length is not None:
         _check_count("segment_length", length)
         if not isinstance(model, Remembers):
-            raise ConfigError(f"segment_length={length}: {type(model).__name__} remembers nothing between segments")
+            raise ConfigError(f"segment_length={length}: {type(model).__name__} has no memory between segments")
         return length
     return model.context(None, None, False).memory_length or None if isinstance(model, Remembers) else None
 
@@ -615,10 +615,12 @@ def _resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | N
     if count is not None:
         _check_count("new_tokens", count)
         if predicts != "next" or not model.can_generate():
-            raise ConfigError(f"new_tokens={count}: {type(model).__name__} writes no text")
+            raise ConfigError(f"new_tokens={count}: {type(model).__name__} does not generate text")
         most = _MAX_NEW_TOKENS if model.longest_sequence is None else model.longest_sequence - 1
         if count > most:
-            raise ConfigError(f"new_tokens={count}: must be at most {most}, the positions behind a token of text")
+            raise ConfigError(
+                f"new_tokens={count}: must be at most {most}, the number of positions after one token of text"
+            )
     return count
 
 

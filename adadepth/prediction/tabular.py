@@ -67,7 +67,7 @@ def resolve_input_file(value: str) -> Path:
     """
     files = find_files("input", value)
     if len(files) > 1:
-        raise DataError(f"input={value}: must be one file, and these are {len(files)}")
+        raise DataError(f"input={value}: must be one file, but names {len(files)}")
     return files[0]
 
 
@@ -81,11 +81,11 @@ def check_output_file(value: str, source: Path) -> Path:
     if path.suffix not in OUTPUT_ENDINGS:
         raise ConfigError(f"output={value}: must end in one of {', '.join(OUTPUT_ENDINGS)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"output={value}: there is no folder {path.parent}")
+        raise ConfigError(f"output={value}: folder not found: {path.parent}")
     if path.is_dir():
         raise ConfigError(f"output={value}: is a folder")
     if path.exists() and path.samefile(source):
-        raise ConfigError(f"output={value}: is the input, which is never written over")
+        raise ConfigError(f"output={value}: is the input, which is never overwritten")
     return path
 
 
@@ -112,7 +112,7 @@ def resolve_input_columns(source: Path, configured: Sequence[str] | None, traine
     if columns := find_text_columns(list(first)):
         return columns
     raise DataError(
-        f"input={source}: has the columns {', '.join(first)}; say with dataset.text_columns which hold the texts"
+        f"input={source}: has the columns {', '.join(first)}; name the columns of the texts with dataset.text_columns"
     )
 
 
@@ -156,7 +156,9 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
                 added = _build_columns(pipeline, text, prediction)
                 added = added if path.suffix == _JSON_LINES else _flatten(added)
                 if taken := next((name for name in added if name in row), None):
-                    raise DataError(f"input={source}: row {number} has a column {taken}, as the output has; rename it")
+                    raise DataError(
+                        f"input={source}: row {number} has a column {taken}, which the output also has; rename it"
+                    )
                 write(number, {**row, **added})
             depths = [depth for prediction in predictions for depth in prediction.depths()]
             total = TablePredictionTotals(
@@ -294,8 +296,8 @@ def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _R
             file.write(_format_line([_format_cell(name, path) for name in names], path, delimiter))
         if extra := next((name for name in row if name not in names), None):
             raise DataError(
-                f"output={path}: row {number} has {extra}, which the first row has not; an output that ends in "
-                f"{_JSON_LINES} takes such rows"
+                f"output={path}: row {number} has {extra}, which the first row lacks; an output that ends in "
+                f"{_JSON_LINES} supports such rows"
             )
         file.write(_format_line([_format_cell(row.get(name), path) for name in names], path, delimiter))
 

@@ -209,7 +209,7 @@ def format_architecture_comparison(comparison: Mapping[str, Any]) -> str:
     lines = [to_text(build_quality_table(comparison))]
     for shape in (shape["name"] for shape in comparison["shapes"]):
         lines += ["", f"{shape}:", to_text(build_cost_table(comparison, shape))]
-    lines += ["", f"shares of the cost of {comparison['reference']}: less is cheaper"]
+    lines += ["", f"shares relative to the cost of {comparison['reference']}: less is cheaper"]
     lines.append("MACs: of the blocks, per sequence; ms: median forward pass of the batch; perplexity: per token")
     return "\n".join([*lines, conditions_text(comparison)])
 

@@ -33,10 +33,10 @@ ANSWERS: Mapping[Answer, str] = {
     "unknown": "not known",
 }
 QUESTIONS = {
-    "target": "Was the depth that you set reached?",
+    "target": "Was the target depth reached?",
     "adapts": "Does depth adapt?",
-    "worth": "Is it worth it?",
-    "cost": "What did it cost?",
+    "worth": "Does adaptive depth improve quality?",
+    "cost": "What does it cost?",
 }
 
 
@@ -116,7 +116,7 @@ class QualityPair:
         """The comparison in words, with the figures."""
         outcomes = {1: f"better by {self.gain:.3f}", -1: f"worse by {-self.gain:.3f}", 0: "no clear difference"}
         return (
-            f"Against {self.against}: {self.measure} {self.adaptive:.3f} to {self.baseline:.3f}, "
+            f"Compared with {self.against}: {self.measure} {self.adaptive:.3f} against {self.baseline:.3f}, "
             f"{outcomes[self.result]} ({self.remark})."
         )
 
@@ -128,16 +128,16 @@ def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tup
     answer the same questions, and too narrow where predictions depend on each other.
     """
     if not n or not 0 <= adaptive <= 1 or not 0 <= baseline <= 1:
-        return 0.0, "how much of it is noise is not known"
+        return 0.0, "the noise is unknown"
     noise = _NORMAL_QUANTILE * math.sqrt((adaptive * (1 - adaptive) + baseline * (1 - baseline)) / n)
-    return noise, f"differences up to {noise:.3f} are noise, n {n:,}"
+    return noise, f"differences up to {noise:.3f} are not significant, n {n:,}"
 
 
 def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
     """Return `estimate_score_noise` of scores; of losses a fixed share of them."""
     if is_loss(measure):
         noise = LOSS_TOLERANCE * max(abs(adaptive), abs(baseline))
-        return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as none"
+        return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as equal"
     return estimate_score_noise(adaptive, baseline, n)
 
 
@@ -173,13 +173,13 @@ def assess_layer_choice(layers: Mapping[str, Any]) -> Finding:
     weights, effective = layers["weights"], layers["effective_layers"]
     largest = max(range(len(weights)), key=weights.__getitem__)
     answer: Answer = "no" if effective >= UNDECIDED * len(weights) else "yes"
-    reading = f"in effect {effective:.1f} of {len(weights)} states are read"
-    first = f"The weights of layers chose: {reading}." if answer == "yes" else f"No layer was chosen: {reading}."
+    reading = f"{effective:.1f} effective states of {len(weights)}"
+    first = f"The model chose layers: {reading}." if answer == "yes" else f"The model chose no layers: {reading}."
     if layers.get("is_set"):
-        answer, first = "set", f"The weights of layers were set beforehand: {reading}."
+        answer, first = "set", f"The layer weights were set beforehand: {reading}."
     sentences = [
-        f"{first} The largest, {format_whole_percent(weights[largest])}, is that of state {largest}; the mean state is "
-        f"{layers['expected_depth']:.1f}. All examples share them."
+        f"{first} The largest weight, {format_whole_percent(weights[largest])}, belongs to state {largest}; the "
+        f"mean state is {layers['expected_depth']:.1f}. All examples share the weights."
     ]
     figures = {"effective_layers": effective, "expected_depth": layers["expected_depth"], "states": len(weights)}
     return Finding(answer, sentences, figures, f"{reading}, the mean state is {layers['expected_depth']:.1f}")
@@ -205,11 +205,11 @@ def assess_operation_choice(described: Mapping[str, Any]) -> Finding:
     share = described["mean_entropy"] / math.log(len(OPERATION_NAMES))
     answer: Answer = "no" if share >= UNDECIDED else "yes" if sure == blocks else "partly"
     first = (
-        f"{sure} of {blocks} blocks are sure of their operation (at least {format_whole_percent(SURE)}); "
-        "the entropy of the "
-        f"gates is {format_whole_percent(share)} of the largest, and {expected:.1f} blocks are expected to run."
+        f"{sure} of {blocks} blocks have decided on an operation (probability at least "
+        f"{format_whole_percent(SURE)}); the entropy of the gates is {format_whole_percent(share)} of the maximum, "
+        f"and {expected:.1f} blocks are expected to run."
     )
-    brief = f"{sure} of {blocks} blocks are sure, {expected:.1f} are expected to run"
+    brief = f"{sure} of {blocks} blocks have decided, {expected:.1f} are expected to run"
     return Finding(answer, [first, by_third], figures | {"sure_blocks": sure, "entropy_share": share}, brief)
 
 
@@ -222,11 +222,11 @@ def _format_third(name: str, counts: Mapping[str, int]) -> str:
 _QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too
 
-_NOTHING = "No other way to spend the depth was tried on the same task"
-_NO_COMPARISON = "no other way to spend the depth was tried"
+_NOTHING = "No baseline with another allocation of depth was run on the same task"
+_NO_COMPARISON = "no baseline with another allocation of depth was run"
 # Baselines for units that halt one by one.
 _TRIED = ": no matched baseline (baseline=none), no fixed depth (rival_of), no exit_rules"
-_ONE_STEP = "All examples exit at one step, so there is no depth to compare with one step for all."
+_ONE_STEP = "All examples exit at the same step, so a comparison with a fixed step is impossible."
 _NOT_RETRAINED = "not retrained"
 
 
@@ -270,13 +270,13 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
         return figures if answer == "no" else f"{_NO_COMPARISON}; {figures}"
     if len(about_depth) == 1:
         return figures
-    return f"{figures}; better than {sum(pair.result > 0 for pair in about_depth)} of {len(about_depth)}"
+    return f"{figures}; better than {sum(pair.result > 0 for pair in about_depth)} of {len(about_depth)} baselines"
 
 
 def _explain_no_comparison(files: RunFiles) -> str:
     """Return the sentence on why depth was compared with nothing."""
     if (reason := files.of(MATCHED_BASELINE).get("left_out")) is not None:
-        return f"{_NOTHING}: the matched baseline was left out, {reason}."
+        return f"{_NOTHING}: the matched baseline was skipped, {reason}."
     return _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
 
 
@@ -288,11 +288,11 @@ def has_one_depth(files: RunFiles) -> bool:
 def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
     """Return the finding where all units have the same depth: a fixed depth is the same network."""
     entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
-    rule = "" if entry.get("rule") is None else f" by {entry['rule']}"
+    rule = "" if entry.get("rule") is None else f" with exit rule {entry['rule']}"
     stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
-    first = f"{stops}: the same network at one depth does the same."
+    first = f"{stops}, so a fixed depth gives the same network."
     sentences = [pair.sentence for pair in pairs if not pair.is_about_depth]
-    return Finding("no", [first, *sentences], _get_gains(pairs), f"one depth for all, {entry['mean']:g}")
+    return Finding("no", [first, *sentences], _get_gains(pairs), f"one depth for all units, {entry['mean']:g}")
 
 
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
@@ -320,21 +320,27 @@ def _select_measure(files: RunFiles, measured: Mapping[str, float]) -> str | Non
 def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield the comparisons of the trained network with a fixed depth and with shuffled depths."""
     adaptive, permuted = entry["own"][measure], entry["permuted"]
-    rule = "" if entry.get("rule") is None else f", by {entry['rule']}"
+    rule = "" if entry.get("rule") is None else f", with exit rule {entry['rule']}"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     points = [(row["depth"], row["quality"][measure]) for row in entry["fixed"]]
     baseline = points[0][1] if len(points) == 1 else interpolate_quality(points, entry["mean"])
     if baseline is not None:
         noise, remark = estimate_noise(measure, adaptive, baseline, entry["predictions"])
-        against = f"itself read at one depth for all, {entry['mean']:.2f} updates as in the mean{rule}"
+        against = f"the same network at a fixed depth of {entry['mean']:.2f} updates, its mean{rule}"
         yield QualityPair(
             f"fixed_step/{name}", against, f"{name}/{measure}", adaptive, baseline, noise, f"{remark}; {sample}"
         )
     dealt, deviation = permuted["quality"][measure], 2 * permuted["quality_std"][measure]
     noise, remark = estimate_noise(measure, adaptive, dealt, entry["predictions"])
     if deviation > noise:
-        noise, remark = deviation, f"differences up to {deviation:.3f} are two deviations of {permuted['draws']} draws"
-    against = f"its own depths dealt to the units at random{rule}"
+        noise, remark = (
+            deviation,
+            (
+                f"differences up to {deviation:.3f} lie within two standard deviations of {permuted['draws']} random "
+                "draws"
+            ),
+        )
+    against = f"its own depths shuffled over the units{rule}"
     yield QualityPair(
         f"random_depths/{name}", against, f"{name}/{measure}", adaptive, dealt, noise, f"{remark}; {sample}"
     )
@@ -358,8 +364,8 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
     if unigram and isinstance(adaptive := metrics.get("eval/mlm_loss"), int | float):
         baseline = unigram["cross_entropy"]
         noise, remark = estimate_noise("mlm_loss", adaptive, baseline, None)
-        remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"
-        yield QualityPair("unigram", "word frequencies alone", "mlm_loss", adaptive, baseline, noise, remark, False)
+        remark = f"nats per masked token, n {unigram['positions']:,}; {remark}"
+        yield QualityPair("unigram", "word frequencies only", "mlm_loss", adaptive, baseline, noise, remark, False)
     classes = files.halting.get("classes", {})
     everyone = classes.get("all", {})
     labelled = [described for name, described in classes.items() if name.startswith("label: ")]
@@ -369,7 +375,14 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
         adaptive, baseline = everyone["accuracy"], max(labels) / sum(labels)
         noise, remark = estimate_score_noise(adaptive, baseline, everyone["accuracy_n"])
         yield QualityPair(
-            "commonest_label", "always the commonest label", "accuracy", adaptive, baseline, noise, remark, False
+            "commonest_label",
+            "always predicting the most frequent label",
+            "accuracy",
+            adaptive,
+            baseline,
+            noise,
+            remark,
+            False,
         )
 
 
@@ -394,7 +407,7 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
             continue
         adaptive, baseline = reference["metrics"][name], row["metrics"][name]
         noise, remark = estimate_noise(name, adaptive, baseline, _count_predictions(files))
-        against = f"a network of the fixed depth {row['max_depth']}, trained with as much work"
+        against = f"a compute-matched network of fixed depth {row['max_depth']}"
         yield QualityPair(
             "fixed_depth", against, name.removeprefix("eval/"), adaptive, baseline, noise, f"one seed each; {remark}"
         )
@@ -434,7 +447,7 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
         )
         if adaptive is not None and baseline is not None:
             noise, remark = estimate_score_noise(adaptive, baseline, set_exits["n"])
-            against = f"itself read at one step for all, {set_exits['exit']['mean']:.2f} as in the mean"
+            against = f"the same network at a fixed step of {set_exits['exit']['mean']:.2f}, its mean"
             yield QualityPair(f"fixed_step/{name}", against, f"{name}/{measure}", adaptive, baseline, noise, remark)
 
 
@@ -458,8 +471,10 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         row = sorted(rows, key=lambda candidate: _compute_gain(candidate, measure))[len(rows) // 2]
         adaptive, baseline = row["quality"][measure], row["permuted"]["quality"][measure]
         better = sum(_compute_gain(candidate, measure) > _compute_deviation(candidate, measure) for candidate in rows)
-        remark = f"{better} of {len(rows)} rules gain more than 2 deviations over {study['draws']} permutations"
-        against = f"the exits of {row['rule']} dealt at random, the median rule by gain"
+        remark = (
+            f"{better} of {len(rows)} rules gain more than 2 standard deviations over {study['draws']} permutations"
+        )
+        against = f"randomly shuffled exits of {row['rule']}, the median rule by gain"
         noise = _compute_deviation(row, measure)
         yield QualityPair(f"random_exits/{name}", against, f"{name}/{measure}", adaptive, baseline, noise, remark)
 

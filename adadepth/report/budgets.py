@@ -88,9 +88,9 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
         budgets: Contents of budgets.json.
     """
     header = (
-        f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: "
-        f"fitted on {budgets['fitted_on']:,} examples of {budgets['set']}, "
-        f"measured on {budgets['measured_on']:,} others; work as a share of full depth"
+        f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: fitted on "
+        f"{budgets['fitted_on']:,} examples of {budgets['set']}, measured on {budgets['measured_on']:,} others; "
+        "compute as a share of full depth"
     )
     return f"{header}\n\n{to_text(build_budget_table(budgets))}"
 
@@ -130,7 +130,7 @@ def format_rivals(comparison: Mapping[str, Any]) -> str:
         comparison: Contents of rivals.json.
     """
     return (
-        f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{to_text(build_rival_table(comparison))}"
+        f"compute-matched baselines (compute relative to the adaptive run):\n\n{to_text(build_rival_table(comparison))}"
     )
 
 
@@ -144,8 +144,8 @@ def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:
 
 
 _CURVES = {
-    "Budget and depth": (("target", "measured"), "mean depth, in the budget's unit"),
-    "Price of an update": (("multiplier",), "multiplier"),
+    "Budget and depth": (("target", "measured"), "mean depth, in the unit of the budget"),
+    "Multiplier of depth": (("multiplier",), "multiplier"),
 }
 
 
@@ -186,7 +186,9 @@ def rivals(files: RunFiles) -> Section | None:
         return None
     table = build_rival_table(files.of(RIVALS))
     sample = f"n = {len(table.rows)} networks, one seed each"
-    return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table], of=sample)
+    return Section(
+        "Compute-matched baselines", "rivals", fill("budgets:rivals", table=table), tables=[table], of=sample
+    )
 
 
 SECTIONS = (Placed(150, budget), Placed(160, targets), Placed(170, rivals))

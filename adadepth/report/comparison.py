@@ -133,8 +133,8 @@ _PANELS = (
     ("Loss in training", "train/loss", "loss"),
     ("Loss in evaluation", "eval/loss", "loss"),
     ("Mean depth", DEPTH, "mean depth (updates)"),
-    ("Depth held by the budget", "budget/measured", "in the budget's unit"),
-    ("The budget itself", "budget/target", "in the budget's unit"),
+    ("Depth under the budget", "budget/measured", "in the unit of the budget"),
+    ("Budget target", "budget/target", "in the unit of the budget"),
 )
 
 
@@ -224,7 +224,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 
 # ---- quality against work
 
-_COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updates)"))
+_COSTS = ((WORK, "compute needed, share of full depth"), (DEPTH, "mean depth (updates)"))
 
 
 def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
@@ -243,7 +243,7 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
     is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
     content = {"figure": figure, "chosen": quality, "ranked": is_ranked, "is_other_data": is_other}
     html = fill("compared:tradeoff", **content, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
-    return Section("Quality against work", "quality", html, [figure])
+    return Section("Quality against compute", "quality", html, [figure])
 
 
 def _is_ranked(comparison: Comparison) -> bool:

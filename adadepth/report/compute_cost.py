@@ -24,7 +24,7 @@ def describe_speeds(executions: Mapping[str, Any]) -> str:
         executions: `executions` of run.json: `machine`, `width`, and by timed task `speedup`, `allowed`, `sequences`.
     """
     parts = ", ".join(
-        f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the work allows "
+        f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the saved compute allows "
         f"{speed['allowed']:.2f})"
         for kind in SPEEDUPS
         if (speed := executions.get(kind))
@@ -49,9 +49,9 @@ def describe_wall_clock(files: RunFiles) -> Iterator[str]:
     if measured:
         yield measured
     if elsewhere:
-        yield f"Measured times stand with {' and with '.join(elsewhere)}."
+        yield f"Measured times are listed with {' and with '.join(elsewhere)}."
     if not measured and not elsewhere:
-        yield "Wall clock was not measured; a share of work is no speed-up."
+        yield "Wall-clock time was not measured; a share of compute is not a speed-up."
 
 
 def _list_timed_sections(files: RunFiles) -> Iterator[str]:
@@ -78,11 +78,11 @@ def work(files: RunFiles) -> Section | None:
 def _explain_execution(files: RunFiles) -> Iterator[str]:
     """Yield reasons why the evaluation ran something else than the depths need."""
     if files.halting.get("layers", {}).get("from_cache"):
-        yield "The evaluation read the states of the base from a cache, so its blocks did not run in it."
+        yield "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
     if files.of(EXITS).get("sets"):
         yield (
-            "The evaluation ran every step for everybody, to measure each of them; in use, examples leave the batch "
-            "when they exit."
+            "The evaluation ran every step for all examples, to measure every step; in use, examples leave the "
+            "batch when they exit."
         )
     if "soft" in files.halting.get("evaluations", {}):
         yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
@@ -95,7 +95,7 @@ def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
         "adaptive": f"{words.needed}, without padding",
         "full": f"{words.full}, without padding",
         "executed": "this evaluation as it ran, padding included",
-        "dense": "dense: every row until the deepest has halted",
+        "dense": "dense: every row runs until the deepest row has halted",
     }
     if not words.halts:
         del names["dense"]

@@ -123,7 +123,9 @@ def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
         Lines of ASCII without a trailing newline. A figure that is absent shows as `-`.
     """
     unit = summary["unit"]
-    loss = f"loss: of {unit}s that have one, in nats" + (" (of values: squared error)" if unit == "sequence" else "")
+    loss = f"loss: mean over {unit}s with a loss, in nats" + (
+        " (of values: squared error)" if unit == "sequence" else ""
+    )
     lines = [*_format_header(summary, step), "", to_text(build_class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}", *list_unavailable(summary)]
     lines += format_word_lines(summary.get("words", {}))
@@ -174,8 +176,8 @@ def describe_cost(cost: Mapping[str, Any], unit: str) -> list[str]:
     if "executed_over_dense" in cost and get_unit_wording(unit).halts:
         ran += f", {percent(cost['executed_over_dense'])} of dense"
     return [
-        f"work needed {percent(cost['adaptive_over_full'])} of {get_unit_wording(unit).of_full} "
-        f"(this evaluation ran {ran})"
+        f"compute needed {percent(cost['adaptive_over_full'])} of {get_unit_wording(unit).of_full} (this "
+        f"evaluation ran {ran})"
     ]
 
 

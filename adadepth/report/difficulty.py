@@ -168,7 +168,7 @@ def format_rival_difficulty(adaptive: Mapping[str, Any], rival: Mapping[str, Any
         Column("n"),
         Column("mean", "depth", make_number_format(2)),
         Column("accuracy", "accuracy", percent),
-        Column("rival", "of the rival", percent),
+        Column("rival", "of the baseline", percent),
     ]
     return to_text(Table("difficulty", columns, rows)) if rows else ""
 

@@ -139,7 +139,7 @@ def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
             )
             for metric in metrics
         ),
-        Column("score_std", "sd over draws", make_number_format(4)),
+        Column("score_std", "sd over random draws", make_number_format(4)),
         Column("permuted_score", "permuted exits", make_number_format(4)),
         Column("permuted_std", where="file"),
         Column("mixture_score", "two fixed", make_number_format(4)),
@@ -148,7 +148,7 @@ def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("oracle_early", where="file"),
         Column("oracle_late", where="file"),
         Column("difficulty_correlation", "with difficulty", make_number_format(2), where=graded),
-        Column("online_score", "run for real", make_number_format(4), where=online),
+        Column("online_score", "executed", make_number_format(4), where=online),
         Column("online_updates", "its updates", make_number_format(2), where=online),
         Column("mean_updates", "updates", make_number_format(2)),
         Column("layer_ratio", "full / mean updates", make_number_format(2)),
@@ -207,13 +207,13 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
         f"{format_score_title(study)}; {count_examples(study)}, {study['max_steps']} steps",
         "",
         to_text(build_study_table({"": study})),
-        "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random; two fixed: two "
-        "fixed depths mixed at random to the same work; from oracle: mean distance in updates to "
-        + ("as good as the last for good" if study["problem"] == "language_model" else "right for good"),
+        "ratios: full depth over the rule; permuted: the same exits shuffled over the examples; two fixed: random "
+        "mixture of two fixed depths with the same compute; from oracle: mean distance in updates to "
+        + ("as good as the last step from then on" if study["problem"] == "language_model" else "right from then on"),
     ]
     lines += [plain(describe_overthinking(study))] if describe_overthinking(study) else []
     if any("online" in row for row in study["rows"]):
-        lines.append("run for real: the rule really ran, so that exits change what others see")
+        lines.append("executed: the rule was executed, so that exits change the context of other tokens")
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
     lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
     return "\n".join([*lines, *([plain(f"advice: {format_advice(study)}")] if format_advice(study) else [])])
@@ -223,7 +223,7 @@ def count_examples(study: Mapping[str, Any]) -> str:
     """Return how many examples or tokens were studied."""
     if "drawn_of" not in study:
         return f"{study['n']:,} examples"
-    return f"{study['n']:,} tokens, drawn of {study['drawn_of']:,}"
+    return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}"
 
 
 def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
@@ -248,12 +248,12 @@ def describe_overthinking(study: Mapping[str, Any]) -> str:
     if not overthinking:
         return ""
     lost = (
-        f"; {percent(overthinking['lost'])} were right on the way and are wrong at the last step"
+        f"; {percent(overthinking['lost'])} are right at an earlier step and wrong at the last one"
         if "lost" in overthinking
         else ""
     )
     return (
-        f"best for everybody: step {overthinking['step']} of {study['max_steps']}, score {overthinking['best']:.4f}, "
+        f"best fixed step: {overthinking['step']} of {study['max_steps']}, score {overthinking['best']:.4f}, "
         f"{overthinking['gap']:.4f} above the last step's{lost}"
     )
 
@@ -265,17 +265,17 @@ def format_advice(study: Mapping[str, Any]) -> str:
         return ""
     rule, fixed = advice["rule"], advice["fixed"]
     is_full = rule["rule"] == f"fixed:{study['max_steps']}"
-    setting = "full depth for everybody" if is_full else _format_setting(rule["rule"], study)
+    setting = "full depth for all examples" if is_full else _format_setting(rule["rule"], study)
     is_text = study.get("problem") == "language_model"
     quality_kept = f"{advice['keep']:.0%} of full depth's {'likelihood of a token' if is_text else 'score'}"
-    sentences = [f"take {setting}, the cheapest that keeps {quality_kept}: {_format_spending(rule, study)}"]
+    sentences = [f"use {setting}, the cheapest rule that keeps {quality_kept}: {_format_spending(rule, study)}"]
     sentences.append(f"score {rule['score']:.4f}, at full depth {advice['full']:.4f}")
     if "difference" in advice:
         measured = "score" if is_text else "right"
         sentences[-1] += f" ({measured}: {advice['difference']:+.4f} ± {advice['interval']:.4f})"
     if rule["rule"] != fixed["rule"]:
-        sentences.append(f"without looking at examples {fixed['rule']} does, with {_format_spending(fixed, study)}")
-    provenance = f"chosen on {advice['chosen_on']:,} examples, these figures are of {advice['told_on']:,} others"
+        sentences.append(f"the fixed depth {fixed['rule']} keeps it, too, with {_format_spending(fixed, study)}")
+    provenance = f"selected on {advice['chosen_on']:,} examples and measured on {advice['told_on']:,} others"
     replayed = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
     return "; ".join([*sentences, provenance + replayed[0]])
 
@@ -286,7 +286,7 @@ def _format_setting(rule: str, study: Mapping[str, Any]) -> str:
 
 
 def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:
-    return f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the work"
+    return f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the compute"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -362,7 +362,7 @@ def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) ->
         panels.append(Panel(title, Lines(lines), *axes, f"{title}, steps 1 to {depth}"))
     if bins := summary["calibration"].get("confidence", {}).get("bins"):
         reliability: Curves = [
-            ("right among those so confident", [(row["confidence"], row["accuracy"]) for row in bins]),
+            ("accuracy at this confidence", [(row["confidence"], row["accuracy"]) for row in bins]),
             ("calibrated", [(0.0, 0.0), (1.0, 1.0)]),
         ]
         axes = Axis("confidence at exit", (0, 1)), Axis("share right", (0, 1.03))
@@ -382,7 +382,7 @@ def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[
     ]
     quality = [{"step": row["step"], **row.get("quality", {})} for row in steps]
     score = summary["exit"].get("quality", {}).get("score")
-    scores = _split_at_trained_steps("everyone exits at k", curve(quality, "step", "score"), trained)
+    scores = _split_at_trained_steps("all examples exit at k", curve(quality, "step", "score"), trained)
     if score is not None and scores[0][1]:
         scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
     loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
@@ -448,7 +448,7 @@ def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
         return []
     columns = [[row["shares"][step] for row in rows] for step in range(study["max_steps"])]
     names = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), [row["rule"] for row in rows])
-    title = "Where each rule stops"
+    title = "Exit steps of each rule"
     tall, axis = max(1.0, 0.09 * len(rows)), build_depth_axis("exit step", study["max_steps"])
     return [Panel(title, Heat(columns, "share of examples", 1), axis, names, f"{title}: shares of examples", tall)]
 

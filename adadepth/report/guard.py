@@ -32,5 +32,8 @@ def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwi
         name = getattr(build, "__name__", str(build))
         attach_run(error, files.directory)
         where = write_traceback(error, redact_env_values)
-        say(f"warning: {files.directory}: {name!r} of the report is left out; its traceback is in {where}")
+        say(
+            f"warning: {files.directory}: {name!r} is missing from the report because of an error; see the "
+            f"traceback in {where}"
+        )
         return otherwise

@@ -30,7 +30,7 @@ def _build_panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
     highest = 1.05 * max(share for _, share in shares)
     by_iteration = [
         (f"{unit}s that run iteration k", curve(steps, "depth", "survival")),
-        ("mean halting probability of those", curve(steps, "depth", "probability")),
+        ("mean halting probability of these", curve(steps, "depth", "probability")),
     ]
     share = Axis(f"share of {unit}s", (0, highest), percent=True)
     both = Axis("share or probability", (0, 1.03), percent=True)

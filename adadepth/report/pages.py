@@ -134,7 +134,7 @@ def _format_subtitle(files: RunFiles) -> str:
 
 def _describe_ending(files: RunFiles) -> str:
     reason = get_early_stop_reason(files)
-    return f"run cut short: {reason}" if reason else f"run {files.run['status']}"
+    return f"run ended early: {reason}" if reason else f"run {files.run['status']}"
 
 
 def draw_figures(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) -> list[Path]:

@@ -111,7 +111,7 @@ def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) ->
         console.print(line)
         for detail in _format_details(row):
             console.print(Text(visible(f"  {detail}")))
-    share = f"{predictions['work']:.0%} of the work of full depth"
+    share = f"{predictions['work']:.0%} of the compute of full depth"
     console.print(Text(f"mean updates {predictions['mean']:.2f} of at most {max_updates}; {share}"))
 
 

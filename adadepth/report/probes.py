@@ -155,7 +155,9 @@ def probes(files: RunFiles) -> Section | None:
     tables = [table for entry in sets for table in (entry["table"], entry["difficulty"]) if table is not None]
     html = fill("probes", found=results, sets=sets, fewest=FEWEST_EXAMPLES)
     sample = "n = " + ", ".join(f"{entry['n']:,} sentences of {entry['name']}" for entry in sets)
-    return Section("What each update adds", "probes", html, [entry["figure"] for entry in sets], tables, of=sample)
+    return Section(
+        "Linear probes after each update", "probes", html, [entry["figure"] for entry in sets], tables, of=sample
+    )
 
 
 def _build_panels(set_probes: Mapping[str, Any]) -> list[Panel]:
@@ -170,7 +172,7 @@ def _build_panels(set_probes: Mapping[str, Any]) -> list[Panel]:
     ]
     always = (f"always {majority['class']}", [(0, majority["accuracy"]), (last, majority["accuracy"])])
     x, y = build_depth_axis("updates", last, 0), Axis("accuracy of a linear probe", span, percent=True)
-    panels = [Panel("What is known after each update", Lines([*curves, always]), x, y)]
+    panels = [Panel("Probe accuracy after each update", Lines([*curves, always]), x, y)]
     return [
         *panels,
         *(_build_interval_panel(readout, readout_rows, majority, span) for readout, readout_rows in by_readout.items()),

@@ -224,14 +224,16 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
     left_out, selected = list(remarks), dict[tuple[str, Any], RunFiles]()
     for run in runs:
         if damage := [run.missing[name] for name in (RUN, CONFIG) if name in run.missing]:
-            left_out.append(f"{run.directory}: left out, {' and '.join(damage)}.")
+            left_out.append(f"{run.directory}: excluded, {' and '.join(damage)}.")
             continue
         key = json.dumps(get_run_settings(run), sort_keys=True, default=str), seed(run)
         earlier = selected.get(key)
         selected[key] = earlier if earlier and final(earlier) and not final(run) else run
         if earlier:
             other = run if selected[key] is earlier else earlier
-            left_out.append(f"{other.directory}: left out, {selected[key].directory} has the same settings and seed.")
+            left_out.append(
+                f"{other.directory}: excluded, because {selected[key].directory} has the same settings and seed."
+            )
     left_out += [remark for run in selected.values() for remark in _describe_gaps(run)]
     grouped: dict[str, list[RunFiles]] = {}
     for (settings, _), run in selected.items():
@@ -250,7 +252,7 @@ def _describe_gaps(run: RunFiles) -> list[str]:
     """Return sentences about a readable run that is incomplete."""
     remarks = [f"{run.directory}: {run.missing[METRICS]}, so it has no curves."] if METRICS in run.missing else []
     if reason := get_early_stop_reason(run):
-        remarks.append(f"{run.directory}: cut short, {reason}; its figures are of a training that had not ended.")
+        remarks.append(f"{run.directory}: ended early, {reason}; its figures come from an unfinished training.")
     if not final(run):
         status, error = run.run.get("status", "not finished"), run.run.get("error")
         remarks.append(f"{run.directory}: {status}, so it has no final figures" + (f"; {error}." if error else "."))

@@ -53,7 +53,7 @@ def summarise_grid(cells: Sequence[CellScores], *, from_epoch: int, maximize: bo
     if selected is not None:
         selected |= {"chosen": True, "remark": "chosen"}
     left_out = [
-        {"settings": dict(cell.settings), "reason": cell.failure or "some of its runs are not there"}
+        {"settings": dict(cell.settings), "reason": cell.failure or "some of its runs are missing"}
         for cell in cells
         if cell.failure or any(not cell.scores.get(seed) for seed in cell.seeds)
     ]
@@ -137,7 +137,7 @@ def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] =
     table = build_grid_table(grid)
     html = fill("grid", table=table, found=grid, chosen=grid["chosen"], settings=format_cell_settings)
     section = Section("Grid", "grid", html, tables=[table])
-    subtitle = f"A grid, and what was chosen by {grid['metric']}"
+    subtitle = f"Grid search, selected by {grid['metric']}"
     sections = [section, *extra]
     return write_page(folder, sections, title=grid["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
 
@@ -147,7 +147,7 @@ def format_grid(grid: Mapping[str, Any]) -> str:
     lines = [f"{grid['metric']} of every cell and epoch", "", to_text(build_grid_table(grid)), ""]
     lines += [f"left out: {format_cell_settings(cell['settings'])}: {cell['reason']}" for cell in grid["left_out"]]
     if (selected := grid["chosen"]) is None:
-        return "\n".join([*lines, f"nothing to choose from: no epoch from {grid['from_epoch']} on has all seeds"])
+        return "\n".join([*lines, f"no selection: no epoch from {grid['from_epoch']} on has scores of all seeds"])
     spread = "" if selected["std"] is None else f" +- {selected['std']:.4f}"
     seeds = f"over {selected['n']} seeds" if selected["n"] > 1 else "of one seed"
     lines += [

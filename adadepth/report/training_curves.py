@@ -130,9 +130,9 @@ def _explain_omissions(curves: Mapping[str, Curves]) -> Iterator[str]:
     zero = [format_loss_title(name) for name, lines in curves.items() if _is_zero(lines)]
     once = [format_loss_title(name) for name, lines in curves.items() if not _is_zero(lines) and not is_followed(lines)]
     if zero:
-        yield f"Zero throughout, and not drawn: {', '.join(zero)}."
+        yield f"Not drawn, because zero throughout: {', '.join(zero)}."
     if once:
-        yield f"Known at one step only, and not drawn: {', '.join(once)}. The figures are among the final metrics."
+        yield f"Not drawn, because known at one step only: {', '.join(once)}. See the final metrics."
 
 
 def format_loss_title(name: str) -> str:

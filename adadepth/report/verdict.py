@@ -38,7 +38,7 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
         halting: Contents of halting.json.
     """
     everyone, unit = halting["classes"]["all"], halting["unit"]
-    spread_words = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a {unit}, of at most {halting['max_depth']}"
+    spread_words = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates per {unit}, at most {halting['max_depth']}"
     depths = {"mean_updates": everyone["mean"], "std_updates": everyone["std"], "n": everyone["n"]}
     recorded = halting.get("adaptation", {})
     if recorded.get("is_set"):
@@ -60,7 +60,9 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
         *_describe_correlations(halting),
     ]
     if answer == "against":
-        sentences.insert(1, f"The harder a {unit} is, the less depth it gets: depth is not spent where it is needed.")
+        sentences.insert(
+            1, f"Harder {unit}s get less depth than easier ones, so depth is not spent where it is needed."
+        )
     figures = {key: adaptation[key] for key in ("effective_depths", "commonest", "commonest_share")}
     figures |= depths | {f"between_{way}": share for way, share in between.items()}
     figures |= {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
@@ -79,13 +81,13 @@ def _format_brief_depth(halting: Mapping[str, Any]) -> str:
 
 def _describe_spread(adaptation: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
     share, commonest = format_whole_percent(adaptation["commonest_share"]), adaptation["commonest"]
-    varied = f"in effect {adaptation['effective_depths']:.1f} different depths"
+    varied = f"{adaptation['effective_depths']:.1f} effective depths"
     if is_collapsed(adaptation["effective_depths"]):
         return (
-            f"Depth did not adapt: {share} of {n:,} {unit}s stop at update {commonest} ({spread}, {varied}; "
-            f"fewer than {FEWEST_DEPTHS:g} count as one)."
+            f"Depth did not adapt: {share} of {n:,} {unit}s stop at update {commonest} ({spread}, {varied}; fewer "
+            f"than {FEWEST_DEPTHS:g} effective depths count as one)."
         )
-    return f"{spread}, {varied}; {share} of {n:,} {unit}s stop at the commonest, {commonest}."
+    return f"{spread}, {varied}; {share} of {n:,} {unit}s stop at the most frequent depth, {commonest}."
 
 
 def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
@@ -95,9 +97,9 @@ def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator
     (way, share), *rest = between.items()
     parts = [f"{format_whole_percent(share)} of the variance of depth lies between {_CLASS_KINDS[way]}"]
     parts += [f"{format_whole_percent(share)} between {_CLASS_KINDS[way]}" for way, share in rest]
-    yield f"{', '.join(parts)}; the rest is within them."
+    yield f"{', '.join(parts)}; the rest lies within them."
     if answer == "partly":
-        yield "What a token is decides its depth; tokens of one kind are treated alike."
+        yield "The kind of a token decides its depth; tokens of one kind get similar depths."
 
 
 def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
@@ -165,7 +167,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
     elif get_unit_wording(unit).halts:
         parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
-        parts.append(f"{format_whole_percent(needed)} of macs")
+        parts.append(f"{format_whole_percent(needed)} of MACs")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
         parts.append(f"evaluation {speedup:.2f} times as fast")
     return ", ".join(parts) or "not measured"
@@ -174,10 +176,10 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
 def _describe_updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
     if unit == "task":
         if layers := halting.get("layers"):
-            yield f"{layers['deepest']} of {len(layers['weights']) - 1} blocks have to run."
+            yield f"{layers['deepest']} of {len(layers['weights']) - 1} blocks must run."
     elif get_unit_wording(unit).halts:
         mean, max_depth = halting["classes"]["all"]["mean"], halting["max_depth"]
-        yield f"{mean:.2f} of {max_depth} updates a {unit}, {format_whole_percent(mean / max_depth)}."
+        yield f"{mean:.2f} of {max_depth} updates per {unit} ({format_whole_percent(mean / max_depth)})."
 
 
 def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
@@ -201,20 +203,18 @@ def target(files: RunFiles) -> Finding | None:
         return None
     unit = str(settings.get("unit", "updates"))
     depth = _get_target_depth(files, unit)
-    statement = f"set to {depth.written.format(target_value)}"
+    statement = f"target {depth.written.format(target_value)}"
     if depth.measured is None:
-        first = f"It was {statement}; what came of it was not measured."
+        first = f"The depth was not measured ({statement})."
         return Finding("unknown", [first], {"target": target_value}, f"{statement}, not measured")
     figures = {"target": target_value, "evaluated": depth.measured}
     brief = f"{depth.measured:.3g}, {statement}"
     if files.halting.get("adaptation", {}).get(
         "is_set"
     ):  # depth was still growing, or held fixed, so nothing could halt
-        first = (
-            f"It was {statement}; training ended while all had one depth, {depth.measured:.3g}, and none could halt."
-        )
+        first = f"Training ended before halting began: all units had depth {depth.measured:.3g} ({statement})."
         return Finding(
-            "unknown", [first, f"What may help: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
+            "unknown", [first, f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
         )
     limit = f"within {format_whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     statement += f", {depth.measured:.3g} in the evaluation ({limit})"
@@ -223,35 +223,37 @@ def target(files: RunFiles) -> Finding | None:
     missed = abs(depth.measured - target_value)
     side = "below" if depth.measured < target_value else "above"
     first = f"Missed by {missed:.3g}, {format_whole_percent(missed / target_value)} {side}: {statement}."
-    return Finding("no", [first, f"What may help: {'; '.join(_advise(files, unit, target_value))}."], figures, brief)
+    return Finding(
+        "no", [first, f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
+    )
 
 
 def _get_target_depth(files: RunFiles, unit: str) -> Depth:
     halting: dict[str, Any] = files.halting
     layers = halting.get("layers", {})
     if unit == "updates":
-        return Depth(f"{{:g}} updates a {get_run_unit(files)}", halting.get("classes", {}).get("all", {}).get("mean"))
+        return Depth(f"{{:g}} updates per {get_run_unit(files)}", halting.get("classes", {}).get("all", {}).get("mean"))
     if unit == "macs":
         measured = halting.get("cost", {}).get(NEEDED)
         return Depth("{:g} of the multiply-accumulates of full depth", measured)
     if unit == "milliseconds":
         return Depth("{:g} ms for all blocks", (files.run.get("latency") or {}).get("derived"))
     if unit == "deepest_layer":
-        return Depth("{:g} blocks that have to run", layers.get("deepest"))
-    return Depth("a mean state of {:g}", layers.get("expected_depth"))
+        return Depth("{:g} blocks that must run", layers.get("deepest"))
+    return Depth("mean state {:g}", layers.get("expected_depth"))
 
 
 def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
     """Yield what to change where depth misses its target, the likeliest reason first."""
     last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
     if reason := get_early_stop_reason(files):
-        yield f"the run was cut short ({reason}), let it end"
+        yield f"let the run finish, because it ended early ({reason})"
     elif last_target != target_value:
-        yield f"training ended while the budget still asked for {last_target:.3g}, give it more updates"
+        yield f"train for more steps, because training ended while the target was still {last_target:.3g}"
     else:
         yield "train longer, or raise budget.gain"
     if halts(files) and unit in ("updates", "macs"):
-        yield f"set the trained model to it, with {_format_fitting_command(files, unit, target_value)}"
+        yield f"set the trained model to the target, with {_format_fitting_command(files, unit, target_value)}"
 
 
 # Keys that a command that evaluates a run inherits from its training, besides all of `model`.

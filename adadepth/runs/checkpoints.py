@@ -107,7 +107,7 @@ def list_complete_checkpoints(directory: Path) -> list[Path]:
 def describe_last_checkpoint(directory: Path) -> str:
     """Return a phrase that names the newest complete checkpoint, for the error of a training that has diverged."""
     newest = next((path for path in reversed(checkpoints(directory)) if find_checkpoint_error(path) is None), None)
-    return "there is no checkpoint yet" if newest is None else f"the last good checkpoint is {newest}"
+    return "no checkpoint has been saved yet" if newest is None else f"the last complete checkpoint is {newest}"
 
 
 # ---- writing
@@ -188,13 +188,13 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 def find_checkpoint_error(checkpoint: Path) -> str | None:
     """Return what is wrong with a checkpoint, for a sentence that names it; None: it is complete."""
     if checkpoint.is_symlink():
-        return "it is a link; put the folder itself there"
+        return "it is a link; replace the link by the folder"
     if not (checkpoint / MANIFEST).is_file():
         return _find_missing_part(checkpoint)
     try:
         files = read_json(checkpoint / MANIFEST, _Manifest)["files"]
         if files is None:
-            return "it was not written to its end"
+            return "it is incomplete"
         return damage(checkpoint, files) or _find_state_error(checkpoint)
     except (CheckpointError, LookupError):
         return f"its {MANIFEST} is damaged"
@@ -206,7 +206,7 @@ def _find_missing_part(checkpoint: Path) -> str | None:
         if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
             return f"its {patterns[0]} is missing"
     if not (checkpoint / TRAINER_STATE).exists():
-        return "it was not written to its end"
+        return "it is incomplete"
     return _find_state_error(checkpoint)
 
 

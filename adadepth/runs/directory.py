@@ -132,7 +132,7 @@ def run_directory(config: ExperimentConfig) -> Path:
         return _new_directory(config)
     directory = resolve_run(config.resume, config, needs=CHECKPOINTS)
     if changes := _find_changed_settings(config, directory):
-        raise CheckpointError(f"resume={directory}: it ran with other settings: {'; '.join(changes)}")
+        raise CheckpointError(f"resume={directory}: these settings of the run differ: {'; '.join(changes)}")
     return directory
 
 
@@ -165,13 +165,13 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     if value == "latest":
         trained = (run for run in reversed(candidates) if needs not in (CHECKPOINTS, MODEL) or _has_trained(run))
         if (newest := next(trained, None)) is None:
-            raise CheckpointError(f"latest: no run with {needs} in {parent}")
+            raise CheckpointError(f"latest: no run with {needs} found in {parent}")
         return newest
     directory = Path(value)
     if not os.path.isfile(directory / RECORD):
         names = [str(path) for path in candidates]
         newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
-        raise CheckpointError(f"{value}: not a run directory (it has no {RECORD}){nearest(value, names)}{newest_runs}")
+        raise CheckpointError(f"{value}: not a run directory (no {RECORD}){nearest(value, names)}{newest_runs}")
     if not (directory / needs).exists():
         raise CheckpointError(f"{value}: this run has no {needs}")
     return directory
@@ -207,7 +207,7 @@ def model_path(config: ExperimentConfig) -> str:
     if not os.path.exists(value):
         runs = _list_runs(Path(config.output_dir) / config.name, MODEL)
         if hint := nearest(value, ["latest", *map(str, runs)]):
-            raise CheckpointError(f"checkpoint={value}: no such run or folder{hint}")
+            raise CheckpointError(f"checkpoint={value}: run or folder not found{hint}")
     return value
 
 
@@ -237,7 +237,7 @@ def read_record(directory: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = parse_json(read_regular_file(path).decode("utf-8"), RunRecordFields)
     except ValueError as error:
-        raise CheckpointError(f"{path}: is damaged, it holds no record of a run ({error})") from error
+        raise CheckpointError(f"{path}: is damaged and holds no record of a run ({error})") from error
     return record
 
 
@@ -256,7 +256,7 @@ def read_settings(directory: Path) -> Any:
         raise CheckpointError(f"{path}: is missing") from error
     except (OSError, ValueError, TypeError, YAMLError, OmegaConfBaseException):
         pass
-    raise CheckpointError(f"{path}: is damaged, it holds no settings of a run")
+    raise CheckpointError(f"{path}: is damaged and holds no settings of a run")
 
 
 def write_jsonable(path: Path, value: Any) -> None:
@@ -343,8 +343,8 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     free = _SHARDING | (_CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH))
     free |= {_BATCH, _MICRO} if processes != get_world_size() else set()
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
-    reasons = dict.fromkeys(_LENGTH, f" ({schedule} counts on the number of updates)")
-    lines = [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
+    reasons = dict.fromkeys(_LENGTH, f" ({schedule} depends on the number of optimiser steps)")
+    lines = [f"{key} was {earlier.get(key)} and now is {now[key]}{reasons.get(key, '')}" for key in changed]
     return [*lines, *_check_step_size(earlier, now, processes)]
 
 
@@ -360,12 +360,12 @@ def _check_step_size(earlier: Mapping[str, Any], now: Mapping[str, Any], old_pro
     before, after = earlier[_BATCH] * earlier[_MICRO] * old_processes, now[_BATCH] * now[_MICRO] * processes
     if old_processes == processes or before == after:
         return
-    line = f"{_format_processes(old_processes)} made a step of {before} examples, "
+    line = f"{_format_processes(old_processes)} had {before} examples per optimiser step, "
     if before % processes:
-        yield f"{line}which {_format_processes(processes)} cannot share evenly"
+        yield f"{line}which {_format_processes(processes)} cannot divide evenly"
     else:
-        hint = f"{_BATCH}={before // processes} {_MICRO}=1 keeps them"
-        yield f"{line}{_format_processes(processes)} would of {after}; {hint}"
+        hint = f"{_BATCH}={before // processes} {_MICRO}=1 keeps the number"
+        yield f"{line}{_format_processes(processes)} would have {after}; {hint}"
 
 
 def _format_processes(number: int) -> str:

@@ -32,7 +32,8 @@ def open_repository(config: ExperimentConfig) -> str | None:
         raise ConfigError(str(error)) from error
     except (OSError, ValueError) as error:  # all errors of the hub are one of these
         raise ConfigError(
-            f"{key}: the hub does not take it ({get_first_line(error)}); log in with `hf auth login`, or set HF_TOKEN"
+            f"{key}: the hub rejected the upload ({get_first_line(error)}); log in with `hf auth login`, or set "
+            "HF_TOKEN"
         ) from error
     return str(repository.repo_id)
 

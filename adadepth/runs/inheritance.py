@@ -74,7 +74,7 @@ def describe_inheritance(composed: DictConfig, overridden: Set[str]) -> str | No
 
 def _format_exceptions(keys: Iterable[str]) -> str:
     names = ", ".join(keys)
-    return f", but for {names}" if names else ""
+    return f", except {names}" if names else ""
 
 
 def _find_run(composed: Any) -> Path | None:
@@ -141,7 +141,7 @@ def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridd
     assert config.resume is not None
     run = resolve_run(config.resume, config, needs=CHECKPOINTS)
     if (mode := read_record(run).get("mode", "train")) != "train":
-        raise CheckpointError(f"resume={run}: it ran with mode={mode}; only a training can be continued")
+        raise CheckpointError(f"resume={run}: the run has mode={mode}; only a training run can be resumed")
     settings, composed_settings = _load_settings(run, "resume"), OmegaConf.structured(config)
     earlier = _to_experiment(settings)
     for key in _list_overrides(composed, overridden):
@@ -151,7 +151,9 @@ def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridd
     record_env_references(settings)
     merged = _to_experiment(settings)
     if merged.small != earlier.small:
-        raise CheckpointError(f"resume={run}: it cannot change its size: small was {earlier.small}, is {merged.small}")
+        raise CheckpointError(
+            f"resume={run}: small was {earlier.small} and now is {merged.small}; a resumed run cannot change it"
+        )
     _refuse_finished(run, OmegaConf.structured(earlier), settings)
     return merged
 
@@ -186,7 +188,7 @@ def _load_settings(run: Path, key: str) -> Any:
     """Return a run's file merged into the schema, so that it may lack newer settings."""
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
-        raise CheckpointError(f"{key}={run}: model.name={name}: this family is not installed")
+        raise CheckpointError(f"{key}={run}: model.name={name}: this model family is not installed")
     settings = OmegaConf.structured(experiment_schema())
     settings.model = families()[name].settings
     settings.dataset = find_data_schema(run, set(stored.dataset))
@@ -200,7 +202,7 @@ def _load_settings(run: Path, key: str) -> Any:
         return OmegaConf.merge(settings, stored)
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
-        raise CheckpointError(f"{key}={run}: its {CONFIG_FILE} is of another version: {problem}") from error
+        raise CheckpointError(f"{key}={run}: its {CONFIG_FILE} was written by another version: {problem}") from error
 
 
 def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]:
@@ -245,6 +247,6 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
         command = str(record.get("command") or "")
         prefix = "" if "resume=" in command else f"{command} "
         raise CheckpointError(
-            f"resume={run}: this run is finished, there is nothing to continue; to train another from its weights: "
+            f"resume={run}: this run is finished and cannot be resumed; to train another run from its weights: "
             f"{prefix}{pretrained}"
         )

@@ -37,7 +37,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
     """
     path = directory / LOCK
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise CheckpointError(f"{path}: must be a file of its own; delete it")
+        raise CheckpointError(f"{path}: must be a regular file; delete it")
     lock = FileLock(path)
     try:
         lock.acquire(timeout=_WORKER_TIMEOUT_S if _is_dead(_read_owner(path)) else 0)
@@ -46,7 +46,9 @@ def lock_directory(directory: Path) -> Iterator[None]:
     try:
         owner = _read_owner(path)
         if owner.get("host", socket.gethostname()) != socket.gethostname():
-            raise CheckpointError(f"{directory}: in use{_describe(owner)}; if that run is dead, delete {path}")
+            raise CheckpointError(
+                f"{directory}: in use{_describe(owner)}; if that run is no longer running, delete {path}"
+            )
         path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         try:
             yield

@@ -41,11 +41,11 @@ _HIDDEN = (
     "test_path",
 )  # in the card, or paths
 _DEPTHS = {
-    "halting/all/mean": "mean updates of a unit",
+    "halting/all/mean": "mean updates per unit",
     "halting/all/median": "median",
     "halting/all/p10": "10th percentile",
     "halting/all/p90": "90th percentile",
-    "halting/all/at_cap": "share of units at the greatest depth",
+    "halting/all/at_cap": "share of units at the maximum depth",
 }
 
 

@@ -71,7 +71,7 @@ def check_launcher() -> None:
         ConfigError: Naming the environment variable.
     """
     if problem := _check_launcher_variables():
-        raise ConfigError(f"{problem}; only a launcher sets it, such as torchrun")
+        raise ConfigError(f"{problem}; only a launcher such as torchrun sets it")
 
 
 def _check_launcher_variables() -> str | None:
@@ -81,7 +81,7 @@ def _check_launcher_variables() -> str | None:
     missing = [name for name in _GROUP_VARIABLES if name not in os.environ]
     if not changed or not missing:
         return None
-    lacking = f"is read together with {', '.join(missing)}, which the environment lacks"
+    lacking = f"needs {', '.join(missing)}, which the environment lacks"
     return f"{changed[0]}={os.environ[changed[0]]}: {lacking}"
 
 
@@ -194,9 +194,9 @@ def gather_from_processes(value: _T) -> list[_T]:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 _LESS_MEMORY = (
-    "a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps needs less, as do a "
-    "shorter dataset.sequence_length and, of models that can compute again, trainer.gradient_checkpointing=true; "
-    "resume=latest goes on"
+    "use a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps, a shorter "
+    "dataset.sequence_length or, if the model supports it, trainer.gradient_checkpointing=true; resume=latest "
+    "resumes the run"
 )
 _NO_MEMORY = "can't allocate memory"  # in messages of torch
 

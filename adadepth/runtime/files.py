@@ -18,7 +18,10 @@ from adadepth.errors import CheckpointError, UserError
 
 _FULL_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Messages of safetensors, torch and NumPy, which drop the error number of the system.
-_REMEDIES = {"No space left on device": "free some more", "File too large": "lift the limit of its size (ulimit -f)"}
+_REMEDIES = {
+    "No space left on device": "free more space",
+    "File too large": "raise the limit of file sizes (ulimit -f)",
+}
 _MESSAGES = (*_REMEDIES, "iostream error", "PytorchStreamWriter failed writing", " requested and ")
 
 
@@ -74,7 +77,7 @@ def _format_line(error: BaseException, folder: Path | None) -> str:
         return f"{reason}: {next(iter(str(error).splitlines()), '')}"
     remedy = " or ".join(remedy for message, remedy in _REMEDIES.items() if message.lower() in reason)
     what = "" if name is None else f" for {Path(name).name}"
-    advice = f"{remedy or 'free some more'}, a training goes on with resume=latest"
+    advice = f"{remedy or 'free more space'}; resume=latest resumes a training run"
     return f"{folder}: {reason}{what} ({format_free_space(folder)}); {advice}"
 
 
@@ -155,7 +158,9 @@ def refuse_links(directory: Path) -> None:
     entries = (entry for folder in folders if folder.is_dir() for entry in folder.iterdir())
     for entry in sorted(entries):
         if entry.is_symlink():
-            raise CheckpointError(f"{entry}: is a link, through which a run would write elsewhere; put the files there")
+            raise CheckpointError(
+                f"{entry}: is a link, through which a run would write elsewhere; replace it by the files"
+            )
 
 
 def remove_temporary_files(directory: Path, excluded: str) -> None:
@@ -202,7 +207,7 @@ def damage(folder: Path, record: Record) -> str | None:
             return f"its {name} is damaged ({size:,} bytes of {written['bytes']:,})"
         kind = "crc32" if "crc32" in written else "sha256"
         if _DIGESTS[kind](path) != written[kind]:
-            return f"its {name} is not as it was written"
+            return f"its {name} has changed since it was written"
     return None
 
 

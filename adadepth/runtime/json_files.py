@@ -85,9 +85,9 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
     try:
         value = json.loads(text, parse_constant=None if allow_nan else _refuse_constant)
     except RecursionError as error:
-        raise ValueError("no JSON: it is nested too deeply") from error
+        raise ValueError("not JSON: it is nested too deeply") from error
     except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from error
+        raise ValueError(f"not JSON: {error}") from error
     if problem := find_type_problem(value, kind):
         raise ValueError(problem)
     return value
@@ -208,7 +208,7 @@ def _check_scalar(value: Any, kind: Any, name: str) -> str | None:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         return _format_problem(name, _WORDS.get(kind, kind.__name__), value)
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        return f"{_format_field(name)} has halves of characters".encode("ascii", "backslashreplace").decode()
+        return f"{_format_field(name)} has unpaired surrogates".encode("ascii", "backslashreplace").decode()
     return None
 
 
@@ -230,4 +230,4 @@ def _format_field(name: str) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -47,4 +47,4 @@ def _name_parent() -> list[str]:
         started = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[_START_FIELD]
     except (OSError, IndexError):
         return []  # only Linux has /proc
-    return [f"process {parent} of {socket.gethostname()}, begun at {started}"]
+    return [f"process {parent} of {socket.gethostname()}, started at {started}"]

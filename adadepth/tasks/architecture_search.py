@@ -49,8 +49,8 @@ def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
     slowest, full = supernet.config.dearest_latency, supernet.config.full_latency
     if budget.target is not None and budget.target > slowest:
         raise ConfigError(
-            f"budget.target={budget.target:g}: all blocks of the dearest operation take {slowest:.3g} ms here; "
-            f"the full network takes {full:.3g} ms"
+            f"budget.target={budget.target:g}: blocks of the most expensive operation take {slowest:.3g} ms in "
+            f"total on this machine; the full network takes {full:.3g} ms"
         )
 
 
@@ -90,7 +90,7 @@ def format_latency(latency: Mapping[str, Any]) -> str:
     derived, target, probable = (f"{latency[name]:.3g} ms" for name in ("derived", "target", "most_probable"))
     line = f"latency: the blocks take {derived} for a target of {target}"
     if not latency["is_held"]:
-        line += f", more than {TOLERANCE:.0%} away: no architecture of as many blocks is nearer"
+        line += f", more than {TOLERANCE:.0%} away: no architecture with this number of blocks is closer"
     return f"{line}; the most probable operations take {probable}, {latency['string']}"
 
 
@@ -182,7 +182,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
     architectures: Mapping[str, str] | None = run.record.get("architectures")
     if Stage.retrain in stages or Stage.compare in stages:
         if architectures is None:
-            raise CheckpointError(f"{search.directory}: no network was derived yet; add the stage derive")
+            raise CheckpointError(f"{search.directory}: no network has been derived yet; add the stage derive")
         if Stage.retrain in stages:
             for name, architecture in architectures.items():
                 _retrain(search, name, architecture)
@@ -344,7 +344,7 @@ def _read_final_metrics(search: SearchRun, name: str) -> dict[str, float]:
     folder = _get_model_folder(search, name).parent
     record = read_record(folder)
     if record.get("status") != "finished":
-        raise CheckpointError(f"{folder}: this network is not trained yet; add the stage retrain")
+        raise CheckpointError(f"{folder}: this network has not been trained yet; add the stage retrain")
     return {key: float(value) for key, value in record["final_metrics"].items() if key.startswith("eval/")}
 
 

@@ -72,7 +72,7 @@ def settle(settings: BudgetConfig, session: Session) -> None:
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
-        remark = "" if is_held(spent, settings.target, settings.unit.value) else f", further away than {TOLERANCE:.0%}"
+        remark = "" if is_held(spent, settings.target, settings.unit.value) else f", off by more than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: {comparison['knob']} fitted, {spent:.3g} {settings.unit} on "
             f"{comparison['measured_on']:,} other examples{remark}"
@@ -126,7 +126,10 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     owners = np.asarray(getattr(dataset, "owners", range(len(dataset))))
     unique_owners = np.unique(owners)
     if len(unique_owners) < 2:
-        raise ConfigError("dataset.max_evaluation_examples: a fit needs two examples, one to be measured on")
+        raise ConfigError(
+            "dataset.max_evaluation_examples: fitting a depth needs at least two examples, one of them to measure "
+            "the result"
+        )
     shuffled = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(unique_owners)
     is_first = np.isin(owners, shuffled[: len(shuffled) // 2])
     first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))
@@ -137,7 +140,7 @@ def _evaluate_row(session: Session, name: str, examples: Any, target: float | No
     """Evaluate quality, depth and compute of the model at its current setting."""
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
-    assert report is not None, "validated: a budget is read off the statistics"
+    assert report is not None, "validated: a budget needs the halting statistics"
     return build_budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
 
 

@@ -31,8 +31,8 @@ def check_batches(train: Any, args: TrainingArguments) -> None:
     if args.dataloader_drop_last and counts_examples and len(train) < rows:
         suffix = f" in each of {args.world_size} processes" if args.world_size > 1 else ""
         raise ConfigError(
-            f"trainer.per_device_train_batch_size={args.train_batch_size}: there are {len(train):,} training examples, "
-            f"and trainer.dataloader_drop_last=true leaves out a batch that they do not fill{suffix}"
+            f"trainer.per_device_train_batch_size={args.train_batch_size}: there are {len(train):,} training "
+            f"examples, and trainer.dataloader_drop_last=true drops a batch that they do not fill{suffix}"
         )
 
 
@@ -45,7 +45,9 @@ def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, 
     """
     if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
         name = model.config.model_type
-        raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
+        raise ConfigError(
+            f"trainer.gradient_checkpointing=true: model={name} does not support recomputation; leave it false"
+        )
     if (batch := _find_shortest_batch(train, args)) is not None:
         lengths, options = batch
         try:

@@ -114,14 +114,17 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
         ConfigError: If there is no advice.
     """
     if not advice:
-        raise ConfigError("adopt_rule=true: there is no advice, which needs a score and examples for two halves")
+        raise ConfigError(
+            "adopt_rule=true: no exit rule can be advised, because advice needs a score and enough examples for "
+            "two halves"
+        )
     trainer, folder = session.trainer, session.run.directory / MODEL
     trainer.accelerator.unwrap_model(trainer.model).config.exit_rule = advice["rule"]["rule"]
     with writing(folder):
         trainer.save_model(str(folder))
     if trainer.is_world_process_zero():
         session.run.update(saved={MODEL: describe_files(folder)})
-        say(f"model that stops by {advice['rule']['rule']}: {folder}")
+        say(f"model with exit rule {advice['rule']['rule']}: {folder}")
 
 
 def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
@@ -146,7 +149,7 @@ def _study_set(
         result = add_online(result, {label: online_figures(run, **measured) for label, run in runs.items()})
     conditions = _describe_conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
-        conditions["waiting"] = "examples take freed places"
+        conditions["waiting"] = "waiting examples take the freed slots"
     return add_timings(result, measure(trainer, dataset, rules), conditions)
 
 

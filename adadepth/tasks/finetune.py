@@ -62,7 +62,7 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
     if name != config.model.name:
         raise CheckpointError(f"model.pretrained={path}: holds {name}; halting.alone=true needs {config.model.name}")
     if model.max_updates < 2:
-        raise ConfigError(f"halting.alone=true: model.pretrained={path} has one step, so there is nothing to decide")
+        raise ConfigError(f"halting.alone=true: model.pretrained={path} has one step, so there is no exit to decide")
     model.train_halting_alone(config.halting.slope, config.halting.threshold)
 
 
@@ -225,7 +225,7 @@ def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTr
         if getattr(settings, name) < least:
             raise CheckpointError(
                 f"checkpoint={config.checkpoint}: its {name} is {getattr(settings, name)}, "
-                f"dataset={config.dataset.name} needs {least} at least"
+                f"dataset={config.dataset.name} needs at least {least}"
             )
     if not PREDICTED[data.problem].has_classes:
         return  # choices and spans have no fixed number of classes

@@ -83,7 +83,7 @@ def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
     """
     trainer = config.trainer
     if config.mode is not Mode.train:
-        raise ConfigError(f"mode={config.mode}: a grid is trained, mode=train")
+        raise ConfigError(f"mode={config.mode}: a grid search needs mode=train")
     if trainer.eval_strategy is not EvalStrategy.epoch or trainer.save_strategy is not SaveStrategy.epoch:
         raise ConfigError("trainer.eval_strategy, trainer.save_strategy: must be epoch to choose an epoch")
     if trainer.save_total_limit is not None:
@@ -126,7 +126,7 @@ def read_sound_record(run: Path) -> dict[str, Any]:
     try:
         return read_record(run)
     except CheckpointError as error:
-        log_warning_once(f"{error}; that run is made anew")
+        log_warning_once(f"{error}; this run is repeated")
         return {}
 
 

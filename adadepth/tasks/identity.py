@@ -54,7 +54,7 @@ def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any
     before = DataIdentity.from_config("checkpoint", path, model.config)
     problems = None if before is None else before.problem, now.problem
     if config.mode is Mode.evaluate and None not in problems and problems[0] != problems[1]:
-        refused.append(f"it was trained for {problems[0]}, the data are for {problems[1]}")
+        refused.append(f"the model was trained for {problems[0]}, but the data are for {problems[1]}")
     differing = [] if before is None else _list_differences(before, now)
     return _apply_differences(config, data, f"checkpoint={path}", refused, differing)
 
@@ -97,7 +97,7 @@ def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: 
 
 def _log_unknown_data(config: ExperimentConfig) -> None:
     _log_on_main(
-        f"resume={config.resume}: its checkpoints do not say what they were trained on, so data are not compared"
+        f"resume={config.resume}: its checkpoints do not record their training data, so the data are not compared"
     )
 
 
@@ -186,7 +186,7 @@ def _compare_tokenizer(key: str, path: str, config: Any, now: DataIdentity) -> l
     expected = expected_tokenizer(key, path, config) if now.tokenizer is not None else None
     if expected is None or expected == now.tokenizer:
         return []
-    return ["the tokenizer is not the one that it was trained with"]
+    return ["the tokenizer differs from the one used in training"]
 
 
 def _compare_sources(before: DataIdentity, now: DataIdentity) -> list[str]:
@@ -200,7 +200,7 @@ def _compare_sources(before: DataIdentity, now: DataIdentity) -> list[str]:
 def _compare_classes(before: Sequence[str] | None, now: Sequence[str] | None) -> list[str]:
     if before is None or now is None or list(before) == list(now):
         return []
-    return [f"the classes were {shorten(before)}, are {shorten(now)}"]
+    return [f"the classes were {shorten(before)} and now are {shorten(now)}"]
 
 
 def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
@@ -211,7 +211,9 @@ def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
     else:
         lines += _compare_sources(before, now)
     if list(before.columns) != list(now.columns):
-        lines.append(f"it read the columns {', '.join(before.columns)}, now reads {', '.join(now.columns)}")
+        lines.append(
+            f"the model was trained on the columns {', '.join(before.columns)}, and now reads {', '.join(now.columns)}"
+        )
     lengths = before.sequence_length, now.sequence_length
     if None not in lengths and lengths[0] != lengths[1]:
         lines.append(f"trained with dataset.sequence_length={lengths[0]}, evaluated with {lengths[1]}")
@@ -223,7 +225,7 @@ def _apply_differences(
 ) -> Any:
     """Refuse or log differences, and return the data with a summary that lists them."""
     if refused and not config.allow_changed_data:
-        raise CheckpointError(f"{source}: {'; '.join(refused)}; if that is meant, add {OVERRIDE}")
+        raise CheckpointError(f"{source}: {'; '.join(refused)}; to allow this, add {OVERRIDE}")
     changed = [*refused, *differing]
     if not changed:
         return data

@@ -116,7 +116,7 @@ def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data:
         if getattr(config.model, name) != value
     ]
     if changes and args.process_index == 0:
-        say(f"from the training text: {', '.join(changes)}")
+        say(f"derived from the training text: {', '.join(changes)}")
     return dataclasses.replace(config, model=model)
 
 

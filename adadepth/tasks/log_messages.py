@@ -53,7 +53,7 @@ def _format_device(args: TrainingArguments) -> str:
 def _format_memory(device: torch.device, needed: int | None) -> str | None:
     if (sizes := free_memory(device)) is None:
         return None
-    least = "" if needed is None else f", an update takes at least {math.ceil(needed / 2**20):,} MiB"
+    least = "" if needed is None else f", an optimiser step needs at least {math.ceil(needed / 2**20):,} MiB"
     return "memory {:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in sizes)) + least
 
 

@@ -99,14 +99,14 @@ def compare_with_matched_baseline(
 def _format_comparison(comparison: Mapping[str, Any]) -> str:
     """Format a comparison as a line."""
     if "left_out" in comparison:
-        return f"matched baseline: left out, {comparison['left_out']}"
+        return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
-        f"the same network at one depth, and with its depths dealt at random ({counts['examples']:,} of "
+        f"the same network at a fixed depth, and with shuffled depths ({counts['examples']:,} of "
         f"{counts['of_examples']:,} examples of {name})"
         for name, counts in comparison.get("sets", {}).items()
     ]
     parts += [
-        f"{network['about']}, trained for {network['steps']:,} updates" for network in comparison.get("networks", [])
+        f"{network['about']}, trained for {network['steps']:,} steps" for network in comparison.get("networks", [])
     ]
     return f"matched baseline: {'; '.join(parts)}, {comparison['seconds']:.0f} s"
 
@@ -160,7 +160,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
     count = min(len(dataset), _MOST_EXAMPLES, trained // (2 * passes))
     if count < min(_FEWEST_EXAMPLES, len(dataset)):
         raise BaselineUnavailable(
-            f"training was too short for it: {trained:,} sequences, and it reads each example {passes} times"
+            f"training was too short: {trained:,} sequences, but the comparison reads each example {passes} times"
         )
     return count
 
@@ -172,7 +172,9 @@ def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[s
     """Record the predictions of labelled examples after every step, and compare their exits."""
     data: LabelledData = trainer.data  # type: ignore[assignment]
     if not PREDICTED[data.problem].studies_exits:
-        raise BaselineUnavailable(f"what {PREDICTED[data.problem].what} cannot be read after every step")
+        raise BaselineUnavailable(
+            f"predictions for data that {PREDICTED[data.problem].what} are not available after every step"
+        )
     measured = select_unit_metrics(data)
     records = trainer.records(examples, run_all_steps=True)
     return _replay_exits(model, records, measured["problem"], measured["metrics"])
@@ -193,9 +195,9 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
     if getattr(model.config, "exit_rule", "") is None and isinstance(model, ExitRuleKnob):
         exits, rule = _exit_at_half(model, records)
     elif parse_rule(getattr(model.config, "exit_rule", "fixed:1")).mixes:
-        raise BaselineUnavailable("its predictions are mixtures of all steps")
+        raise BaselineUnavailable("the predictions mix all steps")
     if exits is None or not records.ran_every_step or (records.ran is not None):
-        raise BaselineUnavailable("its depth is not decided by exits")
+        raise BaselineUnavailable("exits do not decide the depth")
     return {"rule": rule, **compare_recorded(records, exits, problem, metrics)}
 
 
@@ -305,7 +307,7 @@ def _train_baseline(
     begin = time.monotonic()
     limit = (begin - started) / 2
     if not session.config.features.cache:
-        raise BaselineUnavailable(f"{description} would take as long as the run, which keeps no states")
+        raise BaselineUnavailable(f"{description} would take as long as the run, because no states are cached")
     config = dataclasses.replace(
         session.config,
         model=dataclasses.replace(session.config.model, **settings),

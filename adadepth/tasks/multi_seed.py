@@ -25,7 +25,7 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     Returns:
         Means of the final metrics that all runs have.
     """
-    args = training_arguments(config, "unused: each run makes its own")
+    args = training_arguments(config, "unused: each run creates its own")
     directory = decide(args, lambda: run_directory(config))
     is_main = args.process_index == 0
     runs: list[tuple[int, dict[str, float]]] = []

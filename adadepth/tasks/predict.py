@@ -79,7 +79,7 @@ def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: P
     total = predict_table(pipeline, source, columns, path)
     mean, work, max_updates = total.depths / total.units, total.needed / total.full, pipeline.model.max_updates
     rows = f"{total.rows:,} row{'s' * (total.rows != 1)}"
-    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the work of full depth")
+    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the compute of full depth")
     say(f"predictions: {path}")
     return mean, work
 
@@ -141,7 +141,7 @@ def _read_lines(file: Path) -> list[str | tuple[str, str]]:
     if file.exists() and not file.is_file():
         raise DataError(f"text={_FILE}{file}: must be a file")
     if file.is_file() and file.stat().st_size > _MAX_BYTES:
-        raise DataError(f"text={_FILE}{file}: has more than {_MAX_BYTES >> 20} MiB; give it in parts")
+        raise DataError(f"text={_FILE}{file}: has more than {_MAX_BYTES >> 20} MiB; split it into smaller files")
     texts: list[str | tuple[str, str]] = []
     for number, line in enumerate(read_lines("text", file), start=1):
         if not line.strip(_BLANKS):

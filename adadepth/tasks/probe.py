@@ -73,7 +73,7 @@ def add_validation_set(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def _refuse_evaluation(name: str) -> NoReturn:
-    raise AssertionError("an encoder has no task to evaluate")
+    raise AssertionError("an encoder has no task that could be evaluated")
 
 
 def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:

@@ -88,7 +88,7 @@ def compare_runs(config: ExperimentConfig) -> None:
     """
     comparison = compare(deduplicate_runs(run for value in config.runs for run in _resolve_runs(value, config)))
     if not comparison.runs:
-        raise CheckpointError(f"runs={config.runs}: nothing to compare: {' '.join(comparison.left_out)}")
+        raise CheckpointError(f"runs={config.runs}: no runs to compare: {' '.join(comparison.left_out)}")
     _write_comparison(comparison, Path(config.output_dir))
 
 
@@ -97,10 +97,10 @@ def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
     folder = resolve_run(value, config) if value == "latest" else Path(value)
     if not os.path.isdir(folder):
         siblings = map(str, folder.parent.iterdir()) if os.path.isdir(folder.parent) else ()
-        raise CheckpointError(f"runs: there is no folder {value}{nearest(value, siblings)}")
+        raise CheckpointError(f"runs: folder not found: {value}{nearest(value, siblings)}")
     runs = find_runs(folder)
     if not runs:
-        raise CheckpointError(f"runs: there is no run in {value}")
+        raise CheckpointError(f"runs: no run found in {value}")
     return runs
 
 

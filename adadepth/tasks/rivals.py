@@ -59,11 +59,13 @@ def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path
     files = read_run(directory)
     share = (files.halting.get("cost") or {}).get(WORK.removeprefix("cost/"))
     if files.run.get("status") != "finished" or share is None:
-        raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
+        raise CheckpointError(f"rival_of={config.rival_of}: {directory} is not a finished run with measured compute")
     theirs, data = read_settings(directory), config.dataset.name
     if (theirs.get("task"), theirs.dataset.name) != (config.task, data):
         other = f"task={theirs.get('task')} on dataset={theirs.dataset.name}"
-        raise CheckpointError(f"rival_of={config.rival_of}: it was {other}; a rival is trained as it was")
+        raise CheckpointError(
+            f"rival_of={config.rival_of}: that run has {other}; a compute-matched baseline must be trained like the run"
+        )
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
     rival = dataclasses.replace(
         config,

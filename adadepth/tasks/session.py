@@ -107,7 +107,7 @@ class Session:
         check_memory(self.config, args, self.model, session.data.train)
         if (finished := find_earlier_run(self.config, args)) is not None:
             if args.process_index == 0:
-                say(f"started again; {finished} is finished")
+                say(f"restarted by the launcher; {finished} is already finished")
             return read_record(finished)["final_metrics"], finished
         config = session.config = resume_after_restart(self.config, args)
         repository = decide(args, lambda: open_repository(config))

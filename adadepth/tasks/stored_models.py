@@ -41,7 +41,9 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
     if tokenizer is None or size is None or len(tokenizer) <= size:
         return
     path = config.tokenizer.path or config.checkpoint
-    raise CheckpointError(f"tokenizer.path={path}: it has {len(tokenizer)} pieces, the model {size}; give its own")
+    raise CheckpointError(
+        f"tokenizer.path={path}: it has {len(tokenizer)} pieces, the model {size}; use the tokenizer of the model"
+    )
 
 
 def resume_after_restart(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
@@ -58,9 +60,9 @@ def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
     if run is None or is_finished(run):
         return None
     if not any(find_checkpoint_error(checkpoint) is None for checkpoint in reversed(checkpoints(run / CHECKPOINTS))):
-        say(f"started again; {run} has no checkpoint yet, so it begins anew")
+        say(f"restarted by the launcher; {run} has no checkpoint yet, so training starts from the beginning")
         return None
-    say(f"started again; goes on with {run}")
+    say(f"restarted by the launcher; resuming {run}")
     release_remote_lock(run)
     return run
 
@@ -92,8 +94,9 @@ def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
     processes = read_world_size(checkpoint)
     if processes != args.world_size and args.process_index == 0:
         say(
-            f"{checkpoint.name} was written by another number of processes, {processes} then, {args.world_size} now: "
-            "a step has the same examples, and losses are the same to rounding, but not what is drawn, as dropout is"
+            f"{checkpoint.name} was written with world size {processes}, and the world size now is "
+            f"{args.world_size}: a step has the same examples, and losses agree up to rounding, but random "
+            "numbers, such as dropout, differ"
         )
     return checkpoint
 
@@ -114,7 +117,7 @@ def _find_newest_complete(directory: Path, needs_best: bool) -> Path | None:
         problem = find_checkpoint_error(checkpoint) or (_find_flaw_of_best(checkpoint) if needs_best else None)
         if problem is None:
             for line in damaged:
-                say(f"passed over {line}; going on from {checkpoint.name}")
+                say(f"skipped {line}; resuming from {checkpoint.name}")
             return checkpoint
         damaged.append(f"{checkpoint}: {problem}")
     if damaged:
@@ -129,8 +132,8 @@ def _find_flaw_of_best(checkpoint: Path) -> str | None:
         return None
     if not path.is_dir() and not (checkpoint / MANIFEST).is_file():
         return None  # of an older version, which resumes without it
-    problem = find_checkpoint_error(path) if path.is_dir() else "it is missing"
-    return None if problem is None else f"of its best one, {path.name}, {problem}"
+    problem = find_checkpoint_error(path) if path.is_dir() else "the checkpoint is missing"
+    return None if problem is None else f"its best checkpoint {path.name} is damaged: {problem}"
 
 
 def resolve_model_path(config: ExperimentConfig) -> str:
@@ -146,7 +149,8 @@ def resolve_model_path(config: ExperimentConfig) -> str:
     problem = None
     if is_sharded(folder):
         raise CheckpointError(
-            f"checkpoint={path}: its weights are in shards, which resume= reads; the run's model is whole"
+            f"checkpoint={path}: its weights are sharded, and only resume= can read them; use the model folder of "
+            "the run"
         )
     if (folder / MANIFEST).is_file():
         problem = find_checkpoint_error(folder)

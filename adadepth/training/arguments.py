@@ -36,7 +36,7 @@ def _check_sharding(config: ExperimentConfig) -> Iterator[str]:
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
         yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
     if trainer.fsdp and not is_distributed():
-        alone = "trainer.fsdp=true: shards over several processes, and this is one"
+        alone = "trainer.fsdp=true: shards over several processes, but there is only one"
         yield f"{alone}; start it with torchrun, or set it to false"
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(value := getattr(trainer, name), str):
@@ -49,7 +49,7 @@ def _check_json_file(setting: str, path: Path) -> Iterator[str]:
     except OSError as error:
         yield f"{setting}: cannot be read ({error.strerror})"
     except ValueError as error:
-        yield f"{setting}: no JSON ({error})"
+        yield f"{setting}: not JSON ({error})"
     else:
         if not isinstance(content, dict):
             yield f"{setting}: must hold a mapping"

@@ -78,8 +78,8 @@ def raise_if_diverged(problem: str | None, checkpoints: Path) -> None:
     """
     if problem is not None:
         raise DivergedError(
-            f"{problem}; {describe_last_checkpoint(checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
-            "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
+            f"{problem}; {describe_last_checkpoint(checkpoints)}. A lower trainer.learning_rate, a longer warm-up "
+            "or trainer.precision=fp32 may help, in a new run; resuming this run would diverge again"
         )
 
 
@@ -153,7 +153,7 @@ class TrainingProgress:
         updates = self._explosion.updates(self._args.world_size)
         if updates < UPDATES:
             return None
-        return f"the loss has been more than ten times the first one for {updates} updates"
+        return f"the loss has been more than ten times the first loss for {updates} optimiser steps"
 
     def _describe_nonfinite(self) -> str | None:
         if not self._first_bad_step:

@@ -41,7 +41,11 @@ def profile_training(trainer: Trainer, directory: Path) -> Iterator[None]:
             yield
         finally:
             trainer.remove_callback(steps)
-    result = f"{path} (ui.perfetto.dev opens it)" if path.is_file() else f"none, it begins after {_UNTRACED} updates"
+    result = (
+        f"{path} (open it at ui.perfetto.dev)"
+        if path.is_file()
+        else f"none, because profiling begins after {_UNTRACED} optimiser steps"
+    )
     say(f"trace: {result}")
 
 

@@ -38,11 +38,11 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
         ValueError: Naming the parameter or the option.
     """
     if not isinstance(stored, Mapping) or not all(isinstance(stored.get(key), kind) for key, kind in _PARTS.items()):
-        raise ValueError("it holds no state of an optimizer")
+        raise ValueError("it holds no optimizer state")
     _check_groups(optimizer.param_groups, stored["param_groups"])
     parameters = [(group, weight) for group in optimizer.param_groups for weight in group["params"]]
     if unknown := [key for key in stored["state"] if type(key) is not int or not 0 <= key < len(parameters)]:
-        raise ValueError(f"it has a state for a parameter {unknown[0]!r}, and there are {len(parameters)}")
+        raise ValueError(f"it has a state for parameter {unknown[0]!r}, but there are {len(parameters)} parameters")
     examples = {id(group): _make_example_state(optimizer, group) for group in optimizer.param_groups}
     for number, state in stored["state"].items():
         group, weight = parameters[number]
@@ -79,7 +79,7 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 def _check_groups(groups: Sequence[Mapping[str, Any]], stored: Sequence[Any]) -> None:
     if len(groups) != len(stored):
-        raise ValueError(f"it has {len(stored)} groups of parameters, needed are {len(groups)}")
+        raise ValueError(f"it has {len(stored)} parameter groups, but {len(groups)} are needed")
     first = 0
     for number, (group, other) in enumerate(zip(groups, stored, strict=True)):
         size = len(group["params"])
@@ -107,7 +107,7 @@ def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
     value = list(value) if isinstance(value, tuple) else value
     is_equal = type(value) is type(expected) and value == expected
     is_number = isinstance(expected, int | float) and isinstance(value, int | float) and value == expected
-    return None if is_equal or is_number else f"is {_abbreviate(value)}, by the settings it is {_abbreviate(expected)}"
+    return None if is_equal or is_number else f"is {_abbreviate(value)}, but the settings say {_abbreviate(expected)}"
 
 
 def _make_example_state(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +148,7 @@ def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
         return f"a tensor of {value.dtype} where one like {example.dtype} is needed"
     local: Any = value.to_local() if hasattr(value, "to_local") else value
     if not bool(local.isfinite().all()) or (not example.ndim and value.item() < 0):
-        return "a number that none can be"
+        return "an impossible number"
     return None
 
 
@@ -217,7 +217,7 @@ def check_schedule(schedule: Any, stored: Any, updates: int, *, may_skip: bool) 
         if name == "last_epoch" and (may_skip or not isinstance(schedule, LambdaLR)):
             continue
         if None not in (value, expected) and value != expected:
-            raise ValueError(f"{name} is {_abbreviate(value)}, by the run it is {_abbreviate(expected)}")
+            raise ValueError(f"{name} is {_abbreviate(value)}, but the run has {_abbreviate(expected)}")
 
 
 def check_like(stored: Any, live: Any, name: str = "") -> None:
@@ -245,10 +245,10 @@ def check_random_state(stored: Any) -> None:
         ValueError: If a part is missing, or the position is outside.
     """
     if not isinstance(stored, Mapping) or not {"python", "numpy", "cpu"} <= stored.keys():
-        raise ValueError("no states of generators")
+        raise ValueError("no random-generator states")
     numpy_state = stored["numpy"]
     if not isinstance(numpy_state, tuple | list) or len(numpy_state) != 5:
-        raise ValueError("numpy: no state of a generator")
+        raise ValueError("numpy: no random-generator state")
     position = numpy_state[2]
     if type(position) is not int or not 0 <= position <= _POSITIONS:
         raise ValueError(f"numpy: its position must be 0 to {_POSITIONS}, not {_abbreviate(position)}")

@@ -105,15 +105,18 @@ class StopUnchanged(Extension, TrainerCallback):
         if before is None or control.should_training_stop:
             return
         if len(before) != len(self._architecture):
-            raise CheckpointError(f"{STOP}: architecture={before!r} has other blocks than {self._architecture!r}")
+            raise CheckpointError(
+                f"{STOP}: architecture={before!r} differs in its number of blocks from {self._architecture!r}"
+            )
         unchanged = sum(old == new for old, new in zip(before, self._architecture, strict=True))
         if unchanged < self._share * len(before):
             return
         control.should_training_stop = self._has_ended = True
         if state.is_world_process_zero:
             say(
-                f"search ends at step {state.global_step}: {unchanged} of {len(before)} blocks are as at the "
-                f"evaluation before, {before} then, {self._architecture} now (search.stop_unchanged={self._share:g})"
+                f"search ends at step {state.global_step}: {unchanged} of {len(before)} blocks are unchanged since "
+                f"the previous evaluation, from {before} to {self._architecture} "
+                f"(search.stop_unchanged={self._share:g})"
             )
 
     def save(self, checkpoint: Path, process: int) -> None:

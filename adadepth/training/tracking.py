@@ -152,8 +152,8 @@ class _FanOut:
     def _remove(self, sink: Tracker, error: Exception) -> None:
         reason = next(iter(str(error).splitlines()), "")
         say(
-            f"warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); it is told nothing more, "
-            f"{METRICS_FILE} goes on"
+            f"warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); it gets no further "
+            f"metrics, and {METRICS_FILE} goes on"
         )
         self.sinks.remove(sink)
 

@@ -456,7 +456,7 @@ class DepthTrainer(Trainer):
         self.refuse_weights()
         if self.progress.is_exploding():
             if self.is_world_process_zero():
-                say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first one")
+                say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first loss")
             return
         self.finish_saving()
         checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"
@@ -612,7 +612,7 @@ class DepthTrainer(Trainer):
         Raises:
             CheckpointError: If they cannot be read.
         """
-        with convert_read_errors(checkpoint, "the random numbers"):
+        with convert_read_errors(checkpoint, "the random-generator states"):
             if read_world_size(checkpoint) != self.args.world_size:
                 reseed_for_world_size(self.args.seed, self.state.global_step, self.args.process_index)
             else:

@@ -104,14 +104,14 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, [
-    (["mode=report", "runs=[al]"], "runs: there is no folder al (did you mean 'all'?)"),
-    (["mode=report", "runs=[all/run_1]"], "runs: there is no folder all/run_1 (did you mean 'all/run_0'?)"),
-    (["mode=report", "runs=[empty]"], "runs: there is no run in empty"),
+    (["mode=report", "runs=[al]"], "runs: folder not found: al (did you mean 'all'?)"),
+    (["mode=report", "runs=[all/run_1]"], "runs: folder not found: all/run_1 (did you mean 'all/run_0'?)"),
+    (["mode=report", "runs=[empty]"], "runs: no run found in empty"),
     (["mode=report", "runs=[broken]"], "runs=['broken']: nothing to compare: broken: left out, run.json is damaged ("),
     (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: read only without run=all/run_0"),
     (["runs=[all]"], "runs=['all']: read only"),
-    (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json in outputs/act_tiny"),
-    (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
+    (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json found in outputs/act_tiny"),
+    (["mode=report", "runs=[latest]"], "latest: names the newest run of a configuration; give it with --config-name"),
 ]))  # fmt: skip
 def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:
     record(Path("all/run_0"))

@@ -44,18 +44,18 @@ def test_the_overview_has_every_experiment_and_option(arguments: tuple[str, ...]
 def test_a_group_lists_its_options_and_keys(command: Command) -> None:
     out = command("--help", "trainer").out
     assert "  finetune_lamb               The fine-tuning recipe of Simoulin & Crabbé (2021): LAMB, four epochs" in out
-    assert "  trainer.learning_rate                  peak; above 0" in out
+    assert "  trainer.learning_rate                  peak learning rate; above 0" in out
     assert "model." not in out
 
 
 def test_published_runs_are_one_option(command: Command) -> None:
     assert "  preset: none, paper, seed\n" in command("--help").out
-    assert "  paper  The published run, everything of it, of act_base, act_cola" in command("--help", "preset").out
+    assert "  paper  All settings of the published run, for act_base, act_cola" in command("--help", "preset").out
 
 
 def test_a_key_has_its_sentences(command: Command) -> None:
     assert (
-        command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak; above 0.\n  default: 0.001\n"
+        command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak learning rate; above 0.\n  default: 0.001\n"
     )
     out = " ".join(command("--help", "model.state_rule").out.split())
     assert "one of single, graves, accumulated, basic." in out
@@ -66,7 +66,7 @@ def test_a_key_has_its_sentences(command: Command) -> None:
 def test_a_key_of_several_kinds_tells_them_apart(command: Command) -> None:
     out = command("--help", "dataset.sequence_length").out
     assert "default: 384 (QuestionConfig)" in out
-    assert "tokens of a window: the question and a part of its context" in out
+    assert "number of tokens of a window: the question and a part of its context" in out
 
 
 def test_every_key_can_be_asked_for() -> None:
@@ -79,7 +79,7 @@ def test_an_experiment_has_its_whole_comment(command: Command) -> None:
 
 def test_every_key_of_an_experiment_is_listed_with_its_value(command: Command) -> None:
     out = command("--config-name", "act_tiny", "model=albert_act_mini", "--help").out
-    assert "  # peak; above 0\n" in out
+    assert "  # peak learning rate; above 0\n" in out
     assert "  hidden_size: 192  # H" in out
 
 
@@ -106,4 +106,4 @@ def test_ones_own_configuration_has_a_published_run(own: Path, command: Command,
 def test_a_file_of_ones_own_may_not_hide_behind_ours(own: Path, refused: Refusal) -> None:
     (own / "dataset" / "cola.yaml").write_text("defaults: [labelled]\n")
     said = refused("--config-dir", "mine", "--config-name", "my_docs")
-    assert said == "error: --config-dir mine: adadepth has a dataset/cola.yaml, too; give it another name\n"
+    assert said == "error: --config-dir mine: adadepth already has a configuration dataset/cola.yaml; rename yours\n"

@@ -82,7 +82,7 @@ def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
 def test_whatever_a_lock_holds(tmp_path: Path, content: str) -> None:
     leave_stale(tmp_path, content)
     if "host" in content:
-        with pytest.raises(CheckpointError, match="on 3; if that run is dead, delete"):
+        with pytest.raises(CheckpointError, match="on 3; if that run is no longer running, delete"):
             lock_directory(tmp_path).__enter__()
     else:
         with lock_directory(tmp_path):

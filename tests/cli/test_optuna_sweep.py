@@ -96,8 +96,8 @@ def test_the_metric_says_what_is_looked_for(
 
 
 @pytest.mark.parametrize(("arguments", "message"), quick_one_in(3, [
-    (["seed=1,2", "optimise=eval/loss", "hydra.sweeper.direction=maximize"], "eval/loss is better the lower it is"),
-    (["seed=1,2", "optimise=eval/mlm_accuracy", "hydra.sweeper.direction=minimize"], "is better the higher it is"),
+    (["seed=1,2", "optimise=eval/loss", "hydra.sweeper.direction=maximize"], "eval/loss is better if lower"),
+    (["seed=1,2", "optimise=eval/mlm_accuracy", "hydra.sweeper.direction=minimize"], "is better if higher"),
     (["model.act_penalty=interval(-1,1)"], "error: model.act_penalty=-1.0: "),
     (["model.state_rule=single,grave"], "model.state_rule: invalid value 'grave'"),
     (["hydra.sweeper.params={}"], "the search space is empty"),
@@ -123,7 +123,7 @@ def test_a_record_that_is_a_pickle_is_not_opened_as_one(refused: Refusal, tmp_pa
 def test_a_missing_optuna_is_told_in_one_line(refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert refused(*SWEEP) == (
-        "error: hydra/sweeper=optuna: the package optuna is missing, install it with pip install 'adadepth[optuna]'\n"
+        "error: hydra/sweeper=optuna: the package optuna is missing; install it with pip install 'adadepth[optuna]'\n"
     )
 
 

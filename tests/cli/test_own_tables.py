@@ -50,7 +50,7 @@ def test_one_file_with_columns_of_other_names(command: Command, jobs: Jobs, tmp_
     assert "columns: text=Review, label=Stars\n" in out
     assert "classes: 5 (1 20%, 2 20%, 3 20%, 4 20%, 5 20%)\n" in out
     assert "metric: accuracy" in out
-    assert "model: albert_act_mini, 192 wide, from scratch" in out
+    assert "model: albert_act_mini, 192 wide, trained from scratch" in out
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_labels_say_problem_and_metric(
     config, out = chosen(command, jobs, f"dataset.path={tmp_path}/folder")
     assert (str(config.dataset.problem), list(config.dataset.metrics)) == (problem, metrics)
     assert config.dataset.evaluation_splits == ["held_out", "test"]
-    assert ("seen once, so not both learned and measured: spam" in out) == (labels.count("spam") == 1)
+    assert ("seen once, so they cannot be both trained and evaluated: spam" in out) == (labels.count("spam") == 1)
 
 
 def test_what_is_given_stays(command: Command, jobs: Jobs, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_tagged_words_are_trained_and_predicted_in_one_command_each(command: Com
         "--config-name", "finetune", "dataset=tagging_table", "dataset.path=folder", "debug=default"
     ).checked()
     assert "metric: entity_f1" in result.out
-    assert "baseline on test, always the commonest tag of a word: entity_f1 1.000" in result.out
+    assert "baseline on test, the most frequent tag of each word: entity_f1 1.000" in result.out
     run, test = the_run(tmp_path), tmp_path / "folder/test.conll"
     command("--config-name", "finetune", "mode=predict", f"checkpoint={run}", f"input={test}").checked()
     (written,) = run.glob("evaluations/*/predictions.jsonl")

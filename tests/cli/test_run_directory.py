@@ -150,7 +150,7 @@ def test_a_directory_in_use_is_refused(config: ExperimentConfig) -> None:
 
 
 def test_latest_is_the_newest_run_that_has_what_is_needed(config: ExperimentConfig, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"latest: no run with checkpoints in .*act_tiny"):
+    with pytest.raises(CheckpointError, match=r"latest: no run with checkpoints found in .*act_tiny"):
         resolve_run("latest", config, needs="checkpoints")
     names = ["2026-01-01_00-00-00_aa-1", "2026-01-02_00-00-00_aa-1", "2026-01-03_00-00-00_aa-1"]
     for name in names:
@@ -227,10 +227,10 @@ def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig,
 
     with pytest.raises(CheckpointError, match=re.escape(f"{refused}seed was 0, is 5") + "$"):
         resume("seed=5")
-    spread = "trainer.max_steps was 1000, is 900 (trainer.schedule=linear counts on the number of updates)"
+    spread = "trainer.max_steps was 1000, is 900 (trainer.schedule=linear depends on the number of optimiser steps)"
     with pytest.raises(CheckpointError, match=re.escape(f"{refused}{spread}; trainer.learning_rate was 0.002, is 0.1")):
         resume("trainer.max_steps=900", "trainer.learning_rate=0.1")
-    with pytest.raises(CheckpointError, match="it cannot change its size: small was False, is True"):
+    with pytest.raises(CheckpointError, match="small was False and now is True; a resumed run cannot change it"):
         resume("debug=default")
     with pytest.raises(CheckpointError, match=r"trainer.max_steps was 1000, is 500"):
         resume("debug=overfit")
@@ -262,7 +262,7 @@ def test_an_evaluation_lies_in_its_run_and_is_not_the_latest_to_continue(tmp_pat
     again = configured(*root, "resume=latest")
     assert (run_directory(again), resolve_run("latest", again, needs="model")) == (directory, directory)
     assert resolve_run("latest", again).parent == directory / "evaluations", "the report that was written last"
-    with pytest.raises(CheckpointError, match="it ran with mode=evaluate; only a training can be continued"):
+    with pytest.raises(CheckpointError, match="the run has mode=evaluate; only a training run can be resumed"):
         configured(*root, f"resume={evaluation}")
 
 
@@ -296,7 +296,7 @@ def test_a_run_of_settings_that_are_gone_is_told(tmp_path: Path) -> None:
     directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}"))
     with (directory / "config.yaml").open("a") as file:
         file.write("gone: 1\n")
-    with pytest.raises(CheckpointError, match=r"its config.yaml is of another version: .*gone"):
+    with pytest.raises(CheckpointError, match=r"its config.yaml was written by another version: .*gone"):
         configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
 
 
@@ -335,10 +335,10 @@ def test_json_is_strict() -> None:
     ("run.json", b"[1, 2]", "run.json: is damaged, it holds no record of a run"),
     ("run.json", b"\xff\xfe\x00", "run.json: is damaged, it holds no record of a run"),
     ("config.yaml", None, "config.yaml: is missing"),
-    ("config.yaml", b"\x00\xff\x01", "config.yaml: is damaged, it holds no settings of a run"),
-    ("config.yaml", b"", "config.yaml: is damaged, it holds no settings of a run"),
-    ("config.yaml", b"- 1\n", "config.yaml: is damaged, it holds no settings of a run"),
-    ("config.yaml", b"model: 3\n", "config.yaml: is damaged, it holds no settings of a run"),
+    ("config.yaml", b"\x00\xff\x01", "config.yaml: is damaged and holds no settings of a run"),
+    ("config.yaml", b"", "config.yaml: is damaged and holds no settings of a run"),
+    ("config.yaml", b"- 1\n", "config.yaml: is damaged and holds no settings of a run"),
+    ("config.yaml", b"model: 3\n", "config.yaml: is damaged and holds no settings of a run"),
 ]))  # fmt: skip
 def test_a_damaged_run_is_one_line(
     config: ExperimentConfig, tmp_path: Path, name: str, content: bytes | None, said: str
@@ -364,7 +364,7 @@ def test_a_folder_with_garbage_gets_no_report(config: ExperimentConfig) -> None:
     before = sorted(directory.iterdir())
     with pytest.raises(CheckpointError) as caught:
         tasks.run(configured("act_tiny", "mode=report", f"run={directory}"))
-    assert str(caught.value).startswith(f"{directory}/run.json: is damaged, it holds no record of a run (no JSON: ")
+    assert str(caught.value).startswith(f"{directory}/run.json: is damaged and holds no record of a run (no JSON: ")
     assert sorted(directory.iterdir()) == before
 
 

@@ -227,7 +227,7 @@ def test_a_tracker_that_goes_away_is_told_once(
     assert made[0].calls == [1, 2]
     assert [line["train/loss"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0, 3.0]
     assert capsys.readouterr().out == (
-        "warning: Vanishing failed (ConnectionError: no route to host); it is told nothing more, "
+        "warning: Vanishing failed (ConnectionError: no route to host); it gets no further metrics, and "
         "metrics.jsonl goes on\n"
     )
 
@@ -255,9 +255,9 @@ def test_trackers_are_named_as_a_list(given: list[str], expected: list[str], mon
 
 @pytest.mark.parametrize(("given", "message"), [
     (["logger.report_to=wandbb"], r"report_to=wandbb: must be one of wandb, .*, none \(did you mean 'wandb'\?\)"),
-    (["logger=wandb"], r"logger=wandb: the package wandb is missing, install it with pip install wandb"),
-    (["logger=mlflow"], r"=mlflow: the package mlflow is missing, install it with pip install 'adadepth\[mlflow\]'"),
-    (["logger=comet"], r"=comet: the package comet_ml is missing, install it with pip install 'adadepth\[comet\]'"),
+    (["logger=wandb"], r"logger=wandb: the package wandb is missing; install it with pip install wandb"),
+    (["logger=mlflow"], r"=mlflow: the package mlflow is missing; install it with pip install 'adadepth\[mlflow\]'"),
+    (["logger=comet"], r"=comet: the package comet_ml is missing; install it with pip install 'adadepth\[comet\]'"),
     (["logger.artifacts=[model]"], r"logger.artifacts=\['model'\]: read only with logger=wandb, comet or mlflow"),
 ])  # fmt: skip
 def test_a_tracker_that_is_not_there_is_told(given: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

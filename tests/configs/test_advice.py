@@ -253,7 +253,7 @@ def _flat(command: tuple[str, list[str]]) -> list[str]:
 
 # Overrides that stand for a value of the user's, and texts that say what is, and not what to do.
 EXEMPT = {
-    "is better the {} it is; null says so": "the user's own value: tests/configs/test_selection.py",
+    "is better if {}; null chooses": "the user's own value: tests/configs/test_selection.py",
     "dataset.text_columns=[{}]": "says what was taken",
     "dataset.label_column={}": "says what was taken",
     "without splits; give dataset.path={train: FOLDER": "folders of the user's",
@@ -287,7 +287,7 @@ EXEMPT = {
     "give dataset.evaluation_path=...": "files of the user's",
     "dataset.labels={}": "the user's own labels",
     "the package {} is missing": "pip; tests/contrib/serve/test_serve.py, tests/cli/test_optuna_sweep.py",
-    "no package {} is installed; pip install": "pip",
+    "the package {} is not installed; pip install": "pip",
     "DEPTH": "a family's advice, below",
     "readout_weight={}: {} has no readouts": "of models in Python",
     "or say model.vocab_size={}": "a fact of weights of the user's",
@@ -311,7 +311,6 @@ EXEMPT = {
     "search ends at step": "what was given",
     "search.stages={}: {} holds no finished search": "a run of the user's",
     "with task=finetune reads {}": "what was given",
-    "task=architecture_search, and every supernet": "help of a key",
     "trainer.fsdp=true shards the model": "help of a key",
     "of a tokenizer with all words of a text": "help of a key",
 }  # fmt: skip

@@ -49,4 +49,4 @@ def test_a_search_is_short_and_nothing_else_reads_it() -> None:
 @pytest.mark.parametrize("key", ["dataset.max_documents", "model.act_penalty", "model.cutoffs"])
 def test_a_key_of_another_kind_is_not_proposed_instead_of_itself(key: str) -> None:
     message = _format_unknown_key(key)
-    assert message == f"{key}: this {key.partition('.')[0]} has no such key; others have"
+    assert message == f"{key}: this {key.partition('.')[0]} has no such key; other options of the group have it"

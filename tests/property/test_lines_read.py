@@ -174,7 +174,7 @@ def test_other_columns_are_read_by_the_rule_or_refused_by_their_line(
     (["a\tO", "b O"], "line 2 is a word without a tag: b O"),
     (["a O", "b\tO"], "line 2 is a word without a tag: b\tO"),
     (["a X O", "New York B-LOC O"], "line 2 has 4 fields, line 1 has 3 with blanks between them"),
-    (["a\tO", "\tO"], "line 2 has an empty field; a word and its tag need a character"),
+    (["a\tO", "\tO"], "line 2 has an empty field; a word and its tag need at least one character"),
     (["a\tX\tO", "b\tO\t"], "line 2 has 2 fields, line 1 has 3 with tabs between them"),
     (["a X O", "b X\tY O"], "line 2 has 3 fields, line 1 has 3 with blanks between them"),
 ])  # fmt: skip

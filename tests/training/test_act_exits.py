@@ -45,10 +45,10 @@ def test_tagged_tokens(tmp_path, capsys):
     # The exits of the model's own threshold, replayed.
     assert exits["exit"]["mean"] == pytest.approx(rows["quantile:0.99"]["mean_updates"])
     assert exits["calibration"].keys() == {"confidence", "halting"}
-    assert "run for real" in (directory / "report.html").read_text()
+    assert "executed" in (directory / "report.html").read_text()
     with (directory / "pareto.csv").open() as file:
         assert {row["rule"]: row["online_updates"] for row in csv.DictReader(file)}["fixed:2"] == "2.0"
-    assert "run for real: the rule really ran" in capsys.readouterr().out
+    assert "executed: the rule was executed" in capsys.readouterr().out
 
 
 def test_whole_sequences(tmp_path):

@@ -300,7 +300,7 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
     (("model.classes_weights=[1,2,3]",), ConfigError, "classes_weights"),
     (("model.base_model=/nowhere/at/all",), UserError, "model.base_model=/nowhere/at/all"),
     (("dataset.sequence_length=256",), UserError, "dataset.sequence_length=256: "),
-    (("model.pretrained=x",), ConfigError, "model.pretrained=x: the base is named by model.base_model"),
+    (("model.pretrained=x",), ConfigError, "model.pretrained=x: set model.base_model instead"),
     (("model.layers_num=2",), ConfigError, "model.layers_num=2: read only with model.seed_compat=true"),
     (("features.limit_gib=1e-6",), DataError, "features.limit_gib"),
     ((*BUDGET, "budget=blocks", "budget.target=4"), ConfigError, "budget.target=4: must be at most 3, in"),

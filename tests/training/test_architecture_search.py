@@ -113,7 +113,7 @@ def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
     copy = only_run(tmp_path)
     assert record_of(copy)["status"] == "finished"
     assert not (copy / "derived").exists()
-    with pytest.raises(CheckpointError, match="no network was derived yet; add the stage derive"):
+    with pytest.raises(CheckpointError, match="no network has been derived yet; add the stage derive"):
         tasks.run(stream_config(tmp_path, *WHOLE, "search.stages=[retrain]", f"resume={copy}"))
     for stage in ("derive", "retrain", "compare"):
         last = tasks.run(stream_config(tmp_path, *WHOLE, f"search.stages=[{stage}]", f"resume={copy}"))
@@ -151,7 +151,7 @@ def test_cutoffs_from_the_text_are_those_of_every_network(tmp_path, capsys):
     cutoffs = ParXLSupernet.from_pretrained(run / "supernet").config.cutoffs
     assert len(cutoffs) == 2
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("from the training text:")]
-    assert line == f"from the training text: model.cutoffs={cutoffs}"
+    assert line == f"derived from the training text: model.cutoffs={cutoffs}"
     settings = OmegaConf.load(run / "config.yaml").model
     assert (settings.cutoffs, settings.cutoff_clusters) == (cutoffs, None)
     tasks.run(stream_config(tmp_path, *given, f"resume={run}", "search.stages=[retrain]"))
@@ -218,11 +218,11 @@ def test_a_latency_that_no_architecture_has_is_told(tmp_path, known_times, capsy
     assert not latency["is_held"]
     assert latency["derived"] in (3.0, 4.0)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("latency:")]
-    assert "for a target of 3.5 ms, more than 5% away: no architecture of as many blocks is nearer" in line
+    assert "for a target of 3.5 ms, more than 5% away: no architecture with this number of blocks is closer" in line
 
 
 def test_a_latency_beyond_every_architecture_is_refused(tmp_path, known_times):
-    with pytest.raises(ConfigError, match=r"budget\.target=7: all blocks of the dearest operation take 6 ms here"):
+    with pytest.raises(ConfigError, match=r"budget\.target=7: blocks of the most expensive operation take 6 ms in total"):
         tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=7"))
     assert not (tmp_path / "outputs").exists()
 

@@ -41,7 +41,7 @@ def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
     assert (trained / "figures" / "budget.png").exists()
     page = (trained / "report.html").read_text()
     assert "Budget and depth" in page
-    assert "Price of an update" in page
+    assert "Multiplier of depth" in page
     assert (trained / "checkpoints" / "checkpoint-4" / "budget.json").exists()
 
 
@@ -93,7 +93,7 @@ def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
     share = halting["cost"]["adaptive_over_full"] * halting["max_depth"]
     assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
     assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
-    assert "Rivals of equal work" in (trained / "report.html").read_text()
+    assert "Compute-matched baselines" in (trained / "report.html").read_text()
     assert "rivals of equal work" in capsys.readouterr().out
     (rival,) = trained.parents[1].glob("act_maze_rival/*")
     assert json.loads((rival / "model" / "config.json").read_text())["fixed_depth"] == rows[1]["max_depth"]
@@ -113,8 +113,8 @@ def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
 
 
 @pytest.mark.parametrize(("cost", "message"), [
-    (None, r"\S+ is no finished run with measured work$"),
-    ({"adaptive_over_full": 0.5}, "it was task=finetune on dataset=sudoku; a rival is trained as it was$"),
+    (None, r"\S+ is not a finished run with measured compute$"),
+    ({"adaptive_over_full": 0.5}, "that run has task=finetune on dataset=sudoku; a compute-matched baseline must be trained like the run$"),
 ])  # fmt: skip
 def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
     """As of TRM, whose puzzles are no data of a family with a fixed depth; and one whose work was not measured."""
@@ -147,7 +147,7 @@ def test_sequences_that_halt_are_held_too(tmp_path):
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
-    (("model.act_penalty=1e-3",), "model.act_penalty=0.001 is a price beside it; set model.act_penalty=0, or"),
+    (("model.act_penalty=1e-3",), "model.act_penalty=0.001 also penalises depth; set model.act_penalty=0, or"),
     (("budget.target=9",), "budget.target=9: must be from 1 to 4, in updates"),
     (("budget.target=0.5",), "budget.target=0.5: must be from 1 to 4, in updates"),
     (("budget=work", "budget.target=2"), "budget.target=2: must be from 0 to 1, in macs"),
@@ -166,7 +166,7 @@ def test_what_makes_no_sense_is_one_line(overrides, message):
 
 
 def test_a_geometric_prior_is_a_price():
-    with pytest.raises(ConfigError, match=r"model.prior=geometric is a price beside it"):
+    with pytest.raises(ConfigError, match=r"model.prior=geometric also penalises depth"):
         configured("ponder_tiny", "budget=depth")
     configured("ponder_tiny", "budget=depth", "model.prior=uniform", "model.target_halt_probability=null")
 

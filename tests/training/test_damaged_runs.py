@@ -80,7 +80,7 @@ def test_a_copied_model_that_lacks_weights_is_not_evaluated_at_random(run: Path,
     weights = load_file(model / "model.safetensors")
     save_file({f"other.{name}": weight for name, weight in weights.items()}, model / "model.safetensors")
     before = folders(tmp_path)
-    with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: of its weights '\S+' and \d+ more are missing"):
+    with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: its weights '\S+' and \d+ more are missing"):
         evaluate(model, tmp_path / "out")
     assert folders(tmp_path) == before
 
@@ -98,7 +98,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     (run / "checkpoints" / "checkpoint-3" / "optimizer.pt").unlink()
     tasks.run(configured("act_tiny", f"resume={stopped_early(run)}", "trainer.save_total_limit=1"))
     newest = run / "checkpoints" / "checkpoint-3"
-    said = f"passed over {newest}: its optimizer.pt is missing; going on from checkpoint-2"
+    said = f"skipped {newest}: its optimizer.pt is missing; resuming from checkpoint-2"
     assert said in capsys.readouterr().out
     assert (run / "model" / "model.safetensors").read_bytes() == kept
     assert (read_record(run)["status"], read_record(run)["best_checkpoint"]) == ("finished", best)

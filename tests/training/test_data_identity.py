@@ -166,11 +166,11 @@ def test_another_tokenizer_of_the_same_size_is_refused(trained: tuple[str, Path,
     pieces = described["model"]["vocab"]
     pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
     (words / "tokenizer.json").write_text(json.dumps(described))
-    refused = "the tokenizer is not the one that it was trained with; if that is meant, add allow_changed_data=true"
+    refused = "the tokenizer differs from the one used in training; to allow this, add allow_changed_data=true"
     with pytest.raises(CheckpointError, match=refused):
         evaluate(run, family, f"tokenizer.path={words}")
     evaluate(run, family, f"tokenizer.path={words}", "allow_changed_data=true")
-    assert changes(run) == ["the tokenizer is not the one that it was trained with"]
+    assert changes(run) == ["the tokenizer differs from the one used in training"]
     model = Pipeline.from_pretrained(run / "model").model
     other = AutoTokenizer.from_pretrained(words)
     with pytest.raises(ConfigError, match="tokenizer: is not the one that the model was trained with"):
@@ -218,7 +218,7 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     shutil.rmtree(data)
     others.rename(data)
     given = configured(root, *model, *options(tmp_path, data), f"resume={run}")
-    with pytest.raises(CheckpointError, match="the classes were neg, pos, are down, up"):
+    with pytest.raises(CheckpointError, match="the classes were neg, pos and now are down, up"):
         tasks.run(given)
     with pytest.raises(DataError, match="the model has no class 'down'"):
         tasks.run(dataclasses.replace(given, allow_changed_data=True))

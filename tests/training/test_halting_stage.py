@@ -151,7 +151,7 @@ def test_a_second_stage_that_means_nothing_is_refused_in_one_line(root, override
 def test_weights_of_another_family_and_a_single_step_are_refused(trained, tmp_path):
     root, first = trained
     depth = "model.num_hidden_layers=1" if root == "ponder_tiny" else "model.num_steps=1"
-    with pytest.raises(UserError, match="has one step, so there is nothing to decide") as caught:
+    with pytest.raises(UserError, match="has one step, so there is no exit to decide") as caught:
         run(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", depth)
     assert "\n" not in str(caught.value)
     if root == "ponder_tiny":

@@ -66,7 +66,7 @@ OPTIMIZER = [
     (lambda s: s["state"][0].update(exp_avg=_MOMENT), r"its state of '\S+' has a tensor of shape \(3, 3\)"),
     (lambda s: s["state"].pop(0), r"its state of '\S+' is missing"),
     (lambda s: s["param_groups"][0].update(lr="x"), "its group 0: lr must be a number"),
-    (lambda s: s.clear(), "it holds no state of an optimizer"),
+    (lambda s: s.clear(), "it holds no optimizer state"),
 ]
 OTHERS: dict[str, list[tuple[Any, str]]] = {
     "optimizer.pt": OPTIMIZER,
@@ -75,9 +75,9 @@ OTHERS: dict[str, list[tuple[Any, str]]] = {
         (lambda s: s.update(_last_lr=["x"]), "the schedule cannot be read: _last_lr"),
     ],
     "rng_state.pth": [
-        (lambda s: s.update(numpy=(*s["numpy"][:2], 10**9, 0, 0.0)), "the random numbers .* position must be 0 to 624"),
-        (lambda s: s.update(cpu=s["cpu"][:9]), "the random numbers cannot be read"),
-        (lambda s: s.pop("python"), "no states of generators"),
+        (lambda s: s.update(numpy=(*s["numpy"][:2], 10**9, 0, 0.0)), "the random-generator states .* position must be 0 to 624"),
+        (lambda s: s.update(cpu=s["cpu"][:9]), "the random-generator states cannot be read"),
+        (lambda s: s.pop("python"), "no random-generator states"),
     ],
 }
 

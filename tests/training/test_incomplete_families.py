@@ -97,7 +97,7 @@ def test_a_member_is_missing(
     ('exit_signals = frozenset({"logits"})', 'exit_signals = "logits"', "exit_signals='logits' must be a frozenset"),
     ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",
      "price is no method; it must be a method"),
-    ("num_targets: Mapping[str, Tensor] | None = None,", "", "forward must take num_targets"),
+    ("num_targets: Mapping[str, Tensor] | None = None,", "", "forward must accept num_targets"),
     ("        return self.config.num_hidden_layers", '        return "four"',
      "max_updates='four' must be a whole number of at least 1"),
     ("        return self.config.max_position_embeddings", "        return 0.5",
@@ -124,7 +124,7 @@ def test_a_member_is_wrong(
     ("        return output\n", "        output.logits = None\n        return output\n",
      f"{OUTPUT}logits must be (B, T, C), not NoneType"),
     ("output.loss, output.loss_parts =", "output.loss, _ =", f"{OUTPUT}loss_parts must be a dictionary"),
-    ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must be of unit token, as the model says"),
+    ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must have unit token, as declared by the model"),
 ]))  # fmt: skip
 def test_what_only_the_first_batch_shows(
     old: str, new: str, words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path

@@ -81,7 +81,7 @@ def test_exits_are_studied_and_fitted(trained: Path, tmp_path: Path) -> None:
         (["budget.targets=[9]", "mode=evaluate", "checkpoint=a"], "budget.targets=9: must be from 1 to 3, in updates"),
         (
             ["budget.target=2", "budget.gain=3"],
-            "budget.gain=3: model=looped is fitted to its target once it is trained",
+            "budget.gain=3: model=looped is fitted to its target after training",
         ),
     ],
 )

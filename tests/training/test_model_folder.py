@@ -71,7 +71,7 @@ def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
     assert card.data.library_name == "adadepth"
     assert {"adadepth", "ponder_albert"} <= set(card.data.tags)
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card.text, flags=re.MULTILINE))
-    assert float(rows["mean updates of a unit"]) == pytest.approx(metrics["halting/all/mean"], rel=1e-3)
+    assert float(rows["mean updates per unit"]) == pytest.approx(metrics["halting/all/mean"], rel=1e-3)
     assert float(rows["adaptive_over_full"]) == pytest.approx(metrics["cost/adaptive_over_full"], rel=1e-3)
     assert rows["model.num_hidden_layers"] == "6"
     for part in ("seed 0", "## Limits", "@software{adadepth", "PonderNet: Learning to Ponder", "from adadepth import"):

@@ -68,7 +68,7 @@ def test_a_pretrained_checkpoint_is_probed(
     assert (record["status"], record["mode"]) == ("finished", "probe")
     assert record["final_metrics"]["probe/test/mean/0"] == of["mean", 0]["accuracy"]
     assert record["evaluated"] == str(pretrained / "model")
-    assert "What each update adds" in (directory / "report.html").read_text()
+    assert "Linear probes after each update" in (directory / "report.html").read_text()
     assert {path.name for path in (directory / "figures").iterdir()} >= {"probes_test.png", "probes_test.pdf"}
     assert "always HILL" in capsys.readouterr().out
     tasks.run(configured("act_cola", "mode=report", f"run={directory}"))
@@ -109,7 +109,7 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("overrides", "expected"), [
     (["model=ponder_albert_pretrained"],
-     "model=ponder_albert: shows no states after its updates, which mode=probe reads; albert, albert_act or "
+     "model=ponder_albert: does not return the states after its updates, which mode=probe reads; albert, albert_act or "
          "looped does"),
     (["dataset=bigram_shift"], "dataset=bigram_shift: mode=probe reads labelled sentences of files or the hub"),
     (["dataset=hops"], "dataset=hops: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"),
@@ -119,7 +119,7 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
     (["dataset=senteval", "dataset.path=folder"], "dataset.task: dataset=senteval needs it, e.g. past_present"),
     (["dataset=senteval", "dataset.task=tree_depth"], "dataset.path: "),
     (["dataset=senteval", "dataset.task=tree_depth", "dataset.source=hub"],
-     "dataset.source=hub: dataset=senteval_tree_depth has a reader of its own; leave it at local"),
+     "dataset.source=hub: dataset=senteval_tree_depth is read from local files; leave it at local"),
 ])  # fmt: skip
 def test_what_cannot_be_probed_is_refused_in_one_line(overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -100,7 +100,7 @@ def test_a_killed_process_brings_the_run_back_exactly(family: str, sharding: str
             os.killpg(started.pid, signal.SIGKILL)
     assert started.returncode == 0, said[-3000:]
     run = only_run(tmp_path / "killed")
-    assert f"started again; goes on with {run}" in said
+    assert f"restarted by the launcher; resuming {run}" in said
     assert_same_bits(run, only_run(tmp_path / "whole"))
 
 

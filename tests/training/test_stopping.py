@@ -55,7 +55,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
         return loss
 
     trainer.training_step = poisoned
-    with pytest.raises(DivergedError, match=r"are not finite at step 4; the last good checkpoint is \S+checkpoint-2\."):
+    with pytest.raises(DivergedError, match=r"are not finite at step 4; the last complete checkpoint is \S+checkpoint-2\."):
         trainer.train()
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-2"]
 
@@ -72,7 +72,7 @@ def test_a_loss_that_explodes_ends_the_run_and_no_checkpoint_is_of_it(tmp_path, 
         record(torch.tensor(first + 10 * late) if first else loss * (factor if late else 1))
 
     trainer.progress.record_loss = exploded
-    with pytest.raises(DivergedError, match=r"for 10 updates; the last good checkpoint is \S+checkpoint-3\."):
+    with pytest.raises(DivergedError, match=r"for 10 updates; the last complete checkpoint is \S+checkpoint-3\."):
         trainer.train()
     assert trainer.state.global_step == 13
 

@@ -104,7 +104,7 @@ def test_its_exits_are_studied(trained: Path, tmp_path: Path) -> None:
         assert rows[rule]["online"]["quality"] == pytest.approx(rows[rule]["quality"])
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"] < rows["fixed:4"]["macs"]
     assert rows["confidence:0.3"]["mean_updates"] < rows["fixed:4"]["mean_updates"]
-    assert "run for real" in (directory / "report.html").read_text(encoding="utf-8")
+    assert "executed" in (directory / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("target", mostly_slow([0.6, 2.5], lambda target: target < 1))

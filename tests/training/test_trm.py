@@ -69,14 +69,14 @@ def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
     check_costs(trained)
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
-    assert f"puzzle 0, rounds of conclusions {grids[0]['attributes']['rounds of conclusions']}, givens" in report
+    assert f"puzzle 0, rounds of deduction {grids[0]['attributes']['rounds of deduction']}, givens" in report
     assert "the answer after every step" in report
     assert "start S of the maze" not in report
 
 
 def test_steps_are_told_by_givens(trained: Path) -> None:
     attributes = read(trained / "halting.json")["attributes"]
-    assert attributes.keys() == {"rounds of conclusions", "givens"}
+    assert attributes.keys() == {"rounds of deduction", "givens"}
     assert all(sum(row["n"] for row in found["rows"]) == 24 for found in attributes.values())
     for grid in read(trained / "grids.json")["sets"]["validation"]:
         assert grid["attributes"]["givens"] == sum(symbol != "." for row in grid["cells"] for symbol in row)
@@ -140,7 +140,7 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     one, full = rows["fixed:1"], rows["fixed:4"]
     assert full["macs"] == pytest.approx(4 * one["macs"])
     assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
-    assert study["timing"]["waiting"] == "examples take freed places"
+    assert study["timing"]["waiting"] == "waiting examples take the freed slots"
     assert read(directory / "budgets.json")
 
 
@@ -224,7 +224,7 @@ def test_a_stopped_run_is_fitted_to_its_target(
     assert found == read(budgeted / "budgets.json")
     spent, is_far = found["rows"][1]["mean"], abs(found["rows"][1]["mean"] - 2) > 0.1
     told = f"budget.target=2: exit_rule correct fitted, {spent:.3g} updates on 100 other examples"
-    assert told + (", further away than 5%\n" if is_far else "\n") in capsys.readouterr().out
+    assert told + (", off by more than 5%\n" if is_far else "\n") in capsys.readouterr().out
     assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
 
 
@@ -253,10 +253,10 @@ TARGET = ("budget=depth", "budget.target=2")
     ((*TARGET, "budget.target=17"), "budget.target=17: must be from 1 to 16, in updates"),
     ((*TARGET, "budget.unit=macs"), "budget.target=2: "),
     ((*TARGET, "budget.unit=milliseconds"),
-     "budget.unit=milliseconds: of model=trm, training can hold updates, macs"),
+     "budget.unit=milliseconds: training of model=trm supports updates, macs"),
     ((*TARGET, "budget.hold=0.2"),
-     "budget.hold=0.2: model=trm is fitted to its target once it is trained; leave it at 0.15"),
-    ((*TARGET, "budget.gain=2"), "budget.gain=2: model=trm is fitted to its target once it is trained; leave it at 1"),
+     "budget.hold=0.2: model=trm is fitted to its target after training; leave it at 0.15"),
+    ((*TARGET, "budget.gain=2"), "budget.gain=2: model=trm is fitted to its target after training; leave it at 1"),
     ((*TARGET, "model.exit_rule=patience:1"),
      "model.exit_rule=patience:1: budget.target=2 fits the threshold P of"),
     ((*TARGET, "trainer.halting_statistics=false"), "budget.target=2: needs trainer.halting_statistics=true"),

@@ -37,7 +37,7 @@ from adadepth.errors import ConfigError, nearest
 from adadepth.metrics.task_metrics import check_tags, is_hub_metric
 
 _HUB_KEYS = {"path": str, "name": str, "split": str, "rows_per_document": int, "streamed": bool}
-_OWN_ROWS = "read only with rows of your own, dataset.source=local dataset.path=PATH, or of the hub"
+_OWN_ROWS = "read only with your own rows, dataset.source=local dataset.path=PATH, or with those of the hub"
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -101,7 +101,7 @@ def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[st
     if dataset.streaming and dataset.source is Source.embedded:
         yield "dataset.streaming=true: the embedded corpus is not streamed"
     if dataset.streaming and config.trainer.max_steps == -1:
-        yield "trainer.max_steps=-1: dataset.streaming=true has no known length, give a number of steps"
+        yield "trainer.max_steps=-1: the length of data with dataset.streaming=true is unknown; set a number of steps"
 
 
 def check_stream(dataset: StreamConfig) -> Iterator[str]:
@@ -113,7 +113,7 @@ def check_stream(dataset: StreamConfig) -> Iterator[str]:
 def check_causal(dataset: CausalConfig) -> Iterator[str]:
     """Check that documents of a text that is read line by line can be separated."""
     if dataset.document_separator is Separator.file:
-        yield "dataset.document_separator=file: blocks tell documents by auto, heading, blank_line or line"
+        yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
@@ -139,7 +139,7 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
     if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
-        yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows set aside"
+        yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows to hold out"
     if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
         yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
     if dataset.held_out is not None and dataset.source is Source.embedded:
@@ -149,7 +149,7 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
 def _check_table_source(dataset: TableConfig) -> Iterator[str]:
     if get_kind(dataset).tables is not None:
         if dataset.source is not Source.local:
-            yield f"dataset.source={dataset.source}: dataset={dataset.name} has a reader of its own; leave it at local"
+            yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files; leave it at local"
         return
     yield from _check_path(dataset, "a folder, or a mapping of splits to files")
     if dataset.source is Source.hub and not dataset.hub.path:
@@ -166,7 +166,7 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
         yield f"dataset.problem=multi_label: {_OWN_ROWS}"
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):
-            yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
+            yield f"dataset.metrics={name}: runs external code; to allow it, set runtime.trust_remote_code=true"
     if dataset.difficulty_column is not None and dataset.source is Source.embedded:
         yield f"dataset.difficulty_column={dataset.difficulty_column}: {_OWN_ROWS}"
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
@@ -198,13 +198,13 @@ def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Itera
     prefix = f"dataset.class_weights={weights}"
     values = list(weights.values()) if isinstance(weights, dict) else []
     if weights != "balanced" and not (values and all(isinstance(value, int | float) and value > 0 for value in values)):
-        yield f"{prefix}: must be balanced, or a mapping of names of classes to weights above 0"
+        yield f"{prefix}: must be balanced, or a mapping from class names to weights above 0"
     if (problem := get_problem(dataset)) in ("regression", "multi_label"):
-        yield f"{prefix}: dataset.problem={problem} has no classes of which a text is one"
+        yield f"{prefix}: dataset.problem={problem} does not assign one class per text"
     if dataset.source is Source.embedded:
         yield f"{prefix}: {_OWN_ROWS}"
     if getattr(config.model, "classes_weights", None) is not None:
-        yield f"{prefix}: the model has weights of its own; set model.classes_weights=null"
+        yield f"{prefix}: the model has its own class weights; set model.classes_weights=null"
 
 
 def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
@@ -220,7 +220,7 @@ def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
 def check_parity(dataset: ParityConfig) -> Iterator[str]:
     """Check the ranges of numbers of ones."""
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
-        yield "dataset.easy_epochs and dataset.easy_ones: need each other"
+        yield "dataset.easy_epochs and dataset.easy_ones: must be set together"
     low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
     if dataset.easy_ones is not None and not low <= dataset.easy_ones <= high:
         yield f"dataset.easy_ones={dataset.easy_ones}: must lie within dataset.train_ones={dataset.train_ones}"
@@ -248,7 +248,10 @@ def check_addition(dataset: AdditionConfig) -> Iterator[str]:
     """Check that the longest sum fits into its field and into a sequence."""
     longest = max([dataset.digits, *dataset.beyond_digits]) + 1
     if dataset.digits >= dataset.field:
-        yield f"dataset.digits={dataset.digits}: must be below dataset.field={dataset.field}: a sum has a digit more"
+        yield (
+            f"dataset.digits={dataset.digits}: must be below dataset.field={dataset.field}: a sum can have one "
+            "more digit"
+        )
     yield from _check_larger_sizes("beyond_digits", dataset.beyond_digits, "digits", dataset.digits, dataset.field - 1)
     if longest > dataset.sequence_length:
         yield f"dataset.sequence_length={dataset.sequence_length}: the longest sum has {longest} digits"
@@ -281,7 +284,7 @@ def check_trace(dataset: TraceConfig) -> Iterator[str]:
         if links is not None and (len(links) != 2 or not 0 <= links[0] <= links[1] < dataset.lines):
             yield f"dataset.{key}={links}: must be [fewest, most] within 0 and dataset.lines - 1 = {dataset.lines - 1}"
     if dataset.questions > dataset.lines:
-        yield f"dataset.questions={dataset.questions}: must be at most dataset.lines={dataset.lines}, a name each"
+        yield f"dataset.questions={dataset.questions}: must be at most dataset.lines={dataset.lines}, one name each"
     yield from _check_length(dataset, 3 * dataset.lines + 2 * dataset.questions, "lines and questions have")
 
 
@@ -305,12 +308,13 @@ def check_questions(dataset: QuestionConfig) -> Iterator[str]:
     most = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
     if dataset.stride > most:
         yield (
-            f"dataset.stride={dataset.stride}: must be at most {most}, what dataset.sequence_length="
-            f"{dataset.sequence_length} leaves after dataset.max_question_length={dataset.max_question_length} and "
-            f"{_SPECIAL_TOKENS} special tokens; else text between two windows is lost"
+            f"dataset.stride={dataset.stride}: must be at most {most}, what "
+            f"dataset.sequence_length={dataset.sequence_length} leaves after "
+            f"dataset.max_question_length={dataset.max_question_length} and {_SPECIAL_TOKENS} special tokens; "
+            "otherwise text between two windows is lost"
         )
     if dataset.labels is not None:
-        yield f"dataset.labels={dataset.labels}: questions are answered with text, not with a class"
+        yield f"dataset.labels={dataset.labels}: answers are text, not classes"
     if dataset.null_score_threshold and not dataset.unanswerable:
         yield (
             f"dataset.null_score_threshold={dataset.null_score_threshold}: read only with dataset.unanswerable=true, "
@@ -323,9 +327,12 @@ def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
     yield from _refuse_embedded_rows(dataset)
     contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
     if len(contexts) not in (1, 2):
-        yield f"dataset.context_columns={contexts}: must name one column, or two; the second begins every ending"
+        yield (
+            f"dataset.context_columns={contexts}: must name one column, or two; the second one holds the beginning "
+            "of every ending"
+        )
     if len(endings) < 2:
-        yield f"dataset.ending_columns={endings}: must name two columns at least"
+        yield f"dataset.ending_columns={endings}: must name at least two columns"
     columns = [*contexts, *endings, dataset.label_column]
     if repeated := sorted({name for name in columns if columns.count(name) > 1}):
         yield f"dataset.ending_columns={endings}: the column {repeated[0]} is named twice in this data set"

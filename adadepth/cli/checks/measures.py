@@ -56,7 +56,7 @@ def check_optimised(config: ExperimentConfig) -> Iterator[str]:
     if not may_be_logged(name):
         metrics = [f"{prefix}/{metric}" for metric in NAMES[prefix]]
         hint = nearest(name, [_fill_name(metric, _EXAMPLES) for metric in metrics])
-        yield f"optimise={name}: no run has such a metric{hint}; known: {', '.join(metrics)}"
+        yield f"optimise={name}: unknown metric{hint}; known: {', '.join(metrics)}"
     elif (reason := _find_reason_against(config, name, prefix)) is not None:
         yield f"optimise={name}: {reason}"
 
@@ -73,11 +73,11 @@ def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> st
     if prefix == "search" and family(config.model.name).search is None:
         return f"model={config.model.name} has no architectures to search"
     if config.task is Task.architecture_search and prefix != "search":
-        return "a search has only eval/... and search/..."
+        return "an architecture search has only eval/... and search/..."
     if prefix == "budget" and (config.budget.target is None or config.mode is not Mode.train):
-        return "only a training with budget.target has it"
+        return "only a training run with budget.target has it"
     if prefix == "train" and config.mode is not Mode.train and name != "train/epoch":
-        return "only a training has it"
+        return "only a training run has it"
     if prefix in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
@@ -122,7 +122,7 @@ def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
     """Check that the model has a classifier of tokens, and reads the symbols of generated data."""
     able = [name for name in list_families_with_head("tagging") if families()[name].own_symbols]
     if get_kind(dataset).own_symbols and model.name not in able:
-        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for {join_alternatives(able)}"
+        yield f"model={model.name}: dataset={dataset.name} labels its own symbols, for {join_alternatives(able)}"
     elif "tagging" not in model.heads:
         taggers = join_alternatives(list_families_with_head("tagging"))
         yield f"model={model.name}: dataset={dataset.name} tags words, for {taggers}"
@@ -141,4 +141,4 @@ def check_probing(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={problem}"
     if model.encoder is None:
         able = join_alternatives(name for name, spec in families().items() if spec.encoder is not None)
-        yield f"model={model.name}: shows no states after its updates, which mode=probe reads; {able} does"
+        yield f"model={model.name}: does not return the states after its updates, which mode=probe reads; {able} does"

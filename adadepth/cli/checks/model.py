@@ -69,19 +69,19 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         yield from _check_targets(config)
     if budget.target is None:
         if config.mode is Mode.train and budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
-            yield "budget: read only with a target, the depth to hold, which budget.target says"
+            yield "budget: read only with a target depth, budget.target"
         return
     prefix, model = f"budget.target={budget.target:g}", config.model.name
     if not able.targets:
         holders = [name for name, spec in families().items() if spec.budget.targets]
-        yield f"{prefix}: model={model} learns no depth to hold; use {join_alternatives(holders)}"
+        yield f"{prefix}: model={model} does not learn its depth; use {join_alternatives(holders)}"
         return
     if budget.unit not in able.targets:
-        yield f"budget.unit={budget.unit}: of model={model}, training can hold {', '.join(able.targets)}"
+        yield f"budget.unit={budget.unit}: training of model={model} supports {', '.join(able.targets)}"
         return
     for name in able.prices:
         if (value := getattr(config.model, name)) > 0:
-            yield f"{prefix}: model.{name}={value:g} is a price beside it; set model.{name}=0, or {NO_BUDGET}"
+            yield f"{prefix}: model.{name}={value:g} also penalises depth; set model.{name}=0, or {NO_BUDGET}"
     for check in able.checks:
         yield from load(check)(config)
     yield from _check_range("budget.target", budget.target, config)
@@ -90,7 +90,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         return
     shares = budget.grow + budget.hold + budget.ramp
     if shares > 1:
-        yield f"budget.grow, budget.hold and budget.ramp: shares of all updates, but they add up to {shares:g}"
+        yield f"budget.grow, budget.hold and budget.ramp: shares of all optimiser steps, but they add up to {shares:g}"
     if budget.grow > 0:
         yield from _check_growth(config)
 
@@ -101,7 +101,7 @@ def _check_fit_after_training(config: ExperimentConfig) -> Iterator[str]:
         yield f"budget.target={config.budget.target:g}: needs trainer.halting_statistics=true"
     for key in ("grow", "grow_from", "hold", "ramp", "gain"):
         if (value := getattr(config.budget, key)) != getattr(BudgetConfig, key):
-            fitted = f"model={config.model.name} is fitted to its target once it is trained"
+            fitted = f"model={config.model.name} is fitted to its target after training"
             yield f"budget.{key}={value:g}: {fitted}; leave it at {getattr(BudgetConfig, key):g}"
 
 
@@ -109,13 +109,16 @@ def _check_targets(config: ExperimentConfig) -> Iterator[str]:
     """Check the depths that a checkpoint is fitted to."""
     prefix, units = f"budget.targets={config.budget.targets}", family(config.model.name).budget.fitted
     if config.mode is not Mode.evaluate:
-        yield f"{prefix}: read only with {format_mode(Mode.evaluate, config)}; training holds one, budget.target"
+        yield f"{prefix}: read only with {format_mode(Mode.evaluate, config)}; in training, set budget.target"
     if not config.trainer.halting_statistics:
         yield f"{prefix}: needs trainer.halting_statistics=true"
     if not units:
-        yield f"{prefix}: nothing sets the depth of a trained model={config.model.name}"
+        yield f"{prefix}: nothing can change the depth of a trained model={config.model.name}"
     elif config.budget.unit not in units:
-        yield f"budget.unit={config.budget.unit}: a trained model={config.model.name} is set in {', '.join(units)}"
+        yield (
+            f"budget.unit={config.budget.unit}: the depth of a trained model={config.model.name} is set in "
+            f"{', '.join(units)}"
+        )
     for target in config.budget.targets:
         yield from _check_range("budget.targets", target, config)
 
@@ -138,7 +141,7 @@ def _check_growth(config: ExperimentConfig) -> Iterator[str]:
     if not model.budget.grows:
         able = [name for name, spec in families().items() if spec.budget.grows]
         alternatives = join_alternatives(able)
-        yield f"budget.grow={budget.grow:g}: model={model.name} trains every step anyway; read only with {alternatives}"
+        yield f"budget.grow={budget.grow:g}: model={model.name} always trains every step; read only with {alternatives}"
     elif most is not None and budget.grow_from > most:
         yield f"budget.grow_from={budget.grow_from}: must be at most model.{model.depth}={most:g}"
 

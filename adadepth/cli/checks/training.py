@@ -35,8 +35,8 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield f"trainer.fsdp=true: read only with mode=train, but mode={config.mode}"
     if trainer.fsdp and config.task is Task.architecture_search:
         yield (
-            "trainer.fsdp=true: not in a search, whose gates are read between the steps of the model; "
-            "a network that was found trains so as a language model"
+            "trainer.fsdp=true: not supported in an architecture search, which reads the gates between the steps "
+            "of the model; the derived network supports it as a language model"
         )
     if trainer.ema_decay is not None and trainer.deepspeed:
         yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.deepspeed"
@@ -91,8 +91,8 @@ def _check_selection(config: ExperimentConfig) -> Iterator[str]:
     if is_contradicted(metric.removeprefix("eval_"), greater, getattr(config.dataset, "metrics", ())):
         better = "lower" if greater else "higher"
         yield (
-            f"trainer.greater_is_better={str(greater).lower()}: trainer.metric_for_best_model={metric} is better the "
-            f"{better} it is; null says so of every metric"
+            f"trainer.greater_is_better={str(greater).lower()}: trainer.metric_for_best_model={metric} is better "
+            f"if {better}; null chooses the direction of every metric"
         )
 
 

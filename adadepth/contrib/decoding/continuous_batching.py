@@ -143,23 +143,23 @@ def _check(
     if places < 1:
         raise ConfigError(f"places={places} must be at least 1")
     if seeds is not None and len(seeds) != len(prompts):
-        raise ConfigError(f"seeds: {len(seeds)} of them for {len(prompts)} prompts")
+        raise ConfigError(f"seeds: got {len(seeds)} seeds for {len(prompts)} prompts")
     if not all(len(prompt) for prompt in prompts):
-        raise ConfigError("prompts: every text begins with at least one token")
+        raise ConfigError("prompts: every text needs at least one token")
     if rule.mixes:
-        raise ConfigError(f"exit_rule={rule.label}: mixes all loops, so that no token exits")
+        raise ConfigError(f"exit_rule={rule.label}: mixes all loops, so no token exits")
     if STATES in rule.needs:
-        raise ConfigError(f"exit_rule={rule.label}: reads how states move, which {_SERVED} does not keep")
+        raise ConfigError(f"exit_rule={rule.label}: reads the change of states, which {_SERVED} does not store")
     if model.training:
-        raise ConfigError(f"{_SERVED}: the model is in training; model.eval() ends that")
+        raise ConfigError(f"{_SERVED}: the model is in training mode; call model.eval()")
     if model.config.queries != "state":
-        raise ConfigError(f"queries={model.config.queries}: {_SERVED} serves models with queries=state")
+        raise ConfigError(f"queries={model.config.queries}: {_SERVED} supports only models with queries=state")
     kind = getattr(getattr(model.model, "rotary_emb", None), "rope_type", "default")
     if kind in ("dynamic", "longrope"):
-        raise ConfigError(f"rope_type={kind}: {_SERVED} needs positions that do not depend on a text's length")
+        raise ConfigError(f"rope_type={kind}: {_SERVED} needs positions that do not depend on the length of a text")
     for name, served in (("num_beams", 1), ("num_return_sequences", 1), ("stop_strings", None), ("max_time", None)):
         if getattr(config, name, served) not in (served, None):
-            raise ConfigError(f"{name}={getattr(config, name)}: {_SERVED} serves {served} only")
+            raise ConfigError(f"{name}={getattr(config, name)}: {_SERVED} supports only {served}")
 
 
 def _max_length(config: GenerationConfig, prompt: int) -> int:

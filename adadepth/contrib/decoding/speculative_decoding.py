@@ -94,9 +94,9 @@ def self_speculation(
     loops = model.config.loops(model_kwargs.get("num_loops"))
     rule = model.rule(draft_rule, loops, model.config.vocab_size)
     if rule.mixes:
-        raise ConfigError(f"draft_rule={rule.label}: mixes all loops, so that a draft saves none")
+        raise ConfigError(f"draft_rule={rule.label}: mixes all loops, so a draft saves none")
     if STATES in rule.needs:
-        raise ConfigError(f"draft_rule={rule.label}: reads how states move, which drafts do not keep")
+        raise ConfigError(f"draft_rule={rule.label}: reads the change of states, which drafts do not store")
     drafter = _Drafter(model, model_kwargs["past_key_values"], model_kwargs.get("attention_mask"), loops)
     text = _AcceptedTokens(input_ids, logits_processor, stopping_criteria, generation_config, streamer)
     text.append(text.choose(drafter.read_prompt(input_ids)[:, -1]))
@@ -132,13 +132,13 @@ def _check(
 ) -> None:
     for name in ("exit_rule", "initial_state", "inputs_embeds"):
         if options.get(name) is not None:
-            raise ConfigError(f"{name}: self-speculation verifies token ids with all loops, and takes none")
+            raise ConfigError(f"{name}: not supported by self-speculation, which verifies token ids with all loops")
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name) and config.return_dict_in_generate:
-            raise ConfigError(f"{name}=True: self-speculation keeps none")
+            raise ConfigError(f"{name}=True: not supported by self-speculation")
     if len(input_ids) != 1 or config.num_beams != 1:
         raise ConfigError(
-            f"self-speculation decodes one text at a time, without beams: {len(input_ids)} rows, "
+            f"self-speculation supports one text at a time, without beams: {len(input_ids)} rows, "
             f"num_beams={config.num_beams}"
         )
     if draft_tokens < 1:
@@ -146,9 +146,11 @@ def _check(
     cache = options.get("past_key_values")
     if not isinstance(cache, DynamicCache) or not options.get("use_cache", True):
         kind = type(cache).__name__ if cache is not None else "none"
-        raise ConfigError(f"self-speculation takes back what was refused: it needs a DynamicCache, not {kind}")
+        raise ConfigError(
+            f"self-speculation removes rejected tokens from the cache, so it needs a DynamicCache, not {kind}"
+        )
     if synced_gpus or model.training:
-        raise ConfigError("self-speculation: needs synced_gpus=False and a model that is not in training")
+        raise ConfigError("self-speculation: needs synced_gpus=False and a model in evaluation mode")
 
 
 # ---- Tokens

@@ -79,7 +79,7 @@ def print_estimate(config: ExperimentConfig) -> None:
         available = f"{(get_memory_bytes(resolve_device(device)) or 0) / _GIGA:,.0f} GB of {device}"
         rows = config.trainer.per_device_train_batch_size
         raise ConfigError(
-            f"trainer.per_device_train_batch_size={rows}: takes {needed}, more than the {available}; "
+            f"trainer.per_device_train_batch_size={rows}: needs {needed}, more than the {available}; "
             f"{_format_advice(estimate['rows_that_fit'])}"
         )
 
@@ -213,7 +213,7 @@ def prepare_for_training(config: ExperimentConfig, model: Any) -> None:
         if not model.supports_gradient_checkpointing:
             name = model.config.model_type
             raise ConfigError(
-                f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false"
+                f"trainer.gradient_checkpointing=true: model={name} does not support recomputation; leave it false"
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
 
@@ -339,7 +339,7 @@ def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> st
         ("multiply-accumulates per token", f"{estimate['macs_per_token']:,.0f} (forward, full depth)"),
         ("operations per token", f"{estimate['operations_per_token']:,.0f} (a training step)"),
         *((f"memory: {name}", _format_bytes(memory[name])) for name in MemoryUse._fields if memory[name]),
-        ("memory per device", f"{_format_bytes(memory['total'])} at its peak"),
+        ("memory per device", f"{_format_bytes(memory['total'])} at the peak"),
         (
             "tokens per second",
             f"{estimate['tokens_per_second']:,.0f} at {settings.share:.0%} of {_format_peak(config)}",
@@ -359,7 +359,7 @@ def _format_peak(config: ExperimentConfig) -> str:
 
 def _format_length(estimate: Mapping[str, Any]) -> str:
     if estimate["days"] is None:
-        return "the number of steps depends on the data, see trainer.num_train_epochs"
+        return "the number of steps depends on the data; see trainer.num_train_epochs"
     length = format_duration(estimate["days"] * _DAY) if estimate["days"] < 1 else f"{number(estimate['days'], 1)} days"
     return f"{estimate['tokens']:,.0f} tokens, {length}"
 

@@ -155,9 +155,7 @@ class KnownValues(TorchDispatchMode):
             return True
         if tensor.is_floating_point():
             return 1.0
-        raise ConfigError(
-            "mode=estimate: the model reads a number that follows from its weights, in the middle of a step"
-        )
+        raise ConfigError("mode=estimate: not supported, because the model reads a value of its weights within a step")
 
     def _convert_masks(self, indices: Any) -> list[Tensor | None]:
         """Return indices with masks replaced by positions."""

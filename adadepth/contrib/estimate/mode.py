@@ -23,7 +23,7 @@ _MAX_WORDS, _MAX_TOKENS = 2**31 - 1, 2**28
 class EstimateConfig:
     """Assumptions of mode=estimate about the devices, and values that otherwise depend on the data."""
 
-    device: Any = setting("H100", "device: a name, or a peak rate in TFLOPS (its memory is then unknown)")
+    device: Any = setting("H100", "device: a name, or a peak rate in TFLOPS without known memory")
     devices: int = setting(
         1, "number of devices, one process each; trainer.fsdp=true shards the model over them", at_least(1)
     )

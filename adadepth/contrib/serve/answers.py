@@ -140,9 +140,9 @@ def validate_text(text: Text) -> None:
     """
     parts = [text] if isinstance(text, str) else list(text)
     if (length := sum(map(len, parts))) > MAX_CHARACTERS:
-        raise DataError(f"the text has {length:,} characters; at most {MAX_CHARACTERS:,} are read")
+        raise DataError(f"the text has {length:,} characters; the limit is {MAX_CHARACTERS:,}")
     if not any(part.strip() for part in parts):
-        raise DataError("there is no text: type one")
+        raise DataError("no text: type one")
 
 
 def _describe_input(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> dict[str, Any]:

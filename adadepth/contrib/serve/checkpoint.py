@@ -121,7 +121,7 @@ def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) 
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if name not in synthetic.sets:
-        raise DataError(f"{name!r:.40}: no set of examples; there are {', '.join(synthetic.sets)}")
+        raise DataError(f"{name!r:.40}: unknown set of examples; known are {', '.join(synthetic.sets)}")
     examples = synthetic.sets[name]
     number %= len(examples)
     example = dict(examples[number])
@@ -139,9 +139,9 @@ def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, t
     if text.rstrip("\n") == original.board:
         return original
     if synthetic.board is None:
-        raise DataError("examples of these data cannot be edited; draw another one")
+        raise DataError("examples of these data cannot be edited; choose another example")
     if len(text) > MAX_CHARACTERS:
-        raise DataError(f"the board has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+        raise DataError(f"the board has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
     cells = get_cell_symbols(checkpoint, original.example)
     fields = synthetic.board.edited(synthetic.dataset, text, original.example, len(cells))
     return InputExample({"index": 0, **fields}, text.rstrip("\n"), None)

@@ -112,7 +112,7 @@ def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
     try:
         part = queue.get(timeout=seconds + GRACE)
     except Empty:
-        raise DataError(f"the next token takes more than {seconds:g} seconds; ask for another text") from None
+        raise DataError(f"the next token takes more than {seconds:g} seconds; use another text") from None
     if isinstance(part, BaseException):
         raise part
     return part

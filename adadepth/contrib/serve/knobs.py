@@ -202,7 +202,7 @@ def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[d
         elif setting.knob != AS_TRAINED:
             knob = next((candidate for candidate in knobs if candidate.name == setting.knob), None)
             if knob is None:
-                raise ConfigError(f"{setting.knob!r:.60}: the model has no such knob")
+                raise ConfigError(f"{setting.knob!r:.60}: unknown setting of this model")
             knob.apply(model, knob.validate(setting.value))
         now = vars(model.config)
         yield {name: value for name, value in now.items() if before.get(name) != value}

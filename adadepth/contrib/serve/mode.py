@@ -18,7 +18,7 @@ def _is_host(value: str) -> bool:
         return False
 
 
-_HOST = Allowed(_is_host, "a name or an address of this machine, as localhost or 127.0.0.1")
+_HOST = Allowed(_is_host, "a name or an address of this machine, such as localhost or 127.0.0.1")
 
 
 HOST_NAMES = Allowed(
@@ -30,16 +30,14 @@ HOST_NAMES = Allowed(
 class ServeConfig:
     """Address and host names of the page of mode=serve."""
 
-    host: str = setting(
-        "127.0.0.1", "address to listen at; 0.0.0.0: open to every machine that can reach this one", _HOST
-    )
-    port: int = setting(7860, "port to listen at; 0: any free port", between(0, 65535))
-    names: list[str] = setting([], "additional host names of the page, such as that of a proxy", HOST_NAMES)
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0: accessible from other machines", _HOST)
+    port: int = setting(7860, "port to listen on; 0: any free port", between(0, 65535))
+    names: list[str] = setting([], "additional host names of the page, such as the name of a proxy", HOST_NAMES)
 
 
 SERVE = ModeSpec(
     "adadepth.contrib.serve.serve:serve",
-    "query checkpoints at any depth on an interactive page",
+    "serve checkpoints on an interactive page with adjustable depth",
     "serving",
     settings=ServeConfig,
     checkpoints="several",

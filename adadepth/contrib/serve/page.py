@@ -69,7 +69,9 @@ def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, nam
     page = build_page(checkpoints)
     address = launch_page(page, host, port, names)
     access = (
-        "open to this machine only" if is_loopback(host) else "open to everyone who can reach it, without a password"
+        "accessible from this machine only"
+        if is_loopback(host)
+        else "accessible to everyone who can reach it, without a password"
     )
     try:
         say(f"open {address} in a browser ({access}); Ctrl-C stops the server")
@@ -106,9 +108,7 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
                 theme=_build_theme(), head=style + scripts, app_kwargs={"lifespan": add_filter},
             )  # fmt: skip
     except OSError as error:
-        raise ConfigError(
-            f"serve.host={host} serve.port={port}: cannot be listened at (taken in the meantime)"
-        ) from error
+        raise ConfigError(f"serve.host={host} serve.port={port}: cannot be opened (the port is now in use)") from error
     return str(address)
 
 
@@ -156,7 +156,7 @@ def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
 def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
     """Build the page for one checkpoint, or for several with the same kind of input."""
     first = checkpoints[0]
-    with gr.Blocks(title="adadepth: move the depth", analytics_enabled=False) as page:
+    with gr.Blocks(title="adadepth: interactive demo", analytics_enabled=False) as page:
         gr.HTML(_render_heading(checkpoints), elem_id="ada-head", js_on_load=None, apply_default_css=False)
         with gr.Row(elem_id="ada-inputs"):
             with gr.Column(scale=3, min_width=300):
@@ -201,7 +201,7 @@ class _InputControls(NamedTuple):
 
 
 def _build_text_controls(checkpoint: ServedCheckpoint) -> _InputControls:
-    label = "Text, with [MASK] for every word to predict" if checkpoint.pipeline.predicts == "masks" else "Text"
+    label = "Text with [MASK] for every word to predict" if checkpoint.pipeline.predicts == "masks" else "Text"
     box = gr.Textbox(
         checkpoint.initial_text, lines=4, max_lines=10, label=label, elem_id="ada-text", max_length=MAX_CHARACTERS
     )
@@ -229,7 +229,7 @@ def _build_example_controls(checkpoint: ServedCheckpoint) -> _InputControls:
         str(render_board(checkpoint, example)), js_on_load=None, apply_default_css=False, elem_id="ada-cells"
     )
     lines = max(1, example.board.count("\n") + 1)
-    text = gr.Textbox(example.board, lines=min(lines, 9), max_lines=24, label="The example as text, which you can edit",
+    text = gr.Textbox(example.board, lines=min(lines, 9), max_lines=24, label="The example as editable text",
                       elem_id="ada-board", max_length=MAX_CHARACTERS)  # fmt: skip
     with gr.Row():
         draw = gr.Button("Draw another", elem_id="ada-draw")
@@ -414,7 +414,7 @@ def _build_failure_script(checkpoints: Sequence[ServedCheckpoint]) -> str:
 
     It requests an answer again if the controls have changed meanwhile; otherwise it shows an error line.
     """
-    line = UserError("no answer: too many requests are waiting, or the page has failed; ask again")
+    line = UserError("no answer: too many requests are waiting, or the page has failed; try again")
     lines = json.dumps([str(render_error(checkpoint, line)) for checkpoint in checkpoints])
     change = f"window.adadepthChanges > window.adadepthAsked ? [({_CHANGE_SCRIPT})()]"
     return f"() => {change} : window.adadepthStopped ? [] : [undefined, ...{lines}]"

@@ -20,9 +20,7 @@ def find_free_port(host: str, port: int) -> int:
             probe.bind((host, port))
             return int(probe.getsockname()[1])
     except UnicodeError as error:
-        raise ConfigError(f"serve.host={host}: is not a host name") from error
+        raise ConfigError(f"serve.host={host}: not a host name") from error
     except OSError as error:
         key = f"serve.host={host}" if isinstance(error, socket.gaierror) else f"serve.host={host} serve.port={port}"
-        raise ConfigError(
-            f"{key}: cannot be listened at ({error.strerror}); serve.port=0 takes any free port"
-        ) from error
+        raise ConfigError(f"{key}: cannot be opened ({error.strerror}); serve.port=0 uses any free port") from error

@@ -96,8 +96,8 @@ def render_continuations(checkpoint: ServedCheckpoint, prompt: str, parts: Seque
     side_count = 2 if checkpoint.knobs else 1  # a model of one depth writes once
     is_whole = len(parts) == side_count and all(part.result is not None for part in parts)
     is_same = parts[0].text == parts[-1].text
-    comparison = "Both wrote the same text." if is_same else "At full depth it wrote another text."
-    remark = "" if side_count == 1 else f"Both begin with the same seed. {comparison if is_whole else ''}"
+    comparison = "Both texts are the same." if is_same else "At full depth the text differs."
+    remark = "" if side_count == 1 else f"Both use the same seed. {comparison if is_whole else ''}"
     max_updates = checkpoint.model.max_updates
     return render_template(
         "continuation", name=checkpoint.name, file=sanitise_file_name(checkpoint.name),
@@ -153,11 +153,11 @@ def _describe_answer(checkpoint: ServedCheckpoint, answer: Answer) -> str:
 
 def _build_tiles(checkpoint: ServedCheckpoint, answer: Answer) -> list[Tile]:
     now, full = answer.result, answer.full_result
-    steps, depth_name = now["max_depth"], "mean updates of a token" if now["unit"] == "token" else "updates"
+    steps, depth_name = now["max_depth"], "mean updates per token" if now["unit"] == "token" else "updates"
     milliseconds = [f"{1000 * seconds:.3g} ms" for seconds in answer.seconds]
     tiles = [
         Tile("depth", depth_name, number(now["mean"], 2), f"of {steps}; full depth {number(full['mean'], 2)}"),
-        Tile("work", "work", percent(now["work"]), f"of full depth's ({percent(full['work'])})"),
+        Tile("work", "work", percent(now["work"]), f"of full depth ({percent(full['work'])})"),
         Tile("time", "time now", milliseconds[0], f"at full depth {milliseconds[1]}"),
     ]
     if (quality := _count_right(answer, now)) is not None:
@@ -173,7 +173,7 @@ def _describe_truth(answer: Answer) -> str:
     if answer.label is None:
         return ""
     hard = "" if answer.difficulty is None else f", difficulty {answer.difficulty}"
-    return f"; right is {answer.label}{hard}"
+    return f"; the right answer is {answer.label}{hard}"
 
 
 def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -197,19 +197,19 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
     if not points:
         return None, ""
     current = measure_quality(checkpoint, answer.setting)
-    dots = [Dot(work, quality, f"work {percent(work)}, {name} {number(quality, 3)}") for work, quality in points]
+    dots = [Dot(work, quality, f"compute {percent(work)}, {name} {number(quality, 3)}") for work, quality in points]
     groups: list[tuple[str, Sequence[Dot]]] = [
         (checkpoint.evaluator.description if current and checkpoint.evaluator else "measured", dots)
     ]
     if current is not None:
-        figures = f"work {percent(current.work)}, {name} {number(current.quality, 3)}"
+        figures = f"compute {percent(current.work)}, {name} {number(current.quality, 3)}"
         description = f"here: {number(current.updates, 2)} updates, {figures}"
         groups.append(("current setting", [Dot(current.work, current.quality, description, marked=True)]))
         examples = f"{description}, measured on {examples}"
     all_dots = [dot for _, group in groups for dot in group]
-    x = Axis("work, share of full depth", (0.0, max(1.0, *(dot.x for dot in all_dots)) * 1.02), percent=True)
+    x = Axis("compute, share of full depth", (0.0, max(1.0, *(dot.x for dot in all_dots)) * 1.02), percent=True)
     y = Axis(name, pad_range([dot.y for dot in all_dots]))
-    panel = Panel("Quality against work", Scatter(groups, sorted((dot.x, dot.y) for dot in dots)), x, y, examples)
+    panel = Panel("Quality against compute", Scatter(groups, sorted((dot.x, dot.y) for dot in dots)), x, y, examples)
     return Figure("quality_against_work", [panel]), examples
 
 
@@ -304,7 +304,7 @@ def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
     style = f"d{depth}" + (" wrong" if is_wrong else "")
     has_answer = cell.predicted is not None
     title = f"{cell.symbol}: {number(cell.updates or 0, 2)} updates" + (f", {cell.predicted}" if has_answer else "")
-    title += f", right is {cell.label}" if is_wrong else ""
+    title += f", the right answer is {cell.label}" if is_wrong else ""
     steps = json.dumps([shorten(step) for step in cell.steps[: max(depth, 1)]]) if has_answer and cell.steps else ""
     text = shorten(cell.predicted) if cell.predicted is not None else cell.symbol
     right = "" if cell.label is None else shorten(cell.label)
@@ -350,8 +350,8 @@ def _choose_legend(answer: Answer) -> str:
         return "Grey: given. Blue: new in the selected step. Orange frame: wrong."
     max_updates = answer.result["max_depth"]
     return (
-        f"Darker cells received more of the {max_updates} updates; the number is in the cell. "
-        "Orange frame: wrong answer. Pale, while the step slider moves: not halted yet."
+        f"Darker cells received more of the {max_updates} updates; each cell shows their number. Orange frame: "
+        "wrong answer. Pale, with the step slider: not halted yet."
     )
 
 
@@ -369,7 +369,7 @@ def render_board(checkpoint: ServedCheckpoint, example: InputExample) -> Markup:
         "board", lines=len(rows), columns=columns, side=_SIDE if columns <= _MAX_LARGE_COLUMNS else _SMALL_SIDE,
         symbols=symbols,
         between=separator, cells=[cell for row in rows for cell in row], tag="button" if is_edited else "span",
-        editable=is_edited, label="The input: a click, or a key, changes a cell",
+        editable=is_edited, label="Input: click a cell, or press a key, to change it",
     )  # fmt: skip
 
 
@@ -422,7 +422,9 @@ def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
     if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":
-        source_remark = "" if answer.source else "mode=evaluate reads the examples of its sets; this one is edited. "
+        source_remark = (
+            "" if answer.source else "mode=evaluate reads the examples of its sets, but this example is edited. "
+        )
         return _format_command(checkpoint, "evaluate", ["predictions=true", *settings]), source_remark + remark
     text = answer.row["text"][0] if isinstance(model_input, InputExample) else model_input
     return _format_command(checkpoint, "predict", [f"text={_format_text_override(text)}", *settings]), remark
@@ -438,7 +440,7 @@ def _format_text_override(text: Text) -> str:
 
 def _choose_remark(checkpoint: ServedCheckpoint, answer: Answer) -> str:
     if answer.setting.knob == FULL and not answer.overrides:
-        return "This model has no setting for full depth on the command line; the page sets it directly."
+        return "Full depth of this model cannot be set on the command line; the page sets it directly."
     return ""
 
 

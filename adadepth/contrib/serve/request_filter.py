@@ -133,9 +133,9 @@ class RequestFilter:
         forwarded = [name.strip() for value in headers.get("x-forwarded-host", []) for name in value.split(",")]
         hosts = [*headers.get("host", []), *forwarded]
         if not headers.get("host") or not all(map(self.names.has_host, hosts)):
-            return 403, "the page is not known under this name; serve.names=[NAME] adds one"
+            return 403, "unknown host name of the page; add it with serve.names=[NAME]"
         if not all(self.names.has_origin(origin, hosts[0]) for origin in headers.get("origin", [])):
-            return 403, "the page answers no other page; serve.names=[NAME] adds the name of a proxy"
+            return 403, "requests from other pages are refused; add the name of a proxy with serve.names=[NAME]"
         path = str(scope.get("path", "")).removeprefix("/gradio_api")
         if path.startswith(_CLOSED_PATHS):
             return 404, "files cannot be uploaded or downloaded here"

@@ -35,7 +35,7 @@ class Deadline:
             DataError: If the time limit has passed.
         """
         if perf_counter() > self.end:
-            raise DataError(f"the question takes more than {self._seconds:g} seconds; ask a shorter one")
+            raise DataError(f"the request takes more than {self._seconds:g} seconds; use a shorter input")
 
 
 class ModelLock:
@@ -60,7 +60,7 @@ class ModelLock:
         deadline = self._deadline
         remaining = self.seconds if deadline is None else deadline.end - perf_counter()
         if not self._lock.acquire(timeout=max(remaining, 0.0) + GRACE):
-            raise DataError("the model is still busy with a question before, which takes too long; ask again later")
+            raise DataError("the model is still busy with a previous request; try again later")
         handles: list[Any] = []
         try:
             self._deadline = deadline = Deadline(self.seconds)
@@ -93,7 +93,7 @@ def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
     try:
         result, error = results.get(timeout=seconds + 2 * GRACE)
     except Empty:
-        raise DataError(f"the question takes more than {seconds:g} seconds; ask a shorter one") from None
+        raise DataError(f"the request takes more than {seconds:g} seconds; use a shorter input") from None
     if error is not None:
         raise error
     return result

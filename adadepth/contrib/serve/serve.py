@@ -77,7 +77,7 @@ def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
     for checkpoint, kind in zip(checkpoints, kinds, strict=True):
         if kind is not kinds[0] or checkpoint.reads_pairs != checkpoints[0].reads_pairs:
             names = f"{checkpoints[0].name} and {checkpoint.name}"
-            raise ConfigError(f"checkpoint: {names} read different inputs; side by side they must read the same")
+            raise ConfigError(f"checkpoint: {names} read different inputs; a comparison needs the same inputs")
 
 
 def open_page_of_run(run: Path, host: str, port: int) -> None:
@@ -94,7 +94,9 @@ def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
     if ignored := [key for key in list_overridden_keys() if key.partition(".")[0] not in _SHARED_KEYS]:
-        raise ConfigError(f"{ignored[0]}: read only with one checkpoint; several have the settings of their runs each")
+        raise ConfigError(
+            f"{ignored[0]}: read only with one checkpoint; with several, each keeps the settings of its run"
+        )
     return [_load_run_config(config, path) for path in config.checkpoint]
 
 
@@ -138,7 +140,7 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
         curve=None if run is None else _read_curve(run),
         initial_text="" if synthetic is not None else _choose_initial_text(run, pipeline),
     )
-    knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "none, its depth is fixed"
+    knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "none, because its depth is fixed"
     model_name = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
     say(f"{checkpoint.name}: {model_name}; depth knobs: {knob_names}")
     return checkpoint

@@ -74,7 +74,7 @@ def make_space(arguments: list[str]) -> int:
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"space: {folder} (look through it, {_RUN_FOLDER}/{CONFIG_FILE} names your paths; then push it to the hub)")
+    print(f"space: {folder} (check it before pushing it to the hub: {_RUN_FOLDER}/{CONFIG_FILE} contains your paths)")
     return 0
 
 

@@ -83,7 +83,7 @@ def read_trees(table: DataTable) -> Trees:
         deprel += [str(word.deprel) for word in words]
         lengths += [len(words)] if words else []
     if not forms:
-        raise DataError(f"{table.label}: no word has a head; a treebank has one for each in its column head")
+        raise DataError(f"{table.label}: no word has a head; a treebank needs a head for every word in the column head")
     return Trees(np.cumsum([0, *lengths]), forms, upos, deprel, np.array(depths, dtype=np.int64))
 
 
@@ -135,7 +135,7 @@ def _count_depths(words: Sequence[_Word]) -> list[int]:
         path: dict[int, None] = {}
         while word not in depths:
             if word in path:
-                raise DataError(f"{words[word - 1].location}: the heads of its words go round in a circle")
+                raise DataError(f"{words[word - 1].location}: the heads of its words form a cycle")
             path[word] = None
             word = heads[word - 1]
         for step, ancestor in enumerate(reversed(path), start=1):
@@ -149,14 +149,14 @@ def _check_heads(words: Sequence[_Word]) -> list[int]:
     for word in words:
         if str(word.head) not in allowed:
             raise DataError(
-                f"{word.location} has the head {str(word.head)[:_MAX_HEAD_CHARACTERS]!r}; "
-                f"allowed are 0, of the root, and the words 1 to {len(words)} of its sentence"
+                f"{word.location} has the head {str(word.head)[:_MAX_HEAD_CHARACTERS]!r}; allowed are 0 for the "
+                f"root and the words 1 to {len(words)} of its sentence"
             )
     roots = [word for word in words if str(word.head) == "0"]
     if len(roots) > 1:
-        raise DataError(f"{roots[1].location} has a second root, a word with the head 0; a sentence has one")
+        raise DataError(f"{roots[1].location} has a second root (head 0); a sentence must have one")
     if words and not roots:
-        raise DataError(f"{words[0].location} begins a sentence without a root, a word with the head 0; each has one")
+        raise DataError(f"{words[0].location} begins a sentence without a root (head 0); a sentence must have one")
     return [allowed[str(word.head)] for word in words]
 
 
@@ -335,7 +335,7 @@ def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:
         if splits := open_file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
             return splits
         if not (path := sorted(map(str, to_path("dataset.path", path).glob("*.conllu")))):
-            raise DataError(f"dataset.path={dataset.path}: no file of CoNLL-U (.conllu) in that folder")
+            raise DataError(f"dataset.path={dataset.path}: no CoNLL-U file (.conllu) in that folder")
     return {WHOLE: concatenate_tables([open_conll_table(file) for file in _find_treebank_files(path)])}
 
 
@@ -344,7 +344,7 @@ def _find_treebank_files(path: Any) -> list[Path]:
     files = find_files("dataset.path", path)
     for file in files:
         if file.suffix != ".conllu":
-            raise DataError(f"dataset.path={file}: not a file of CoNLL-U, which ends in .conllu")
+            raise DataError(f"dataset.path={file}: not a CoNLL-U file, which ends in .conllu")
     return files
 
 
@@ -355,7 +355,7 @@ def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataT
     for name in dataset.evaluation_splits:
         if name not in tables:
             raise DataError(
-                f"dataset.evaluation_splits={name}: there is {', '.join(tables)}{nearest(name, list(tables))}"
+                f"dataset.evaluation_splits={name}: known splits are {', '.join(tables)}{nearest(name, list(tables))}"
             )
     return list(dataset.evaluation_splits)
 

@@ -77,8 +77,8 @@ def _load_model(config: ExperimentConfig, path: str) -> Any:
     model: Any = load_model(path, _resolve_head_class(config, path), config.model, list_overridden_model_settings())
     if model.depth_unit != "token":
         raise CheckpointError(
-            f"checkpoint={path}: {config.model.name} gives a whole {model.depth_unit} one depth; "
-            f"dataset={config.dataset.name} needs a model whose tokens halt one by one"
+            f"checkpoint={path}: {config.model.name} has one depth per {model.depth_unit}; "
+            f"dataset={config.dataset.name} needs a model with one depth per token"
         )
     return model
 

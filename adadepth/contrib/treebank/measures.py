@@ -14,9 +14,9 @@ from adadepth.metrics.adaptation import estimate_clustered_mean
 # Description of each kind of classes, in the order of tables.
 CLASS_KINDS: dict[str, str] = {
     "upos": "part of speech",
-    "deprel": "relation: that to the head, subtypes within their main one",
-    "tree_depth": "depth in the tree: arcs from the root, which has 0",
-    "frequency": "frequency: occurrences in a million words",
+    "deprel": "relation to the head, subtypes merged into the main relation",
+    "tree_depth": "depth in the tree: number of arcs from the root",
+    "frequency": "frequency: occurrences per million words",
     "deprel_full": "relation with its subtype",
 }
 _UNORDERED_KINDS = ("upos", "deprel", "deprel_full")  # kinds whose classes are sorted by depth

@@ -109,7 +109,7 @@ def format_words(summary: _WordSummary) -> str:
     parts = []
     for name, readings in summary["sets"].items():
         n, words = readings["plain"].get("all", {}).get("n", 0), summary["words"][name]
-        remark = " (the others are cut off)" if n < words else ""
+        remark = " (the others are truncated)" if n < words else ""
         parts.append(
             f"depth by word, {name}: {summary['sentences'][name]:,} sentences, {n:,} of their {words:,} words{remark}"
         )

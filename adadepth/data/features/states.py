@@ -83,7 +83,7 @@ def ensure_features(
     folder = root / f"features-{digest(description)}"
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
-    with ExitStack() as stack, wrap_cache_errors(root, "what was finished stays, free some space and start again"):
+    with ExitStack() as stack, wrap_cache_errors(root, "finished states are kept; free more space and start again"):
         if is_main and not (folder.exists() and find_damage(folder) is None):
             root.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(f"{folder}.lock"))
@@ -97,7 +97,7 @@ def ensure_features(
             _check_size(description, done, root, limit_gib)  # in every process, so that all end on a refusal
             barrier()
             if is_main:
-                logger.info("features: %s, %d tokens done already, in %s", _describe(description), done, folder)
+                logger.info("features: %s, %d tokens already computed, in %s", _describe(description), done, folder)
                 if not is_begun:
                     create_store(partial, description, lengths)
             barrier()
@@ -165,7 +165,7 @@ class FeatureReader:
         rows = batch["feature_row"].cpu().numpy()
         bounds = np.cumsum([0, *map(len, self.stores)])
         numbers = np.searchsorted(bounds, rows, side="right") - 1
-        assert (numbers == numbers[0]).all(), "a batch is from one store"
+        assert (numbers == numbers[0]).all(), "a batch must come from one store"
         ids = batch["input_ids"]
         hidden_states = self.stores[numbers[0]].read(rows - bounds[numbers[0]], states, ids.shape[1])
         return batch | {"states": {state: values.to(ids.device).float() for state, values in hidden_states.items()}}
@@ -177,7 +177,7 @@ def _discard_mismatched(partial: Path, description: Description) -> None:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
     except DataError as error:
-        logger.warning("%s; it is made anew", error)
+        logger.warning("%s; rebuilding it", error)
         shutil.rmtree(partial)
 
 
@@ -208,7 +208,7 @@ def _check_size(description: Description, done: int, root: Path, limit_gib: floa
     if missing > free:
         raise DataError(
             f"dataset.cache_dir={root}: the features take {_describe(description)}, {_format_gib(missing)} of them "
-            f"still to be written, and {_format_gib(free)} are free; choose another folder, or use {advice}"
+            f"not yet written, but only {_format_gib(free)} is free; choose another folder, or use {advice}"
         )
 
 

@@ -78,7 +78,7 @@ class FeatureStore(StoredArrays):
         """
         description, arrays = _check_arrays(folder)
         if not arrays["finished"].all():
-            raise _make_damage_error(folder, "some rows were never computed")
+            raise _make_damage_error(folder, "some rows have not been computed")
         order, lengths = order_longest_first(arrays["lengths"]), arrays["lengths"]
         starts = np.empty_like(lengths)
         starts[order] = lengths[order].cumsum() - lengths[order]
@@ -167,7 +167,7 @@ def check_description(folder: Path, expected: Description) -> None:
     description, _ = _check_arrays(folder)
     for name, value in json.loads(json.dumps(expected)).items():
         if description.get(name) != value:
-            raise _make_damage_error(folder, f"it was made with {name} {description.get(name)}, not {value}")
+            raise _make_damage_error(folder, f"it was built with {name} {description.get(name)}, not {value}")
 
 
 def count_finished_tokens(folder: Path) -> int:
@@ -199,9 +199,9 @@ def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
         if name not in arrays:
             raise _make_damage_error(folder, f"{name}.npy is missing")
         if (arrays[name].dtype, arrays[name].shape) != (kind, shape):
-            raise _make_damage_error(folder, f"{name}.npy is of other texts")
+            raise _make_damage_error(folder, f"{name}.npy belongs to other texts")
     if arrays["lengths"].sum() != description["tokens"]:
-        raise _make_damage_error(folder, "lengths.npy is of other texts")
+        raise _make_damage_error(folder, "lengths.npy belongs to other texts")
     return description, arrays
 
 
@@ -217,7 +217,7 @@ def _describe_arrays(description: Description) -> dict[str, tuple[np.dtype[Any],
 
 
 def _make_damage_error(folder: Path, what: str) -> DataError:
-    return DataError(f"features={folder}: not a whole cache of this base and these texts: {what}")
+    return DataError(f"features={folder}: not a complete cache of this base and these texts: {what}")
 
 
 def _format_state_name(state: int) -> str:
@@ -229,8 +229,8 @@ def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:
     if not stored.isfinite().all():
         if values.isfinite().all():
             largest = f"{values.abs().max().item():.3g}, above the {torch.finfo(dtype).max:.3g} of fp16"
-            raise DataError(f"features.precision=fp16: state {state} reaches {largest}; use bf16 or fp32")
-        raise DataError(f"features: state {state} of the base holds values that are not finite")
+            raise DataError(f"features.precision=fp16: state {state} has values up to {largest}; use bf16 or fp32")
+        raise DataError(f"features: state {state} of the base has values that are not finite")
     return stored
 
 

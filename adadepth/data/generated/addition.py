@@ -112,7 +112,7 @@ def read_addition(dataset: AdditionConfig, rows: GridRows, before: Mapping[str, 
     digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
     numbers = np.array(digits, dtype=np.int8).T[None]
     if numbers[0, :, 0].any():
-        raise DataError("the first column must be 0+0: it takes the carry, and nothing more")
+        raise DataError("the first column must be 0+0, because it only holds the carry")
     sums, difficulties = add_columns(numbers)
     examples = AdditionExamples(dataset, numbers.shape[2] - 1, 1, EVALUATION_SEED)
     columns = {"numbers": numbers[0], "sums": sums[0], "difficulties": difficulties[0]}

@@ -224,7 +224,7 @@ def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) ->
         while symbols[root] < dataset.nodes:
             root, count = int(targets[root]), count + 1
             if count > len(symbols):
-                raise DataError(f"pointers from node {node} lead in a circle, to no colour")
+                raise DataError(f"pointers from node {node} form a cycle and lead to no colour")
         hops[node], colours[node] = count, symbols[root] - dataset.nodes
     if "label" not in before:
         example = TaggedHops(dataset, (0, len(symbols)), 1, EVALUATION_SEED)
@@ -241,7 +241,7 @@ def _read_targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
         return symbols
     targets: np.ndarray = np.arange(len(symbols)) - symbols
     if (wrong := np.flatnonzero((symbols < dataset.nodes) & ((targets < 0) | (symbols == 0)))).size:
-        raise DataError(f"node {wrong[0]} points to no node before it")
+        raise DataError(f"node {wrong[0]} does not point to an earlier node")
     return targets
 
 

@@ -122,7 +122,7 @@ def read_maze(dataset: MazeConfig, rows: GridRows, before: Mapping[str, Any]) ->
     """Return an edited maze as an example, at its original offset in the field."""
     cells = number_symbols(rows, SYMBOLS)
     if (starts := int((cells == _START).sum())) != 1:
-        raise DataError(f"a maze needs one start S, and this one has {starts}")
+        raise DataError(f"a maze needs exactly one start S, but has {starts}")
     offsets = np.array([before["position_ids"].min(), before["token_type_ids"].min()])
     away = distances(cells[None])[0]
     examples = MazeExamples(dataset, len(cells), 1, EVALUATION_SEED)

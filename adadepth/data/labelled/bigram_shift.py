@@ -130,7 +130,7 @@ def load_bigram_shift(
     train = BigramShiftExamples(fitting[0], layout, seed, dataset.max_train_examples)
     evaluation = BigramShiftExamples(fitting[1], layout, EVALUATION_SEED, dataset.max_evaluation_examples)
     if not len(train) or not len(evaluation):
-        raise DataError(f"dataset.sequence_length={dataset.sequence_length}: no sentence is as short as that")
+        raise DataError(f"dataset.sequence_length={dataset.sequence_length}: all sentences are longer")
     summary = {
         "name": dataset.name,
         "source": str(dataset.source),

@@ -25,8 +25,9 @@ from adadepth.errors import DataError, nearest
 logger = logging.getLogger(__name__)
 
 _SUSPICIOUS = {
-    "-1": "-1 is taken for a class; data sets that mark rows without a label by it need these left out",
-    "nan": "the text nan is taken for a class; rows without a label need these left out, or an empty cell",
+    "-1": "-1 is read as a class; if it marks rows without a label, remove these rows",
+    "nan": "the text nan is read as a class; if it marks rows without a label, remove these rows or leave the cell "
+    "empty",
 }
 _READING = 2  # raise it when the reading of labels changes
 _LONGEST_LIST = 10  # classes that a message names
@@ -59,7 +60,7 @@ class ClassReader:
         if text in self.numbers:
             return self.numbers[text]
         if text in self.strangers:
-            raise ValueError(f"the data call it {self.strangers[text]!r}; allowed are {self.allowed}")
+            raise ValueError(f"the data contain {self.strangers[text]!r}; allowed are {self.allowed}")
         raise ValueError(f"allowed are {self.allowed}{nearest(text, self.names)}")
 
     def read_several(self, values: list[Any]) -> np.ndarray:
@@ -96,7 +97,7 @@ def class_names(
         names = _search_names(key, column, tables, root)
         source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
     if len(names) < 2 or len(set(map(format_label, names))) < len(names):
-        raise DataError(f"{source}; at least two different ones are needed")
+        raise DataError(f"{source}; at least two different classes are needed")
     return tuple(names)
 
 
@@ -116,12 +117,12 @@ def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path
         if name in names and (name != "-1" or {"0", "1"} <= set(names)):
             logger.warning("dataset.%s=%s: %s", key, column, message)
     for pair in _find_lookalikes(names):
-        logger.warning("dataset.%s=%s: the classes %r and %r differ by case or Unicode form only", key, column, *pair)
+        logger.warning("dataset.%s=%s: the classes %r and %r differ only by case or Unicode form", key, column, *pair)
     return names
 
 
 def _find_lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of names that differ by case or Unicode form only."""
+    """Return pairs of names that differ only by case or Unicode form."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -165,7 +166,7 @@ def _collect_texts(labels: Iterable[Any], subject: str) -> set[str]:
                 merged.add(text)
     if merged:
         logger.warning(
-            "%s: labels that differ by the white space around them are one class: %s",
+            "%s: labels that differ only in surrounding white space are merged: %s",
             subject,
             _join_names(sorted(merged)),
         )
@@ -253,9 +254,7 @@ def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject:
     numbers = _number_names(names)
     class_numbers = {str(index): numbers.get(str(format_label(name))) for index, name in enumerate(declared)}
     if all(class_number is None for class_number in class_numbers.values()) and len(declared) == len(names):
-        logger.info(
-            "%s declares %s, which are called %s, in this order", subject, _join_names(declared), _join_names(names)
-        )
+        logger.info("%s declares %s, renamed to %s, in this order", subject, _join_names(declared), _join_names(names))
         class_numbers = {str(index): index for index in range(len(names))}
     matches = {text: class_number for text, class_number in class_numbers.items() if class_number is not None}
     strangers = {str(index): name for index, name in enumerate(declared) if str(index) not in matches}
@@ -274,10 +273,10 @@ def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, 
         or numbers.keys() <= _number_positions(names).keys()
     ):
         mixed = whole - numbers.keys() and present & numbers.keys() - whole
-        allowed += "; numbers are places in this list only where no label of the column is a name" if mixed else ""
+        allowed += "; numbers are indices in this list only if no label of the column is a name" if mixed else ""
         return ClassReader(names, numbers, allowed, {})
     logger.info(
-        "%s: no label is the name of a class, so that whole numbers are places in the list: %s",
+        "%s: no label is the name of a class, so integers are indices in the list: %s",
         subject,
         _join_names([f"{text} is {names[number]}" for text, number in _number_positions(names).items()]),
     )
@@ -332,8 +331,8 @@ def _read_list(value: Any, column: str, separator: str, location: RowLocation) -
         return labels
     if text.startswith("[") and text.endswith("]"):
         raise DataError(
-            f"dataset.label_column={column}: {location} has the labels {text[:_CELL_SHOWN]!r}, which is no list; "
-            f"write ['a', 'b'], or the names with {separator!r} between them and no brackets"
+            f"dataset.label_column={column}: {location} has the labels {text[:_CELL_SHOWN]!r}, which is not a "
+            f"list; write ['a', 'b'], or the names separated by {separator!r} without brackets"
         )
     return [part for label in text.split(separator) if (part := label.strip())]
 

@@ -53,10 +53,10 @@ def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
     configured = list(filter(None, [dataset.label_column, dataset.difficulty_column]))
     texts = dataset.text_columns or find_text_columns(table.columns, configured)
     if not texts:
-        raise _make_undecided_error("text_columns", USUAL_TEXTS[0], table, "name the one or two that hold texts")
+        raise _make_undecided_error("text_columns", USUAL_TEXTS[0], table, "name the one or two text columns")
     label = dataset.label_column or _find_label_column(table.columns, [*texts, *configured])
     if label is None:
-        raise _make_undecided_error("label_column", USUAL_LABELS[0], table, "name the one with the labels")
+        raise _make_undecided_error("label_column", USUAL_LABELS[0], table, "name the label column")
     _log_choice(dataset, table, TextColumns(texts, label))
     return TextColumns(texts, label)
 

@@ -70,8 +70,8 @@ def _read_rows(file: Path) -> Iterator[_Row]:
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
             raise DataError(
-                f"dataset.path={file}: line {number} has {len(fields)} fields with tabs between them; "
-                "needed are tr, va or te, the class, and the sentence"
+                f"dataset.path={file}: line {number} has {len(fields)} fields with tabs between them; a line needs "
+                "tr, va or te, the class, and the sentence"
             )
         if fields[0] not in _SPLITS:
             raise DataError(f"dataset.path={file}: line {number} begins with {fields[0]!r}, not with tr, va or te")
@@ -116,7 +116,7 @@ def _cut_before_verb(sentence: Any, verb_index: Any, location: RowLocation) -> s
     words, verb = str(sentence).split(), str(verb_index)
     if not verb.isdigit() or not 1 < int(verb) <= len(words):
         raise DataError(
-            f"{location} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many words its "
-            "orig_sentence has, is needed"
+            f"{location} has the verb_index {verb!r}; it must be from 2 to {len(words)}, the number of words of "
+            "its orig_sentence"
         )
     return " ".join(words[: int(verb) - 1])

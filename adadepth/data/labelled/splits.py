@@ -230,7 +230,7 @@ def _describe_available(dataset: TableConfig, split: str, available: list[str]) 
         return f"dataset.path names files for {', '.join(keys)} only{nearest(split, keys)}"
     if (folder := Path(dataset.path).expanduser()).is_file():
         aside = f"dataset.held_out=0.1 'dataset.evaluation_splits=[{HELD_OUT}]'"
-        return f"dataset.path={dataset.path} is one table, the split {dataset.train_split}; hold some rows out: {aside}"
+        return f"dataset.path={dataset.path} is one table, the split {dataset.train_split}; hold out some rows: {aside}"
     names = sorted(entry.name for entry in folder.iterdir())
     hint = f"there is {', '.join(names[:10]) or 'nothing'}{nearest(split, [name.split('.')[0] for name in names])}"
     return f"no file {split} with one of {', '.join(_SUFFIXES)} in dataset.path={dataset.path}; {hint}"
@@ -282,7 +282,8 @@ def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
             several = ", ".join(match[0] for match in matches)
             mapping = ", ".join(f"{name}: FILE" for name in splits)
             raise DataError(
-                f"dataset.path={path}: {several} are all the split {split}; choose with 'dataset.path={{{mapping}}}'"
+                f"dataset.path={path}: {several} all match the split {split}; choose one with "
+                f"'dataset.path={{{mapping}}}'"
             )
         if matches:
             split_files[split] = find_files("dataset.path", [folder / match[0] for match in matches])
@@ -311,7 +312,7 @@ def open_table(file: Path, key: str = "dataset.path") -> DataTable:
         return open_conll_table(file, key)
     if file.name.endswith(_SUFFIXES):
         return open_file_table(key, file)
-    raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
+    raise DataError(f"{key}={file}: not a table; known formats are {', '.join(_SUFFIXES)}")
 
 
 def load_table_tokenizer(
@@ -432,7 +433,7 @@ def _blank_unused(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray 
             first += rows
         if missing:
             logger.warning(
-                "columns %s: %s lacks %d texts, which are read as empty ones", ", ".join(texts), table.label, missing
+                "columns %s: %s lacks %d texts, which are read as empty texts", ", ".join(texts), table.label, missing
             )
 
     return replace(table, batches=batches)

@@ -153,7 +153,7 @@ def list_continuation_labels(names: Sequence[str]) -> np.ndarray:
     numbers = {name: number for number, name in enumerate(names)}
     continued = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
     if missing := [name for name in continued if name not in numbers]:
-        raise DataError(f"dataset.labelled_pieces=all: there is a tag B-{missing[0][2:]} and no {missing[0]}")
+        raise DataError(f"dataset.labelled_pieces=all: the tag B-{missing[0][2:]} exists, but {missing[0]} does not")
     return np.array([numbers[name] for name in continued])
 
 

@@ -216,7 +216,9 @@ def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[fl
     for name in map(str, weighting):
         if name not in counts:
             classes = ", ".join(counts)
-            raise DataError(f"dataset.class_weights.{name}: no class{nearest(name, counts)}; there are {classes}")
+            raise DataError(
+                f"dataset.class_weights.{name}: not a class{nearest(name, counts)}; the classes are {classes}"
+            )
     weights = {str(name): float(weight) for name, weight in weighting.items()}
     return tuple(weights.get(name, 1.0) for name in counts)
 

@@ -122,7 +122,7 @@ def _open_store(
 
 def _count_examples(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
     if not len(examples):
-        raise DataError(f"dataset.name={dataset.name}: the {side} documents hold no text to make an example of")
+        raise DataError(f"dataset.name={dataset.name}: the {side} documents contain no text for an example")
     return {**examples.store.counts(), "examples": len(examples)}
 
 

@@ -152,7 +152,9 @@ def build_puzzle_data(
     if cells > dataset.sequence_length:
         raise ConfigError(f"dataset.sequence_length={dataset.sequence_length}: a puzzle has {cells} cells")
     if (train.puzzles == train.solutions).all():
-        raise DataError(f"dataset={dataset.name}: there is nothing to learn, every training puzzle is its own answer")
+        raise DataError(
+            f"dataset={dataset.name}: nothing can be learned, because every training puzzle equals its answer"
+        )
     summary = {
         "name": dataset.name,
         "source": str(getattr(dataset, "source", "drawn")),

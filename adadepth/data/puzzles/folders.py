@@ -71,7 +71,7 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
     """
     for field in fields(dataset):
         if field.name in _COLUMNS and (value := getattr(dataset, field.name)) != field.default:
-            raise ConfigError(f"dataset.{field.name}={value}: dataset.path={dataset.path} has arrays, and no columns")
+            raise ConfigError(f"dataset.{field.name}={value}: dataset.path={dataset.path} has arrays, but no columns")
     folder = to_path("dataset.path", dataset.path)
     splits = {}
     for split in list_table_splits(dataset):
@@ -91,14 +91,12 @@ def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: b
     facts = _read_facts(folder, symbols)
     inputs, labels = (_read_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
     if inputs.shape != labels.shape:
-        raise _make_damage_error(folder, "labels", f"is of shape {labels.shape}, the inputs of {inputs.shape}")
+        raise _make_damage_error(folder, "labels", f"has shape {labels.shape}, but the inputs have {inputs.shape}")
     first_rows = _read_starts(folder, "puzzle_indices", len(inputs))
     first_puzzles = _read_starts(folder, "group_indices", len(first_rows) - 1)
     kinds = _open_array(folder, "puzzle_identifiers", 1)
     if len(kinds) != len(first_rows) - 1 or kinds.any():
-        raise _make_damage_error(
-            folder, "puzzle_identifiers", f"must be {len(first_rows) - 1} zeros, one for every puzzle"
-        )
+        raise _make_damage_error(folder, "puzzle_identifiers", f"must be {len(first_rows) - 1} zeros, one per puzzle")
     if len(first_puzzles) - 1 != facts["total_groups"]:
         groups = f"has {len(first_puzzles) - 1} groups, {_FACTS} says total_groups={facts['total_groups']}"
         raise _make_damage_error(folder, "group_indices", groups)
@@ -118,14 +116,14 @@ def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
     expected = {"vocab_size": symbols, "pad_id": 0, "ignore_label_id": 0, "num_puzzle_identifiers": 1, "sets": ["all"]}
     reasons = {
         "vocab_size": f": padding and the {symbols - 1} of dataset.symbols",
-        "num_puzzle_identifiers": ": puzzles of several kinds are not read",
+        "num_puzzle_identifiers": ": puzzles of several kinds are not supported",
     }
     for key in ("seq_len", "total_groups", *expected):
         if not isinstance(facts, dict) or key not in facts:
-            raise DataError(f"dataset.path={path}: says no {key}")
+            raise DataError(f"dataset.path={path}: lacks {key}")
         if key in expected and facts[key] != expected[key]:
             reason = reasons.get(key, "")
-            raise DataError(f"dataset.path={path}: {key}={facts[key]}, must be {expected[key]}{reason}")
+            raise DataError(f"dataset.path={path}: {key}={facts[key]}, but must be {expected[key]}{reason}")
     return facts
 
 
@@ -139,7 +137,7 @@ def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np
     low, high, last = tokens.min(), tokens.max(), facts["vocab_size"] - 1
     if low < 0 or high > last:
         raise _make_damage_error(
-            folder, name, f"has the token {low if low < 0 else high}; they must be from 0 to {last}"
+            folder, name, f"has the token {low if low < 0 else high}; tokens must be from 0 to {last}"
         )
     return tokens.astype(np.int8)
 
@@ -245,7 +243,9 @@ def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples
     }
     if (column := dataset.difficulty_column) is not None:
         if column not in columns:
-            raise DataError(f"dataset.difficulty_column={column}: {table.label} has others than whole numbers there")
+            raise DataError(
+                f"dataset.difficulty_column={column}: {table.label} has values other than integers in that column"
+            )
         difficulty = columns[column]
     return PuzzleExamples(puzzles, solutions, difficulty, counted | columns)
 
@@ -281,11 +281,11 @@ def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str,
     """Return texts as tokens, (rows, length) int8."""
     for number, text in enumerate(texts, first):
         if not isinstance(text, str) or len(text) != length or not text.isascii():
-            raise DataError(f"{where} {number}: must be a text of {length} symbols, as the first is")
+            raise DataError(f"{where} {number}: must be a text of {length} symbols, like the first one")
     tokens = lookup[np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8).reshape(len(texts), length)]
     if (tokens == _UNKNOWN).any():
         row, cell = np.argwhere(tokens == _UNKNOWN)[0]
-        raise DataError(f"{where} {first + row}: {texts[row][cell]!r} is none of dataset.symbols")
+        raise DataError(f"{where} {first + row}: {texts[row][cell]!r} is not in dataset.symbols")
     return tokens
 
 

@@ -53,8 +53,8 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
     is_new = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
     if not is_new.any():
         raise DataError(
-            f"dataset.train_examples={dataset.train_examples}: all are one of the {len(held_out[0])} evaluation "
-            f"puzzles under a symmetry; of {dataset.size} x {dataset.size} cells there are few others"
+            f"dataset.train_examples={dataset.train_examples}: all are symmetric to one of the {len(held_out[0])} "
+            f"evaluation puzzles; few other puzzles of {dataset.size} x {dataset.size} cells exist"
         )
     train = _build_examples(puzzles[is_new], solutions[is_new], shape)
     if dataset.symmetries:
@@ -77,7 +77,7 @@ def draw_sudoku(
 def _build_examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
     """Return puzzles as examples: a blank is token 1, the digit d is d + 1."""
     rounds = count_rounds(puzzles, solutions, shape)
-    attributes = {"rounds of conclusions": rounds, "givens": (puzzles > 0).sum(axis=1)}
+    attributes = {"rounds of deduction": rounds, "givens": (puzzles > 0).sum(axis=1)}
     return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)
 
 
@@ -106,9 +106,7 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
         if sum(len(part[0]) for part in mazes) >= rows:
             break
     else:
-        raise ConfigError(
-            f"dataset.walls={dataset.walls:g}: hardly a maze of dataset.size={dataset.size} has a way in it"
-        )
+        raise ConfigError(f"dataset.walls={dataset.walls:g}: hardly a maze of dataset.size={dataset.size} has a path")
     puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*mazes, strict=True))
     return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
@@ -168,7 +166,7 @@ def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]
     puzzle = number_symbols(rows, list_sudoku_symbols(dataset)).reshape(1, -1)
     solved = solutions(to_candidates(puzzle, shape), shape)
     if not solved[0, 0]:
-        raise DataError("this Sudoku has no solution: its digits are at odds with each other")
+        raise DataError("this Sudoku has no solution, because its digits contradict each other")
     if _has_another(puzzle, solved, shape):
         return {"index": 0, "input_ids": puzzle[0] + 1, "labels": np.zeros_like(puzzle[0]), "difficulty": -1}
     return {**_build_examples(puzzle, solved, shape)[0], "index": 0}
@@ -196,11 +194,11 @@ def read_maze_path(dataset: MazePathConfig, rows: GridRows, before: Mapping[str,
     puzzle = number_symbols(rows, SYMBOLS) + 1
     starts, goals = np.argwhere(puzzle == _START), np.argwhere(puzzle == _GOAL)
     if len(starts) != 1 or len(goals) != 1:
-        raise DataError(f"a maze needs one start S and one goal G, and this one has {len(starts)} and {len(goals)}")
+        raise DataError(f"a maze needs exactly one start S and one goal G, but has {len(starts)} and {len(goals)}")
     numbers = np.select([puzzle == _WALL, puzzle == _START], [0, 2], 1).astype(np.int8)
     away, (y, x) = distances(numbers[None]), map(int, goals[0])
     if away[0, y, x] < 0:
-        raise DataError("no way leads from the start S to the goal G")
+        raise DataError("no path leads from the start S to the goal G")
     solution, is_only = puzzle.copy(), count_shortest_paths(away)[0, y, x] == 1
     for row, column in _trace_way_back(away[0], y, x) if is_only else ():
         solution[row, column] = _WAY

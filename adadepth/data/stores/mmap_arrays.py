@@ -101,7 +101,7 @@ def open_arrays(folder: Path) -> dict[str, Any]:
         try:
             array = np.asarray(np.load(file, mmap_mode="r"))
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{file.name} is cut or no array") from error
+            raise ValueError(f"{file.name} is truncated or not an array") from error
         arrays[file.stem] = array if array.ndim else array.item()
     return arrays
 

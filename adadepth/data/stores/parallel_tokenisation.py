@@ -128,12 +128,12 @@ def encode_parts(
     try:
         for part in run(tasks):
             if (arrays := _read_part(part.file, part.texts)) is None:
-                raise DataError(f"{part.file}: changed while the cache was made of it; start again")
+                raise DataError(f"{part.file}: changed while the cache was built; start again")
             yield part.size, arrays
     except BrokenProcessPool as error:
         raise DataError(
-            f"dataset.prepare_workers={workers}: a process was killed while it tokenised, for want of memory perhaps; "
-            "the same command goes on with what is done, and fewer processes need less"
+            f"dataset.prepare_workers={workers}: a tokenising process was killed, perhaps for lack of memory; the "
+            "same command continues the work, and fewer processes need less memory"
         ) from error
 
 

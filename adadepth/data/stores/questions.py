@@ -143,14 +143,14 @@ def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tupl
         if len(context) > _LONGEST_CONTEXT:
             column = f"dataset.context_column={dataset.context_column}"
             raise DataError(
-                f"{column}: {location} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; cut it"
+                f"{column}: {location} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; shorten it"
             )
         if ids is not None and ids[number] is None:
-            raise DataError(f"dataset.id_column={dataset.id_column}: {location} has none; null numbers the rows")
+            raise DataError(f"dataset.id_column={dataset.id_column}: {location} has no id; null uses row numbers")
         texts, starts = _read_answers(answers, f"dataset.answers_column={dataset.answers_column}: {location}")
         if not texts and not dataset.unanswerable:
             raise DataError(
-                f"dataset.unanswerable=false: {location} has no answer; if questions may have none, set it to true"
+                f"dataset.unanswerable=false: {location} has no answer; if questions may have no answer, set it to true"
             )
         if texts and context[starts[0] : starts[0] + len(texts[0])] != texts[0]:
             excerpt = context[starts[0] : starts[0] + len(texts[0])]
@@ -168,8 +168,11 @@ def _read_answers(value: Any, where: str) -> tuple[list[str], list[int]]:
     if not isinstance(texts, list) or not isinstance(starts, list):
         raise DataError(f"{where} holds {type(value).__name__}, not {{text: [...], answer_start: [...]}}")
     if len(texts) != len(starts):
-        raise DataError(f"{where} has {len(texts)} answers but {len(starts)} places")
+        raise DataError(f"{where} has {len(texts)} answers but {len(starts)} positions")
     for text, start in zip(texts, starts, strict=True):
         if not isinstance(text, str) or not isinstance(start, int) or not text or start < 0:
-            raise DataError(f"{where} has the answer {text!r} at {start!r}; a text and its first character are needed")
+            raise DataError(
+                f"{where} has the answer {text!r} at {start!r}; a text and the position of its first character are "
+                "needed"
+            )
     return texts, starts

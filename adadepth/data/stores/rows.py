@@ -100,7 +100,7 @@ def _read_texts(batch: Rows, columns: list[str]) -> Iterator[str]:
 
 def _read_difficulty(value: Any) -> int:
     if not str(value).isdigit():
-        raise ValueError("a whole number from 0 on is needed")
+        raise ValueError("an integer of at least 0 is needed")
     return int(value)
 
 

@@ -122,7 +122,7 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     The same text as streams shares its cache of tokens. Several processes may call this at once.
 
     Raises:
-        DataError: The text or the tokenizer lacks something, or the text has no token; one line.
+        DataError: The text or the tokenizer lacks something, or the text has no tokens; one line.
     """
     texts, root = open_texts(dataset), get_cache_root(dataset.cache_dir)
     with parallel_encoding():
@@ -159,7 +159,7 @@ def _build_blocks(
     )
     counts = store.counts(None if is_train else dataset.max_evaluation_tokens)
     if not counts["tokens"]:
-        raise DataError(f"dataset.name={dataset.name}: the {name} text has no token")
+        raise DataError(f"dataset.name={dataset.name}: the {name} text has no tokens")
     length = dataset.sequence_length if is_train else dataset.evaluation_length or dataset.sequence_length
     offsets = LineDocuments.open(documents_folder).offsets(store, counts["tokens"])
     return TextBlocks(store, offsets, length, tokenizer.eos_token_id, counts)

@@ -119,8 +119,8 @@ def _hold_out(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
         count = sum(1 for _ in whole.rows())
         if count < 2:
             raise DataError(
-                f"dataset.name={dataset.name}: {count} line(s) or row(s) found, 2 are needed to hold one out; "
-                f"give dataset.evaluation_{'path' if dataset.source == 'local' else 'hub'}=..."
+                f"dataset.name={dataset.name}: {count} line(s) or row(s) found, but a held-out text needs at least "
+                f"2; give dataset.evaluation_{'path' if dataset.source == 'local' else 'hub'}=..."
             )
         return count - min(max(1, round(fraction * count)), count - 1)
 

@@ -83,7 +83,7 @@ def _train_words(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) ->
     for token in _SPECIAL:
         counts.pop(token, None)
     if not counts:
-        raise DataError("tokenizer: the training text holds no word")
+        raise DataError("tokenizer: the training text contains no words")
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     room = None if config.vocab_size is None else max(config.vocab_size - len(_SPECIAL), 0)
     words = [*_SPECIAL, *by_frequency[:room]]

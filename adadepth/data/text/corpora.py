@@ -228,9 +228,7 @@ class Split:
                     yield text
         finally:  # the reader may stop early
             if blank:
-                warn_once(
-                    f"dataset.name={self.dataset.name}", f"{blank} of {seen} documents are blank, and are left out"
-                )
+                warn_once(f"dataset.name={self.dataset.name}", f"{blank} of {seen} documents are blank and are skipped")
 
     @cached_property
     def key(self) -> str:
@@ -266,7 +264,7 @@ class Split:
         hashes = np.unique(np.fromiter(map(hash_document, filter(str.strip, self._documents())), np.uint64))
         if len(hashes) < 2:
             raise DataError(
-                f"dataset.name={self.dataset.name}: {len(hashes)} different document(s) found, 2 are needed to "
-                "hold one out; give dataset.evaluation_path=... or another dataset.document_separator"
+                f"dataset.name={self.dataset.name}: {len(hashes)} different document(s) found, but a held-out text "
+                "needs at least 2; give dataset.evaluation_path=... or another dataset.document_separator"
             )
         return int(hashes[min(max(1, round(fraction * len(hashes))), len(hashes) - 1)])

@@ -41,7 +41,7 @@ def open_delimited_table(file: Path, key: str) -> DataTable:
     delimiter = detect_csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
     columns = next((row for _, row in _read_rows(file, key, delimiter)), [])
     if twice := [name for name in columns if columns.count(name) > 1]:
-        raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
+        raise DataError(f"{label}: its header has the column {twice[0]} {columns.count(twice[0])} times")
 
     def batches() -> Iterator[Rows]:
         rows = islice(_read_rows(file, key, delimiter), 1, None)
@@ -93,8 +93,8 @@ def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: st
             line = first + len(re.findall("\r\n|\r|\n", text[: match.start()]))
             excerpt = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
             return (
-                f"line {line}: the field {excerpt!r} begins with a quote that none before a separator or the end of "
-                "a line closes; a quote that is text is written twice, inside a field in quotes"
+                f"line {line}: the field {excerpt!r} begins with a quote that is not closed before a separator or "
+                "the end of a line; to write a quote as text, double it inside a quoted field"
             )
         position = match.end()
     return f"line {first}: {error}"

@@ -124,8 +124,8 @@ class HubSource:
             and digest_hub_entry(self.entry) != self._digest
         ):
             raise DataError(
-                f"{_format_label(self.entry)}: its files changed while they were read; nothing made from them is kept, "
-                "start again when nobody writes to them"
+                f"{_format_label(self.entry)}: its files changed while they were read; nothing was stored, so "
+                "start again when no process writes to them"
             )
 
 
@@ -171,7 +171,7 @@ def iter_column_texts(label: str, batches: Iterable[Rows], column: str) -> Itera
     finally:  # the reader may stop early
         if missing:
             warn_once(
-                f"dataset.text_column={column}: {label}", f"{missing} of {seen} rows hold no text, and are left out"
+                f"dataset.text_column={column}: {label}", f"{missing} of {seen} rows contain no text and are skipped"
             )
 
 

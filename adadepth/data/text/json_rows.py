@@ -12,7 +12,7 @@ from adadepth.data.text.local_files import read_lines
 from adadepth.errors import DataError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as a JSON escape
-_NEEDED = "an object a line, or one list of objects, is needed"
+_NEEDED = "one object per line, or one list of objects, is needed"
 
 
 class JsonRow(NamedTuple):
@@ -48,9 +48,9 @@ def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
 
 def _check_row(key: str, file: Path, unit: str, number: int, cells: Any, text: str) -> dict[str, Any]:
     if not isinstance(cells, dict):
-        raise _make_error(key, file, f"{unit} {number} is no object")
+        raise _make_error(key, file, f"{unit} {number} is not an object")
     if _SURROGATE.search(text) and re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
-        raise _make_error(key, file, f"{unit} {number} holds half of a surrogate pair, which is no character")
+        raise _make_error(key, file, f"{unit} {number} contains an unpaired surrogate, which is not a character")
     return cells
 
 

@@ -50,7 +50,7 @@ def to_path(key: str, value: Any) -> Path:
         return path
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{key}={str(value)[:_LONGEST_TOLD]}: no path to anything ({reason})") from error
+        raise DataError(f"{key}={str(value)[:_LONGEST_TOLD]}: not a valid path ({reason})") from error
     return path
 
 
@@ -80,7 +80,7 @@ def find_files(key: str, path: Any) -> list[Path]:
         raise DataError(f"{key}={path}: no such file or folder{nearest(target.name, siblings)}")
     files = sorted(file for file in candidates if file.is_file() and file.stat().st_size > 0)
     if not files:
-        raise DataError(f"{key}={path}: no non-empty file there (in a folder: {', '.join(_SUFFIXES)})")
+        raise DataError(f"{key}={path}: no non-empty file found (in a folder: {', '.join(_SUFFIXES)})")
     return files
 
 
@@ -116,9 +116,7 @@ def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
             sources[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
     if len(files_by_split) > 1:
         texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in sources.items())
-        logger.info(
-            "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
-        )
+        logger.info("dataset.path=%s: file formats follow from the file names, %s", dataset.path, "; ".join(texts))
     return sources
 
 
@@ -201,7 +199,9 @@ def _check_packed(file: Path, size: int, modified: int) -> None:
         while part := unpacked.read(_PART):
             opened += len(part)
             if opened > _PART * 64 + _MOST_TIMES * packed.tell():
-                raise DataError(f"{file}: opens to more than {_MOST_TIMES} times its size; unpack it to read it anyway")
+                raise DataError(
+                    f"{file}: unpacks to more than {_MOST_TIMES} times its size; to read it anyway, unpack it first"
+                )
 
 
 def split_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
@@ -246,9 +246,7 @@ def _guess_separator(lines: Iterator[str]) -> tuple[Iterator[str], str]:
 
 _FIELDS = 10
 _BLANK, _TAB = " ", "\t"
-_NUMBERED = (
-    "words are numbered 1, 2, 3, ..., n-m is a contraction of the words that follow, n.1 a word that is not written"
-)
+_NUMBERED = "words are numbered 1, 2, 3, ...; n-m is a contraction of the following words, and n.1 is an empty node"
 _LONGEST_ID_TOLD = 40  # characters of an id in a message
 
 
@@ -302,10 +300,12 @@ def _check_ids(rows: list[Row]) -> None:
         elif word >= contracted and (last := _parse_contraction(word_id, word + 1)):
             contracted = last
         else:
-            allowed = "an empty line has to end the sentence before" if word_id == "1" else _NUMBERED
-            raise DataError(f"{location} has the id {word_id[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
+            allowed = "an empty line must end the previous sentence" if word_id == "1" else _NUMBERED
+            raise DataError(f"{location} has the id {word_id[:_LONGEST_ID_TOLD]!r} instead of {word + 1}; {allowed}")
     if word < contracted:
-        raise DataError(f"{rows[-1].place} ends a sentence of {word} words, of which a contraction has {contracted}")
+        raise DataError(
+            f"{rows[-1].place} ends a sentence of {word} words, but a contraction spans words up to {contracted}"
+        )
 
 
 def _parse_contraction(word_id: str, first: int) -> int:
@@ -399,7 +399,7 @@ def _check_word(word: Row, form: _ColumnFormat) -> None:
         unit = "fields" if len(fields) != 1 else "field"
         raise DataError(f"{location} has {len(fields)} {unit}, line {form.first} has {form}")
     if not all(fields):
-        raise DataError(f"{location} has an empty field; a word and its tag need a character")
+        raise DataError(f"{location} has an empty field; a word and its tag need at least one character")
 
 
 def _detect_format(file: Path, key: str) -> _ColumnFormat:

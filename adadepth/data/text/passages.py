@@ -86,7 +86,7 @@ def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> l
     """
     items = [texts] if isinstance(texts, str | tuple) else list(texts)
     if not items:
-        raise DataError("texts=[]: there is nothing to predict")
+        raise DataError("texts=[]: no texts to predict")
     checked: list[TextParts] = []
     for number, text in enumerate(items):
         parts: Any = (text,) if isinstance(text, str) else text
@@ -95,7 +95,7 @@ def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> l
             alternative = ", or a list of words" if takes_words else ""
             raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{alternative}")
         if not all(map(is_unicode, parts)):
-            raise DataError(f"texts[{number}]={text!a:.60}: holds half of a surrogate pair, which is no character")
+            raise DataError(f"texts[{number}]={text!a:.60}: contains an unpaired surrogate, which is not a character")
         checked.append(parts)
     return checked
 

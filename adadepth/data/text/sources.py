@@ -42,8 +42,8 @@ class SourceFile:
         """
         if self._read_state() != self._state or self._digest not in (None, self._compute_digest()):
             raise DataError(
-                f"{self.key}={self.path}: the file changed while it was read; nothing made from it is kept, start "
-                "again when nobody writes to it"
+                f"{self.key}={self.path}: the file changed while it was read; nothing was stored, so start again "
+                "when no process writes to it"
             )
 
     def _read_state(self) -> tuple[str, int, int]:
@@ -53,7 +53,7 @@ class SourceFile:
         except OSError as error:
             raise self._unreadable(error) from error
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{self.key}={self.path}: must be a file, and is none (any more)")
+            raise DataError(f"{self.key}={self.path}: must be a file, but no longer is one")
         return os.path.realpath(self.path), status.st_mtime_ns, status.st_size
 
     def _compute_digest(self) -> str:

@@ -135,9 +135,9 @@ def concatenate_tables(parts: list[DataTable]) -> DataTable:
     first = parts[0]
     for other in parts[1:]:
         if other.class_names != first.class_names:
-            raise DataError(f"{other.label}: the classes that it declares are not those of {first.label}")
+            raise DataError(f"{other.label}: its declared classes differ from those of {first.label}")
         if other.columns != first.columns:
-            raise DataError(f"{other.label}: its columns {', '.join(other.columns)} are not those of {first.label}")
+            raise DataError(f"{other.label}: its columns {', '.join(other.columns)} differ from those of {first.label}")
     return DataTable(
         first.label,
         first.columns,

@@ -68,7 +68,7 @@ def _open_column_table(key: str, file: Path) -> DataTable:
     sources = open_sources(key, [file])
     schema = _read_schema(file)
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise DataError(f"{key}={file}: has {schema.names.count(twice[0])} columns called {twice[0]}")
+        raise DataError(f"{key}={file}: has {schema.names.count(twice[0])} columns named {twice[0]}")
     batches = partial(_read_columns, key, file, schema.names)
     fingerprint = partial(digest_sources, sources)
     return DataTable(f"{key}={file}", schema.names, _read_classes(schema), batches, fingerprint, sources)

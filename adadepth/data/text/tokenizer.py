@@ -69,7 +69,7 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one where it finds no pieces
-        raise DataError(f"tokenizer.path={path}: it has {len(tokenizer)} special tokens and no other piece")
+        raise DataError(f"tokenizer.path={path}: it has {len(tokenizer)} special tokens and no other pieces")
     missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
         raise DataError(f"tokenizer.path={path}: the model needs {', '.join(missing)}, which this tokenizer lacks")
@@ -87,9 +87,7 @@ def _load(path: str) -> Any:
         if not folder.is_dir():
             raise DataError(f"tokenizer.path={path}: no such folder{nearest(folder.name, siblings)}")
         if not any(match for pattern in _FILES for match in folder.glob(pattern)):
-            raise DataError(
-                f"tokenizer.path={path}: there is no tokenizer in this folder; name one with tokenizer.path=..."
-            )
+            raise DataError(f"tokenizer.path={path}: no tokenizer in this folder; give one with tokenizer.path=...")
         attempts: list[dict[str, Any]] = [{"local_files_only": True}]
     else:
         attempts = [{"local_files_only": True}, {}]  # earlier downloads need no network
@@ -205,7 +203,7 @@ def train_unigram(
     pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
     if len(pieces) < vocab_size:
         logger.warning(
-            "tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
+            "tokenizer.vocab_size=%d: the text supports only %d pieces, which is the size of the vocabulary",
             vocab_size,
             len(pieces),
         )
@@ -250,9 +248,9 @@ def _exit_process(ended: threading.Event, status: int) -> None:
 def _explain_training_error(vocab_size: int, message: str) -> str:
     """Return the trainer's message in terms of the configuration."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return "tokenizer: the training documents hold no text to train on"
+        return "tokenizer: the training documents contain no text"
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
-    reason = f"the characters of the text alone need {needed[1]}" if needed else " ".join(message.split())
+    reason = f"the characters of the text already need {needed[1]}" if needed else " ".join(message.split())
     return f"tokenizer.vocab_size={vocab_size}: {reason}"
 
 
@@ -401,7 +399,7 @@ def _group_by_word(
     unknown = tokenizer.unk_token_id
     if unknown is None and not all(groups):
         lost = words[groups.index([])]
-        raise DataError(f"tokenizer: makes nothing of the word {lost!r}, and has no unknown token to stand for it")
+        raise DataError(f"tokenizer: cannot encode the word {lost!r}, and has no unknown token for it")
     return [pieces or [unknown] for pieces in groups]
 
 

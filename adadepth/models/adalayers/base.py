@@ -111,14 +111,14 @@ def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
             len(module) == depth or _is_cut(module) or name.endswith("albert_layer_groups")
         ):
             return module
-    raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks whose states could be read")
+    raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks with readable states")
 
 
 class _StopBlock(nn.Module):
     """A placeholder where the blocks were cut off, so that the loop over them still reaches the last state."""
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        raise ConfigError("states: the base was truncated, and deeper states were asked for")
+        raise ConfigError("states: the base was truncated, but deeper states were requested")
 
 
 def _is_cut(blocks: nn.ModuleList) -> bool:
@@ -177,7 +177,7 @@ def stream_states(
     finally:
         for hook in hooks:
             hook.remove()
-    assert reached == deepest, "a block was skipped"
+    assert reached == deepest, "a block of the base was skipped"
     consume(deepest, last)
     return deepest
 
@@ -234,7 +234,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         """Build the base with random weights, or leave it out until `attach_base`."""
         super().__init__(config)
         if config.base_config is None:
-            raise ConfigError("base_config: missing; from_base makes a model on a pretrained base")
+            raise ConfigError("base_config: missing; from_base builds a model on a pretrained base")
         if build_base:
             self.attach_base(extract_encoder(AutoModel.from_config(config.base_config)))
 
@@ -290,20 +290,20 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         """
         path = pretrained_model_name_or_path
         hub_options = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        advice = "; from_base makes one on a pretrained model"
+        advice = "; from_base builds one on a pretrained model"
         check_model_type(cls, describe_place(path), read_stored_config(path, hub_options), advice=advice)
         stored = None if path is None else AdaLayersConfig.from_pretrained(path, **hub_options)
         if stored is None or stored.base_saved:
             return super().from_pretrained(path, *model_args, **kwargs)
         if not isinstance(stored.base_config, PreTrainedConfig):
-            raise CheckpointError(f"{path}: holds no {cls.__name__}; from_base makes one on a pretrained model")
+            raise CheckpointError(f"{path}: holds no {cls.__name__}; from_base builds one on a pretrained model")
         place = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
         encoder, _ = load_base(str(place), stored.base_revision, kwargs.get("attn_implementation"))
         digest = weights_digest(encoder)
         if digest != stored.base_hash:
             raise CheckpointError(
-                f"base_model={place}: its weights are not those that {path} was trained on "
-                f"({digest[:12]} instead of {str(stored.base_hash)[:12]})"
+                f"base_model={place}: its weights differ from those that {path} was trained on ({digest[:12]} "
+                f"instead of {str(stored.base_hash)[:12]})"
             )
         load_with_weights = super().from_pretrained(path, *model_args, build_base=False, **kwargs)
         model = load_with_weights[0] if isinstance(load_with_weights, tuple) else load_with_weights

@@ -54,14 +54,14 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
     focal_loss_alpha: int | float = 0.25
     seed_compat: bool = False
 
-    base_config: dict | PreTrainedConfig | None = setting(None, "the base's own configuration")
+    base_config: dict | PreTrainedConfig | None = setting(None, "configuration of the base")
     base_hash: str | None = setting(
-        None, "digest of the weights that the head was trained on; others under the same name are refused"
+        None, "digest of the base weights that the head was trained on; other weights are refused"
     )
-    base_saved: bool = setting(False, "whether the checkpoint holds the base's weights itself")
-    layer_in_dim: int | None = setting(None, "K, width of the base's states; None: from the base")
-    deepest_state: int | None = setting(None, "no deeper state has weight; a budget writes it. None: any may")
-    kept_layers: list[int] | None = setting(None, "the layers that a truncated model still has; `truncate` writes it")
+    base_saved: bool = setting(False, "whether the checkpoint contains the weights of the base")
+    layer_in_dim: int | None = setting(None, "K, width of the states of the base; None: from the base")
+    deepest_state: int | None = setting(None, "deepest state that may have weight, set by a budget; None: no limit")
+    kept_layers: list[int] | None = setting(None, "layers of a truncated model, set by `truncate`")
 
     def __post_init__(self, **kwargs: object) -> None:
         if isinstance(self.base_config, dict):
@@ -137,7 +137,7 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
         if weights is None:
             return
         if (self.num_labels or 0) < 2 or self.problem_type not in (None, "single_label_classification"):
-            raise ConfigError(f"classes_weights={weights}: only classification into one of several classes has them")
+            raise ConfigError(f"classes_weights={weights}: only single-label classification supports class weights")
         if len(weights) != self.num_labels:
             raise ConfigError(f"classes_weights={weights}: {len(weights)} weights for {self.num_labels} classes")
         if min(weights) < 0 or max(weights) == 0:

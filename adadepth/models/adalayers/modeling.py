@@ -227,7 +227,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         if not self.mixed_layers:
             self.config.deepest_state = previous
             shallowest = self.config.layer_states[self.config.layers[0]]
-            raise ConfigError(f"budget={depth}: the shallowest state of this model lies after {shallowest} blocks")
+            raise ConfigError(f"budget={depth}: the shallowest state of this model comes after {shallowest} blocks")
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
         """Keep the states after at most `target` blocks; a model that was trained with fewer keeps its limit."""
@@ -402,7 +402,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             )
         else:
             if missing := set(active) - set(states):
-                raise DataError(f"states: {min(missing)} is missing; given are {sorted(states)}")
+                raise DataError(f"states: {min(missing)} is missing; the call has {sorted(states)}")
             numbers = tuple(number for number in numbers if number in states)
             for number in numbers:
                 add(number, states[number].to(self.dtype))

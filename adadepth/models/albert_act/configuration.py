@@ -61,5 +61,5 @@ def refuse_ragged(config: AlbertActConfig) -> None:
     if config.execution == "ragged" and config.state_rule not in FREEZING_RULES:
         raise ConfigError(
             f"execution='ragged' needs state_rule {' or '.join(FREEZING_RULES)}: the halted states of "
-            f"{config.state_rule!r} keep moving"
+            f"{config.state_rule!r} keep changing"
         )

@@ -83,11 +83,11 @@ def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
-            f"state_rule={config.state_rule!r}: exit rules need {' or '.join(FREEZING_RULES)}, under which the state "
-            "of a halted token stays as it is"
+            f"state_rule={config.state_rule!r}: exit rules need {' or '.join(FREEZING_RULES)}, which freezes the "
+            "state of a halted token"
         )
     if config.halting_rule != Act.name:
-        raise ConfigError(f"halting_rule={config.halting_rule!r}: exit rules read the halting sums of {Act.name} only")
+        raise ConfigError(f"halting_rule={config.halting_rule!r}: exit rules support only {Act.name}")
     default = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
     return resolve_exit_rule(model, default if rule is None else rule)
 

@@ -37,79 +37,82 @@ class AlbertActSettings(AlbertSettings):
         "tau, weight of the ponder cost N + R in the loss",
         at_least(0),
         hub=0.0,
-        more="The paper trains with 1e-3, 5e-4, 2.5e-4 for 6, 12, 24 iterations.",
+        more="The paper uses 1e-3, 5e-4 and 2.5e-4 for 6, 12 and 24 iterations.",
     )
     readout_weight: float = setting(
         0.0,
-        "of the loss that reads the head after every iteration; 0: only the last one is read",
+        "weight of the loss of the head after every iteration; 0: only the last iteration has a loss",
         at_least(0),
-        more="Of the loss part `readouts`: after every iteration that a unit ran; see "
+        more="The loss part `readouts` covers every iteration that a unit ran; see "
         "`adadepth.models.albert_act.recurrence`.",
     )
     penalty_reduction: PenaltyReduction = setting(
         PenaltyReduction.sum_tokens,
-        "over tokens; always a mean over sequences",
+        "reduction of the ponder cost over tokens; over sequences it is always a mean",
         more="`sum_tokens`: summed over a sequence's tokens, averaged over sequences (the paper); `mean_tokens`: "
         "averaged over tokens (Universal Transformers), independent of the sequence length.",
     )
     cap_remainder: CapRemainder = setting(
         CapRemainder.reference,
-        "what a token that reaches L without halting pays and weighs",
+        "cost and output weight of a token that reaches L without halting",
         more="`reference`: no remainder, hence no gradient of the cost; `penalty`: 1 - h in the cost only; `forced`: "
         "also as the weight of its last output.",
     )
     state_rule: StateRule = setting(
         StateRule.single,
-        "how the iterations' states are mixed",
+        "rule that mixes the states of the iterations",
         more="`single`: the interpolated state feeds the next iteration (the paper); `graves`: weighted sum of the "
         "outputs, halted states copied; `accumulated`, `basic`: the two rules of tensor2tensor's Universal "
-        "Transformer, where halted states keep moving.",
+        "Transformer, where halted states keep changing.",
     )
     halting_rule: str = setting(
         "act",
-        "what of a halting probability a token's sum grows by: act, or NAME[:PARAMETER] of an installed package",
-        more="`act`: all of it (Graves 2016); see `adadepth.halting.rules`.",
+        "rule that adds halting probabilities to the halting sum: act, or NAME[:PARAMETER] of an installed package",
+        more="`act` adds the full probability (Graves 2016); see `adadepth.halting.rules`.",
     )
     halting_input: HaltingInput = setting(
         HaltingInput.block_output,
-        "what the halting unit reads",
+        "input of the halting unit",
         more="`block_output`: the paper; `block_input`: Universal Transformers.",
     )
     halting_scope: HaltingScope = setting(
         HaltingScope.token,
-        "one decision a token, or one a sequence",
-        more="A whole `sequence` halts on its tokens' mean probability.",
+        "one halting decision per token, or one per sequence",
+        more="A `sequence` halts as a whole, on the mean probability of its tokens.",
     )
     halt_bias_init: float = setting(
         0.0,
         "initial halting bias; negative starts deep, positive starts shallow",
         FINITE,
-        more="0 in the paper, where at first most tokens halt after two or three updates; 1 in Universal Transformers.",
+        more="The paper uses 0, with which most tokens first halt after two or three updates; Universal "
+        "Transformers use 1.",
     )
     recall: bool = setting(
         False,
-        "the block reads the embedded input again in every iteration",
+        "add the embedded input to the state in every iteration",
         more='x_{n-1} + x_0 (Bansal et al. 2022, arXiv 2202.05826, "recall"), without which a long recurrence forgets '
         "what it was asked.",
     )
     fixed_depth: int | None = setting(
-        None, "updates of every token, and nobody halts: the rival of equal work", more="ALBERT of that depth."
+        None,
+        "number of updates of every token, without halting: a compute-matched baseline; None: adaptive depth",
+        more="The model is then ALBERT of that depth.",
     )
     position_init: PositionInit = setting(
         PositionInit.normal,
-        "initial position embeddings; sinusoidal: neighbours are alike",
+        "initial position embeddings; sinusoidal: neighbouring positions are similar",
         more="`normal`: as ALBERT's. `sinusoidal`: see `sinusoids` in `adadepth.models.shared.albert.block`; with "
         "more than two token types, rows and columns of a grid.",
     )
     execution: ExecutionMode = setting(
         ExecutionMode.auto,
-        "update all tokens until the last has halted, or running ones only",
-        more="`dense` and `ragged`, with the same results; `auto` is ragged where that is faster. A state rule whose "
-        "halted states keep moving runs dense.",
+        "dense: update all tokens until the last one has halted; ragged: update running tokens only",
+        more="`dense` and `ragged` give the same results; `auto` is ragged where that is faster. State rules with "
+        "changing halted states run dense.",
     )
     pooling: Pooling = setting(
         Pooling.first,
-        "what the class of a sequence is read from: its first token, pooled, or the mean of all real ones",
+        "input of sequence classification: the pooled first token, or the mean of all real tokens",
     )
 
 
@@ -124,11 +127,14 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
         return
     setting = "model.execution=ragged"
     if model.state_rule not in (StateRule.single, StateRule.graves):
-        yield f"{setting}: needs model.state_rule=single or graves; halted states of {model.state_rule} keep moving"
+        yield f"{setting}: needs model.state_rule=single or graves; halted states of {model.state_rule} keep changing"
     if model.attn_implementation is Attention.flex_attention:
         yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
     if config.runtime.compile:
-        yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
+        yield (
+            f"{setting}: not with runtime.compile=true, because a compiled graph has fixed shapes; set "
+            "model.execution=auto"
+        )
 
 
 def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
@@ -156,7 +162,7 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
     if model.pooling is Pooling.first:
         return
     if config.task is not Task.finetune or get_problem(config.dataset) not in _SEQUENCE_PROBLEMS:
-        yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
+        yield f"model.pooling={model.pooling}: read only for classification of whole sequences"
     if model.readout_weight:
         yield (
             f"model.readout_weight={model.readout_weight:g}: readouts read the first token; set it to 0 or "
@@ -198,8 +204,8 @@ FAMILY = Family(
         "adadepth.models.albert_act.family:check_readouts",
         "adadepth.models.albert_act.family:check_pooling",
     ),
-    advice="budget.target=DEPTH model.act_penalty=0 holds a mean depth; model.halt_bias_init=-2 starts deeper; "
-    "model.state_rule=graves model.recall=true is what tasks that need depth need",
+    advice="budget.target=DEPTH model.act_penalty=0 trains to a mean depth; model.halt_bias_init=-2 starts deeper; "
+    "model.state_rule=graves model.recall=true helps tasks that need depth",
     sections=("adadepth.models.albert_act.report:PUBLISHED_SECTION",),
     reference_depth="adadepth.models.albert_act.report:reference_depth",
     weights_from="adadepth.models.shared.albert.convert:from_albert",

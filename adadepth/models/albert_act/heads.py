@@ -61,7 +61,7 @@ def refuse_steps(config: AlbertActConfig) -> None:
         ConfigError: If `pooling` is `mean`.
     """
     if config.pooling == "mean":
-        raise ConfigError("pooling=mean: exit rules and readouts read the first token, which pooling=first takes")
+        raise ConfigError("pooling=mean: exit rules and readouts need pooling=first, because they read the first token")
 
 
 @dataclass
@@ -498,5 +498,5 @@ def shape_of(inputs: Sequence[Tensor | None]) -> torch.Size:
     if input_ids is not None:
         return input_ids.shape
     if inputs_embeds is None:
-        raise ValueError("give exactly one of input_ids and inputs_embeds")
+        raise ValueError("input_ids, inputs_embeds: give exactly one of them")
     return inputs_embeds.shape[:-1]

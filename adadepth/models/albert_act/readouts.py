@@ -114,6 +114,6 @@ def refuse_readouts(config: AlbertActConfig, head: str) -> None:
     """
     if config.readout_weight:
         raise ConfigError(
-            f"readout_weight={config.readout_weight}: {head} has no readouts, set it to 0; masked language models, "
-            "token and sequence classification and multiple choice have them"
+            f"readout_weight={config.readout_weight}: {head} has no readouts; set it to 0. Masked language models, "
+            "token and sequence classification and multiple choice have readouts"
         )

@@ -89,7 +89,7 @@ def _list_differences(config: Mapping[str, Any], model: PublishedModel) -> Itera
         yield "no sentence pairs"
     target, penalty = (config.get("budget") or {}).get("target"), settings.get("act_penalty", model.penalty)
     if target is not None:
-        yield "a budget (a penalty)"
+        yield "a depth budget (paper: a penalty)"
     elif penalty != model.penalty:
         yield f"penalty {penalty:g} ({model.penalty:g})"
 

@@ -224,7 +224,7 @@ class LoopLayer(CacheLayerMixin):
             ValueError: If the number is positive.
         """
         if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): the number of tokens to remove is given as a negative one")
+            raise ValueError(f"crop({tokens_to_remove}): give the number of tokens to remove as a negative number")
         self._length = max(self._length + tokens_to_remove, 0)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -299,7 +299,9 @@ class LoopedCache(Cache):
     def __init__(self, config: Any, policy: str | None = None, loops: int | None = None) -> None:
         self.policy, self.loops = parse_policy(policy or config.cache_policy), config.loops(loops)
         if self.policy.name == "all":
-            raise ConfigError("cache_policy=all: is what DynamicCache and StaticCache keep; LoopedCache has the others")
+            raise ConfigError(
+                "cache_policy=all: use DynamicCache or StaticCache; LoopedCache implements the other policies"
+            )
         self.target, name = Target(), self.policy.name
         entries, coda_entries = self.policy.core_entries(self.loops), self.policy.coda_entries(self.loops)
         coda_policy = "frozen" if name == "frozen" else "last"
@@ -319,10 +321,12 @@ class LoopedCache(Cache):
             ConfigError: If it may run more loops than `frozen` has places for, or has other rows.
         """
         if self.policy.name == "frozen" and loops > self.loops:
-            raise ConfigError(f"num_loops={loops}: this cache has places for {self.loops}; it is made with loops=")
+            raise ConfigError(
+                f"num_loops={loops}: this cache stores {self.loops} loops; its argument loops sets their number"
+            )
         first = self._loop_layers[0]
         if first.is_initialized and len(first.keys) != rows:
-            raise ConfigError(f"past_key_values: has {len(first.keys)} rows, the call {rows}")
+            raise ConfigError(f"past_key_values: has {len(first.keys)} rows, but the call has {rows}")
         target = self.target
         target.before, target.new, target.rows = self.get_seq_length(), new, rows
         target.loop, target.picked = -1, None
@@ -344,7 +348,7 @@ class LoopedCache(Cache):
             ConfigError: If there are none yet.
         """
         if not all(layer.is_initialized for layer in self._loop_layers):
-            raise ConfigError("bytes_per_token: nothing is cached yet; `cache.bytes_per_token(config)` asks a policy")
+            raise ConfigError("bytes_per_token: the cache is empty; use `cache.bytes_per_token(config)` of the policy")
         stored = [tensor for layer in self._loop_layers for tensor in (layer.keys, layer.values)]
         return sum(tensor.shape[1] * tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored)
 

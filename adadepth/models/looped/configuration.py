@@ -69,7 +69,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     eos_token_id: int | list[int] | None = None
     base_config: dict | PreTrainedConfig | None = setting(
         None,
-        "of the decoder of transformers whose layers these are, with as many layers as are kept; None: our own",
+        "configuration of the decoder of transformers that provides the layers, with the number of kept layers; "
+        "None: our own layers",
         shape=True,
     )
 
@@ -104,9 +105,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, layers: int) -> None:
-        raise ConfigError(
-            f"num_hidden_layers={layers}: a looped model's follow from prelude, core, coda and num_loops; set those"
-        )
+        raise ConfigError(f"num_hidden_layers={layers}: follows from prelude, core, coda and num_loops; set those")
 
     def loops(self, num_loops: int | None) -> int:
         """Return N of a call.
@@ -134,16 +133,16 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     def _take_sizes(self, base: PreTrainedConfig) -> None:
         for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "tie_word_embeddings"):
             if not hasattr(base, name):
-                raise ConfigError(f"base_config: a {base.model_type} has no {name}: its layers cannot be looped here")
+                raise ConfigError(f"base_config: a {base.model_type} has no {name}, so its layers cannot be looped")
             setattr(self, name, getattr(base, name))
         for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
             setattr(self, name, getattr(base, name, None) or getattr(self, name))
         if base.num_hidden_layers != self.layers:
             raise ConfigError(
-                f"base_config has {base.num_hidden_layers} layers, prelude + core + coda are {self.layers}"
+                f"base_config has {base.num_hidden_layers} layers, but prelude + core + coda = {self.layers}"
             )
         if self.queries != "state":
-            raise ConfigError(f"queries={self.queries}: layers of {base.model_type} have no queries of their own")
+            raise ConfigError(f"queries={self.queries}: layers of {base.model_type} support no separate queries")
 
     def _check_sizes(self) -> None:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -156,4 +155,6 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
                 f"{self.num_attention_heads}"
             )
         if self.width_of_head % 2:
-            raise ConfigError(f"head_dim={self.width_of_head} must be even: rotary positions turn pairs of features")
+            raise ConfigError(
+                f"head_dim={self.width_of_head} must be even, because rotary positions rotate pairs of features"
+            )

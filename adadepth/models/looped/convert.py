@@ -87,8 +87,8 @@ def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mappin
     if stored["model_type"] == "huginn_raven" and not any(".norm_3." in name for name in weights):
         raise CheckpointError(
             f"{describe_place(path)}: model_type=huginn_raven without norm_3 is a retrofit (arXiv 2511.07384), a "
-            "pretrained decoder whose layers are looped, which cannot be read; Huginn's own models can, and "
-            "adadepth.retrofit loops a decoder of transformers"
+            "pretrained decoder with looped layers, and cannot be loaded; load an original Huginn model, or loop "
+            "a decoder of transformers with adadepth.retrofit"
         )
     return dict(rename_weights(stored["model_type"], weights, stored))
 
@@ -156,9 +156,9 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
     _check_value(stored, "attention_dropout", 0)
     rope = stored.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
-        raise CheckpointError(f"rope_parameters={rope}: only the default positions of Ouro's models are known")
+        raise CheckpointError(f"rope_parameters={rope}: only the default positions of Ouro are supported")
     if other := set(stored.get("layer_types") or ()) - {"full_attention"}:
-        raise CheckpointError(f"layer_types has {other.pop()!r}: Ouro's models have full attention only")
+        raise CheckpointError(f"layer_types has {other.pop()!r}: Ouro models have full attention only")
     threshold, step = stored.get("early_exit_threshold"), stored.get("early_exit_step")
     rule = None if threshold is None else f"quantile:{threshold!r}"
     return {
@@ -186,7 +186,7 @@ def _convert_huginn(stored: Mapping[str, Any]) -> dict[str, Any]:
     ):
         _check_value(stored, name, value)
     if not stored["n_layers_in_coda"]:
-        raise CheckpointError("n_layers_in_coda=0: Huginn's models have a coda")
+        raise CheckpointError("n_layers_in_coda=0: Huginn models need a coda")
     return {
         **{name: stored[name] for name in _SHARED_FIELDS if name in stored},
         "hidden_size": _get_first(stored, "n_embd", "hidden_size"),

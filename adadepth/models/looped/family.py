@@ -28,31 +28,36 @@ class LoopedSettings(ModelConfig):
 
     name: str = family_name("looped")
     vocab_size: int | None = setting(
-        None, "V, pieces; None: as many as the tokenizer has", at_least(2), shape=True, hub=49152
+        None, "V, vocabulary size; None: that of the tokenizer", at_least(2), shape=True, hub=49152
     )
     prelude: int = setting(
-        0, "P, layers before the loop, whose result is the input e of every loop", at_least(0), shape=True
+        0, "P, number of layers before the loop; their output is the input e of every loop", at_least(0), shape=True
     )
     core: int = setting(
-        2, "C, layers of a loop; of a pretrained decoder those right before the coda", at_least(1), shape=True
+        2,
+        "C, number of layers in a loop; in a pretrained decoder, those directly before the coda",
+        at_least(1),
+        shape=True,
     )
-    coda: int = setting(0, "K, layers after the loop, read anew for every prediction", at_least(0), shape=True)
-    num_loops: int = setting(4, "N, most loops of a token", at_least(1), debug=2)
+    coda: int = setting(0, "K, number of layers after the loop, run for every prediction", at_least(0), shape=True)
+    num_loops: int = setting(4, "N, maximum number of loops of a token", at_least(1), debug=2)
     hidden_size: int | None = setting(
         None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
     )
     num_attention_heads: int | None = setting(
         None,
-        "must divide hidden_size, unless head_dim is given; None: those of model.pretrained",
+        "number of attention heads, a divisor of hidden_size unless head_dim is given; None: that of model.pretrained",
         at_least(1),
         shape=True,
         hub=4,
         debug=2,
     )
     num_key_value_heads: int | None = setting(
-        None, "heads of keys and values; None: as many as of queries", at_least(1), shape=True
+        None, "number of key and value heads; None: as many as query heads", at_least(1), shape=True
     )
-    head_dim: int | None = setting(None, "width of a head; None: hidden_size over the heads", at_least(2), shape=True)
+    head_dim: int | None = setting(
+        None, "width of a head; None: hidden_size / num_attention_heads", at_least(2), shape=True
+    )
     intermediate_size: int | None = setting(
         None,
         "F, inner width of the gated feed-forward layers; None: that of model.pretrained",
@@ -61,108 +66,118 @@ class LoopedSettings(ModelConfig):
         hub=512,
         debug=32,
     )
-    hidden_act: Activation = setting(Activation.silu, "of the feed-forward layers' gates")
+    hidden_act: Activation = setting(Activation.silu, "activation of the gates of feed-forward layers")
     norms: Norms = setting(
         Norms.pre,
-        "where a layer has its norms: before its branches, also behind them, or also around the sums",
+        "position of the norms of a layer: before the branches, also after them, or also after the sums",
         shape=True,
         more="`pre`: x + f(rms(x)); `branch`: x + rms(f(rms(x))) (Ouro); `sandwich`: rms(x + f(rms(x))) (Huginn).",
     )
     state_norm: StateNorm = setting(
         StateNorm.none,
-        "the final norm between loop and coda: none, for what is read, or for what is fed back, too",
+        "final norm between loop and coda: none, for the output only, or also for the fed-back state",
         shape=True,
-        more="`read`: Huginn, which applies it before and after the coda; `fed`: Ouro.",
+        more="`read` is Huginn's, before and after the coda; `fed` is Ouro's.",
     )
     injection: Injection = setting(
         Injection.none,
-        "what a loop gets of its input e: nothing, s + e, A [s, e], or e alone",
+        "injection of the input e into a loop: none, s + e, A [s, e], or e only",
         shape=True,
-        more="`linear` is Huginn's adapter; with `restart` a loop knows the one before by `queries` only.",
+        more="`linear` is Huginn's adapter; with `restart` a loop reads the previous loop only through `queries`.",
     )
     start: StartState = setting(
         StartState.input,
-        "the state before the first loop: the input e, zeros, or drawn",
-        more="Drawn from a normal of standard deviation sqrt(2/5), cut at three; in training anew, else by position.",
+        "state before the first loop: the input e, zeros, or random",
+        more="Random states come from a normal distribution with standard deviation sqrt(2/5), truncated at three. "
+        "Training samples new ones; otherwise they depend on the position.",
     )
     draw_seed: int = setting(
         0,
-        "of drawn states outside training, where a position has the same one in every row, and of drawn loops",
+        "random seed of initial states outside training, which are the same in every row, and of random numbers "
+        "of loops",
         at_least(0),
     )
     queries: Queries = setting(
         Queries.state,
-        "what attention's queries are made of: the layer's own input, or the loop before's final state",
-        more="`previous`: fully looped transformers (arXiv 2605.18797); the first loop has the layer's own input.",
+        "input of the attention queries: the input of the layer, or the final state of the previous loop",
+        more="`previous`: fully looped transformers (arXiv 2605.18797); the first loop uses the input of the layer.",
     )
     damping: float | None = setting(
         1.0,
-        "share of the way to its result that a loop goes; None: 1 over the number of loops",
+        "damping factor of a loop; None: 1 / number of loops",
         between(1e-3, 1),
         more="s + damping (g(s) - s): the damped substeps of arXiv 2605.23872.",
     )
-    gate: bool = setting(False, "whether a halting unit reads the state after every loop", shape=True)
+    gate: bool = setting(False, "add a halting unit that reads the state after every loop", shape=True)
     exit_rule: str | None = setting(
         None,
-        "which loop's prediction a token gets; None: the last one's",
-        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+        "exit rule that selects the loop of the prediction; None: the last loop",
+        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
     )
     cache_policy: str = setting(
         "all",
-        "what later tokens read of a token that exited in calls with a cache: all, frozen, last, mean, first or ring:K",
+        "cache policy: which states of an exited token later tokens read: all, frozen, last, mean, first or ring:K",
         more="With a policy other than `all` a token that has exited runs no further loops. The equations are those of "
         "`adadepth.models.looped.cache`.",
     )
     objective: Objective = setting(
         Objective.last,
-        "which loops' losses training weighs how: the last one, all alike, early ones more, or as the "
-        "halting unit says; gate_alone trains that unit and nothing else",
+        "weights of the losses of loops: last only, equal, geometric, or by the halting unit; gate_alone trains "
+        "that unit only",
         more="The equations are those of `adadepth.models.looped.objectives`.",
     )
-    geometric_share: float = setting(0.3, "g of objective=geometric: a loop weighs 1 - g of the one before", OPEN_SHARE)
-    entropy_weight: float = setting(0.05, "beta of objective=gate: what a nat of entropy is worth", at_least(0))
+    geometric_share: float = setting(
+        0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
+    )
+    entropy_weight: float = setting(0.05, "beta, weight of the entropy with objective=gate", at_least(0))
     gate_pairing: Pairing = setting(
         Pairing.next,
-        "objective=gate_alone: a loop's unit learns what the next loop gains; made: what its own has",
-        more="`made` is as Ouro prints it.",
+        "objective=gate_alone: learn the gain of the next loop; made: the gain of the current loop",
+        more="`made` follows the equation in the Ouro paper.",
     )
     train_loops: TrainLoops = setting(
         TrainLoops.fixed,
-        "how many loops a text trains: N, or drawn for each text, around N",
-        more="`drawn`: 1 + Poisson(rate), ln rate normal with mean ln N - spread^2/2 (Huginn), for every text of an "
-        "update by itself. The loss is that of the last of them.",
+        "number of loops of a text in training: N, or random for each text, around N",
+        more="`drawn`: 1 + Poisson(rate), ln rate normal with mean ln N - spread^2/2 (Huginn), sampled for every "
+        "text of an optimiser step. The loss is that of the last loop.",
     )
     loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
     loop_curriculum: Curriculum = setting(
         Curriculum.none,
-        "how the number of loops grows in training, from 1 to N: evenly, or slowly at first (1 - sqrt)",
-        more="ceil(N f(x)) with x the share of the growth that is over: f = x, or 1 - sqrt(1 - x) (arXiv 2511.07384). "
-        "Drawn numbers have it as their mean.",
+        "growth of the number of loops in training, from 1 to N: none, linear, or slow at first (1 - sqrt)",
+        more="The number is ceil(N f(x)), where x is the elapsed share of the growth: f = x, or 1 - sqrt(1 - x) "
+        "(arXiv 2511.07384). It is the mean of random numbers.",
     )
-    curriculum_share: float = setting(0.5, "share of all steps in which loop_curriculum grows", between(1e-3, 1))
+    curriculum_share: float = setting(
+        0.5, "share of all optimiser steps in which loop_curriculum grows", between(1e-3, 1)
+    )
     backprop_loops: int | None = setting(
         None,
-        "so many last loops of a text have gradients in training; None: all",
+        "number of last loops with gradients in training; None: all",
         at_least(1),
-        more="Where nothing is injected, prelude and embedding then learn nothing from texts with more loops.",
+        more="Without injection, prelude and embedding then learn nothing from texts with more loops.",
     )
     max_position_embeddings: int = setting(2048, "longest text", at_least(1))
     rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)
     rope_pairs: bool = setting(
-        False, "rotary positions turn neighbouring features; else those of the two halves of a head", shape=True
+        False,
+        "rotate neighbouring features by rotary positions; false: features of the two halves of a head",
+        shape=True,
     )
-    qk_bias: bool = setting(False, "biases of queries and keys, added before they are turned", shape=True)
+    qk_bias: bool = setting(False, "add biases of queries and keys, before the rotation", shape=True)
     scale_embeddings: bool = setting(False, "multiply embeddings by sqrt(D)")
-    tie_word_embeddings: bool = setting(False, "one matrix for input and output pieces", shape=True)
-    rms_norm_eps: float = setting(1e-6, "added to the mean square of every norm", POSITIVE)
+    tie_word_embeddings: bool = setting(False, "share the matrix of input and output embeddings", shape=True)
+    rms_norm_eps: float = setting(1e-6, "constant added to the mean square in every norm", POSITIVE)
     initializer: LoopedInitializer = setting(
         LoopedInitializer.normal,
-        "of weights: normal with initializer_range, or Huginn's, scaled by width and depth",
-        more="`scaled`: standard deviation sqrt(2/(5 D)), cut at three, that of the products that end a branch over "
-        "sqrt(2 (P + N C + K)) (Takase et al.).",
+        "initialisation: normal with initializer_range, or Huginn's, scaled by width and depth",
+        more="`scaled`: standard deviation sqrt(2/(5 D)), truncated at three, divided by sqrt(2 (P + N C + K)) for "
+        "the last product of a branch (Takase et al.).",
     )
     initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
-    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+    attn_implementation: Attention | None = setting(
+        None, "attention implementation; None: the fastest available one", in_model=False
+    )
 
 
 def check_looped(config: ExperimentConfig) -> Iterator[str]:
@@ -172,7 +187,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     if model.pretrained is None:
         for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
             if getattr(model, name) is None:
-                yield f"model.{name}=null: must be given, unless model.pretrained names a decoder"
+                yield f"model.{name}=null: required, unless model.pretrained names a decoder"
     reads_gate = str(model.exit_rule).partition(":")[0] in ("quantile", "sample", "expectation")
     if reads_gate and not model.gate:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
@@ -183,13 +198,16 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     except ConfigError as error:
         yield f"model.{error}"
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
-        yield f"model.train_loops=drawn: has model.objective=last, not {model.objective}"
+        yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
         yield f"model.curriculum_share={model.curriculum_share:g}: read only with model.loop_curriculum"
     if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
         yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
     if model.queries is Queries.state and model.injection is Injection.restart:
-        yield "model.injection=restart: every loop would be the same; model.queries=previous tells it of the one before"
+        yield (
+            "model.injection=restart: every loop would be the same; set model.queries=previous to pass on the "
+            "previous loop"
+        )
 
 
 _MODELING, _HEADS = "adadepth.models.looped.modeling", "adadepth.models.looped.heads"

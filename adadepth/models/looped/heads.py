@@ -176,7 +176,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         if not self.training or labels is None or num_loops is not None or self.config.train_loops == "fixed":
             return
         if self.config.objective != "last":
-            raise ConfigError(f"train_loops=drawn: has objective=last, not {self.config.objective}")
+            raise ConfigError(f"train_loops=drawn: needs objective=last, not {self.config.objective}")
         rows, spread, mean = len(run.embedded), self.config.loop_spread, run.loops
         if input_ids is None or self._step is None:
             uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
@@ -457,7 +457,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         if policy is None:
             return cache
         if use_cache is False:
-            raise ConfigError(f"cache_policy={policy}: is of calls with a cache, this one has use_cache=False")
+            raise ConfigError(f"cache_policy={policy}: needs a call with a cache, but use_cache=False")
         if cache is None:
             return make_cache(self.config, policy, loops)
         has = str(cache.policy) if isinstance(cache, LoopedCache) else "all"
@@ -472,7 +472,9 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         has_cache = model_kwargs.get("past_key_values") is not None
         if has_cache or generation_config.use_cache is False or kind not in (None, "dynamic"):
             if parse_policy(policy).name != "all" and kind not in (None, "dynamic"):
-                raise ConfigError(f"cache_policy={policy}: has a cache of its own, not cache_implementation={kind}")
+                raise ConfigError(
+                    f"cache_policy={policy}: has its own cache and does not support cache_implementation={kind}"
+                )
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
             return
         loops = self.config.loops(model_kwargs.get("num_loops"))

@@ -193,7 +193,7 @@ def build_decoder_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, 
     assert isinstance(base, PreTrainedConfig)
     decoder = AutoModel.from_config(base, attn_implementation=config._attn_implementation)
     if missing := [name for name in _STOCK if not hasattr(decoder, name)]:
-        raise ConfigError(f"base_config: a {base.model_type} has no {missing[0]}: its layers cannot be looped here")
+        raise ConfigError(f"base_config: a {base.model_type} has no {missing[0]}, so its layers cannot be looped")
     config.base_config = decoder.config  # that of the layers: `attn_implementation` then has one owner
     return tuple(getattr(decoder, name) for name in _STOCK)
 
@@ -462,9 +462,7 @@ class LoopedModel(LoopedPreTrainedModel):
         words = input_ids if inputs_embeds is None else inputs_embeds
         assert words is not None
         if words.dim() != (2 if inputs_embeds is None else 3):
-            raise DataError(
-                f"input of shape {tuple(words.shape)}: needed is (rows, tokens), of embeddings with a width"
-            )
+            raise DataError(f"input of shape {tuple(words.shape)}: must be (rows, tokens), with a width for embeddings")
         check_words(words, self.embed_tokens)
         loops = self.config.loops(num_loops)
         embedded = self.embed(input_ids, inputs_embeds)
@@ -478,7 +476,7 @@ class LoopedModel(LoopedPreTrainedModel):
                 raise DataError("documents: not with a cache or position_ids")
             position_ids, attention_mask = _count_in_documents(documents), None  # masks follow from positions of 0
         if isinstance(cache, LoopedCache) and self.training:
-            raise ConfigError(f"cache_policy={cache.policy}: is for a model that is not in training; eval() ends that")
+            raise ConfigError(f"cache_policy={cache.policy}: needs a model in evaluation mode; call eval()")
         running = None
         if isinstance(cache, LoopedCache):
             attention = self.config._attn_implementation
@@ -556,7 +554,7 @@ class LoopedModel(LoopedPreTrainedModel):
 
     def read_once(self, run: Looping) -> Tensor:
         """Return r_n of all tokens of a batch, (B, T, D)."""
-        assert run.normed is not None, "nothing was looped"
+        assert run.normed is not None, "no loop was run"
         if not self.coda:
             return run.normed
         config = self.config
@@ -581,7 +579,7 @@ class LoopedModel(LoopedPreTrainedModel):
         """Return s_0, (B, T, D)."""
         if initial is not None:
             if initial.shape != run.embedded.shape:
-                raise DataError(f"initial_state of shape {tuple(initial.shape)}: needed is {tuple(run.embedded.shape)}")
+                raise DataError(f"initial_state of shape {tuple(initial.shape)}: must be {tuple(run.embedded.shape)}")
             return initial.to(run.embedded)
         if self.config.start == "input":
             return run.embedded

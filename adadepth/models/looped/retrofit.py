@@ -36,7 +36,7 @@ def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
         ConfigError: If the decoder has fewer.
     """
     if (needed := prelude + core + coda) > layers:
-        raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {needed} layers, the decoder has {layers}")
+        raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {needed} layers, but the decoder has {layers}")
     return [*range(prelude), *range(layers - coda - core, layers)]
 
 
@@ -116,10 +116,14 @@ def build_from_decoder(
     text, changed = source.get_text_config(), _find_changed(settings)
     for name, value in changed.items():
         if name in _LAYER_SETTINGS:
-            raise ConfigError(f"model.{name}={value}: the layers are those of model.pretrained={settings.pretrained}")
+            raise ConfigError(
+                f"model.{name}={value}: not supported, because model.pretrained={settings.pretrained} provides the "
+                "layers"
+            )
         if name in _DECODER_SIZES and getattr(text, name, None) != value:
             raise ConfigError(
-                f"model.pretrained={settings.pretrained}: model.{name}={value} but {getattr(text, name, None)} there"
+                f"model.pretrained={settings.pretrained}: model.{name}={value}, but {getattr(text, name, None)} in "
+                "the model"
             )
     if vocab_size is not None and vocab_size > text.vocab_size:
         raise ConfigError(
@@ -203,12 +207,12 @@ def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: A
         result = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
-            f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called by themselves "
+            f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called separately "
             f"({get_first_line(error)})"
         ) from error
     worst = float((result - expected).abs().max() / expected.abs().max())
     if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
         raise CheckpointError(
-            f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers one after the "
-            f"other: one loop differs by {worst:.2g} of the largest value"
+            f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers in "
+            f"sequence: one loop differs by {worst:.2g} of the largest value"
         )

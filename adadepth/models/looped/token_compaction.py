@@ -134,7 +134,7 @@ def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any
             layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=recorder)
         except _StopForward:
             results.append(recorder.recorded)
-    assert len(results) == len(layers), "a layer cached no keys and values"
+    assert len(results) == len(layers), "a layer did not cache keys and values"
     return results
 
 

@@ -18,14 +18,15 @@ class MultiExitAlbertSettings(AlbertSettings):
     name: str = family_name("multi_exit_albert")
     exit_weights: ExitWeights = setting(
         ExitWeights.linear,
-        "of the steps' losses: their number (PABEE), or equal",
-        more="`linear`: that of step j is j, over the sum of all; `uniform`: ElasticBERT's sum, as a mean.",
+        "weights of the losses of steps: proportional to the step number (PABEE), or equal",
+        more="`linear`: step j has weight j, divided by the sum of all weights; `uniform`: ElasticBERT's sum, as a "
+        "mean.",
     )
     exit_rule: str = setting(
         "patience:3",
-        "which step's prediction counts; docs/exit_rules.md lists the rules",
+        "exit rule that selects the step of the prediction; see docs/exit_rules.md",
         hub="patience",
-        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
     )
 
 

@@ -94,9 +94,7 @@ def check_widths(widths: Sequence[int], tails: int) -> None:
         ConfigError: Naming the widths and the number of tails.
     """
     if len(widths) != tails or min(widths, default=1) < 1:
-        raise ConfigError(
-            f"proj_dims={list(widths)}: must be a positive width for each tail, of which there are {tails}"
-        )
+        raise ConfigError(f"proj_dims={list(widths)}: must be {tails} positive widths, one per tail")
 
 
 def cluster_widths(hidden_size: int, tails: int, factor: int, widths: Sequence[int] | None = None) -> list[int]:

@@ -61,7 +61,7 @@ def check_cache(cache: Cache) -> None:
         DataError: Naming its class.
     """
     if cache.is_compileable:
-        raise DataError(f"past_key_values={type(cache).__name__}: needed is a cache that grows, such as ParXLCache")
+        raise DataError(f"past_key_values={type(cache).__name__}: must be a dynamic cache, such as ParXLCache")
 
 
 def check_implementation(name: str | None) -> None:
@@ -71,7 +71,7 @@ def check_implementation(name: str | None) -> None:
         ConfigError: Naming it.
     """
     if name not in (None, "dynamic"):
-        raise ConfigError(f"cache_implementation={name}: of par_xl only dynamic is known, or none")
+        raise ConfigError(f"cache_implementation={name}: par_xl supports only dynamic, or none")
 
 
 def count_cached_positions(cache: Cache | None) -> int:

@@ -249,7 +249,7 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
             ConfigError: If words are tied and in clusters, hence in several tables.
         """
         if len(self._words.clusters) > 1:
-            raise ConfigError(f"cutoffs={self.config.cutoffs}: with tied words there is no single table to replace")
+            raise ConfigError(f"cutoffs={self.config.cutoffs}: tied embeddings have no single table to replace")
         self._words.set_last(value)
 
     @property
@@ -324,7 +324,7 @@ class ParXLModel(ParXLPreTrainedModel):
         """
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
-            raise DataError("input_ids and inputs_embeds: exactly one of them is needed")
+            raise DataError("input_ids, inputs_embeds: give exactly one of them")
         inputs = input_ids if inputs_embeds is None else inputs_embeds
         assert inputs is not None
         check_words(inputs, self.embedding)
@@ -390,7 +390,7 @@ class ParXLModel(ParXLPreTrainedModel):
         blocks = len(self.attending)
         if memory.dim() != 4 or (*memory.shape[:2], memory.shape[3]) != (blocks, rows, width):
             raise DataError(
-                f"memory of shape {tuple(memory.shape)}: needed is ({blocks}, {rows}, any length, {width}), "
+                f"memory of shape {tuple(memory.shape)}: must be ({blocks}, {rows}, any length, {width}): "
                 "attending blocks x rows x positions x width"
             )
         for number, remembered in zip(self.attending, memory.detach().to(state.dtype), strict=True):
@@ -407,7 +407,7 @@ def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
     if cache is None:
         return 0 if memory is None else memory.shape[2]
     if memory is not None:
-        raise DataError("memory and past_key_values: both hold the text so far; pass one of them, without use_cache")
+        raise DataError("memory and past_key_values: both hold the previous text; pass one of them, without use_cache")
     check_cache(cache)
     return count_cached_positions(cache)
 
@@ -416,8 +416,8 @@ def _select_visible_mask(attention_mask: Tensor, keys: int, length: int) -> Tens
     """Return the mask of the last `keys` positions, (B, L), from one of the whole text, (B, `length`)."""
     if attention_mask.dim() != 2 or attention_mask.shape[1] != length:
         raise DataError(
-            f"attention_mask of shape {tuple(attention_mask.shape)}: needed is (rows, {length}), of the text so far "
-            "and the new tokens"
+            f"attention_mask of shape {tuple(attention_mask.shape)}: must be (rows, {length}), for the previous "
+            "text and the new tokens"
         )
     return attention_mask[:, -keys:]
 

@@ -32,12 +32,14 @@ def parse_architecture(key: str, text: str) -> str:
         ConfigError: Naming the key and the first character that is no operation, or that there is none.
     """
     architecture = text.strip()
-    allowed = "allowed: s (attention), f (feed-forward), - (identity), one a block"
+    allowed = "allowed: s (attention), f (feed-forward), - (identity), one per block"
     if not architecture:
         raise ConfigError(f"{key}={text!r}: no blocks; {allowed}")
     for position, operation in enumerate(architecture, 1):
         if operation not in OPERATIONS:
-            raise ConfigError(f"{key}={architecture!r}: {operation!r} at block {position} is no operation; {allowed}")
+            raise ConfigError(
+                f"{key}={architecture!r}: {operation!r} at block {position} is not an operation; {allowed}"
+            )
     return architecture
 
 
@@ -335,11 +337,12 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
         if costs is None:
             if self.latency_weight > 0:
                 raise ConfigError(
-                    f"latency_weight={self.latency_weight} needs operation_costs: of attention, feed-forward, identity"
+                    f"latency_weight={self.latency_weight} needs operation_costs of attention, feed-forward and "
+                    "identity"
                 )
         elif len(costs) != len(OPERATIONS) or min(costs) < 0 or costs[0] <= 0:
             raise ConfigError(
-                f"operation_costs={costs}: needed are three, of attention (> 0), feed-forward and identity (>= 0)"
+                f"operation_costs={costs}: must be three values, for attention (> 0), feed-forward and identity (>= 0)"
             )
 
 

@@ -33,94 +33,102 @@ class ParXLSettings(ModelConfig):
     name: str = family_name("par_xl")
     architecture: str | None = setting(
         None,
-        "one of s, f and - for every block; None: the supernet, which has all of them",
+        "operations of the blocks, one of s, f and - each; None: the supernet with all operations",
         shape=True,
         more="`s`: attention, `f`: feed-forward, `-`: identity.",
     )
     vocab_size: int | None = setting(
-        None, "V, words; None: as many as the tokenizer has", at_least(5), shape=True, hub=12000
+        None, "V, vocabulary size; None: that of the tokenizer", at_least(5), shape=True, hub=12000
     )
     hidden_size: int = setting(128, "d, width of the blocks and their states", at_least(1), shape=True, debug=16)
     num_hidden_layers: int = setting(
-        6, "N, blocks of the supernet; an architecture has as many as it has characters", at_least(1)
+        6, "N, number of blocks of the supernet; of an architecture, its number of characters", at_least(1)
     )
     num_attention_heads: int = setting(4, "must divide hidden_size", at_least(1), shape=True, debug=2)
     intermediate_size: int = setting(512, "inner width of the feed-forward blocks", at_least(1), shape=True, debug=32)
-    hidden_act: Activation = setting(Activation.relu, "of the feed-forward blocks")
-    memory_length: int = setting(16, "M, positions before the segment that attention sees", at_least(0), debug=8)
+    hidden_act: Activation = setting(Activation.relu, "activation of the feed-forward blocks")
+    memory_length: int = setting(16, "M, number of memory positions before the segment", at_least(0), debug=8)
     cutoffs: list[int] = setting(
         [],
-        "of the adaptive softmax: where rarer words begin; []: none",
+        "cutoffs of the adaptive softmax, where rarer words begin; []: a plain softmax",
         shape=True,
         debug=[50, 200],
-        more="First word of every tail, ids sorted by frequency; none: a plain softmax.",
+        more="A cutoff is the first word of a tail, with ids sorted by frequency.",
     )
     cutoff_clusters: int | None = setting(
         None,
-        "so many clusters, cut where they cost least for the words of the training text; None: as cutoffs says",
+        "number of clusters, with cutoffs of least compute for the training text; None: use cutoffs",
         at_least(2),
         in_model=False,
-        more="The most frequent words are one of them.",
+        more="The most frequent words form one of the clusters.",
     )
     proj_factor: int = setting(
         4,
-        "each cluster of rarer words is so many times narrower",
+        "factor by which each cluster of rarer words is narrower",
         at_least(1),
         shape=True,
-        more="Than the cluster before.",
+        more="The factor is relative to the previous cluster.",
     )
     proj_dims: list[int] | None = setting(
         None,
-        "width of every cluster of rarer words; None: as proj_factor says",
+        "widths of the clusters of rarer words; None: use proj_factor",
         shape=True,
         debug=[4, 1],
-        more="One for each tail; one as wide as the states has no projection.",
+        more="There is one width per tail; a tail as wide as the states has no projection.",
     )
-    softmax_bias: bool = setting(False, "biases of the output layer", shape=True)
+    softmax_bias: bool = setting(False, "add biases to the output layer", shape=True)
     tie_word_embeddings: bool = setting(
-        False, "one matrix for input and output words", shape=True, more="The embedding then has the same clusters."
+        False,
+        "share the matrix of input and output embeddings",
+        shape=True,
+        more="The embedding then has the same clusters.",
     )
-    hidden_dropout_prob: float = setting(0.1, "after the embeddings and every branch", BELOW_ONE)
+    hidden_dropout_prob: float = setting(0.1, "dropout after the embeddings and every branch", BELOW_ONE)
     output_dropout_prob: float | None = setting(
-        None, "before the output layer; None: hidden_dropout_prob", BELOW_ONE, more="The original has none there."
+        None,
+        "dropout before the output layer; None: hidden_dropout_prob",
+        BELOW_ONE,
+        more="The original has no dropout before the output layer.",
     )
-    attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
-    activation_dropout_prob: float = setting(0.0, "inside the feed-forward blocks", BELOW_ONE)
+    attention_probs_dropout_prob: float = setting(0.0, "dropout of the attention weights", BELOW_ONE)
+    activation_dropout_prob: float = setting(0.0, "dropout inside the feed-forward blocks", BELOW_ONE)
     attention_scale: AttentionScale = setting(
         AttentionScale.sqrt,
-        "scores are divided by sqrt(d / heads); linear: the original",
-        more="`linear`: by d / heads.",
+        "divisor of attention scores; sqrt: sqrt(d / heads); linear: as in the original",
+        more="`linear`: d / heads.",
     )
     attention_out_act: OutputActivation = setting(
-        OutputActivation.none, "after attention's last projection; relu: the original"
+        OutputActivation.none, "activation after the last projection of attention; relu: as in the original"
     )
     branch_norm: BranchNorm = setting(
         BranchNorm.per_branch,
-        "a norm in each branch, or one after their mixture",
+        "one norm per branch, or one after the mixture of branches",
         shape=True,
-        more="`per_branch`: LN(x + branch(x)) of each branch and x itself are mixed; `paper`: one norm behind the mix, "
-        "LN(x + sum of weighted branches), also where the operation is the identity.",
+        more="`per_branch`: mixes LN(x + branch(x)) of each branch and x; `paper`: one norm after the mixture, "
+        "LN(x + sum of weighted branches), also for the identity.",
     )
     share_position_bias: bool = setting(
         True,
-        "u and v are the same in all blocks (Transformer-XL)",
+        "share the biases u and v between all blocks (Transformer-XL)",
         shape=True,
-        more="Biases of content and position (Dai et al. 2019); else a pair for each block.",
+        more="These are the biases of content and position (Dai et al. 2019); otherwise each block has its own pair.",
     )
     projection_bias: bool = setting(
         False,
-        "biases in attention's projections",
+        "add biases to the projections of attention",
         shape=True,
-        more="In all five: queries, keys, values, positions, output.",
+        more="There are five projections: queries, keys, values, positions, output.",
     )
-    layer_norm_eps: float = setting(1e-5, "added to the variance of every layer norm", POSITIVE)
+    layer_norm_eps: float = setting(1e-5, "constant added to the variance in every layer norm", POSITIVE)
     initializer: Initializer = setting(
         Initializer.normal,
-        "initial weights: normal with initializer_range; glorot: the original's, by their shapes",
-        more="Glorot & Bengio 2010; Keras' defaults for every kind of weight.",
+        "initialisation: normal with initializer_range; glorot: as in the original, by shape",
+        more="`glorot` is Glorot & Bengio 2010, with the defaults of Keras for every kind of weight.",
     )
     initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
-    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+    attn_implementation: Attention | None = setting(
+        None, "attention implementation; None: the fastest available one", in_model=False
+    )
 
 
 @dataclass
@@ -128,10 +136,10 @@ class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
     """Fields of the configuration of a model: its settings, and those of a run about distances, gates and costs."""
 
     gate_path: GatePath = copy_field(SearchConfig, "path")
-    gate_seed: int = setting(0, "of the gates' noise and paths, the same on all processes", at_least(0))
+    gate_seed: int = setting(0, "random seed of the noise and paths of the gates, the same on all ranks", at_least(0))
     latency_weight: float = copy_field(SearchConfig, "latency_weight")
     operation_costs: list[float] | None = setting(
-        None, "of attention, feed-forward and identity, in any one unit; seconds under a budget"
+        None, "costs of attention, feed-forward and identity in one unit; in seconds with a budget"
     )
 
 
@@ -152,19 +160,19 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         if model.proj_factor != ParXLSettings.proj_factor:
             yield f"model.proj_factor={model.proj_factor}: read only without model.proj_dims={widths}"
         if len(widths) != tails or min(widths, default=1) < 1:
-            yield f"model.proj_dims={widths}: must be a positive width for each tail, of which there are {tails}"
+            yield f"model.proj_dims={widths}: must be {tails} positive widths, one per tail"
     if model.architecture is None:
         yield from _check_search(config)
         return
     if config.task is Task.architecture_search:
         yield (
-            f"model.architecture={model.architecture}: task=architecture_search searches it; one network trains with "
-            "--config-name par_network"
+            f"model.architecture={model.architecture}: task=architecture_search searches for it; to train one "
+            "network, use --config-name par_network"
         )
     elif config.search != SearchConfig():
         yield (
-            "search: read only by a supernet, which has no model.architecture, as in --config-name par_tiny; leave it "
-            "out for one network"
+            "search: read only by a supernet, which has no model.architecture, as in --config-name par_tiny; "
+            "remove it for one network"
         )
 
 
@@ -172,12 +180,15 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     """Check that a search holds the budget, without a fixed weight on latency or early stopping."""
     target = f"budget.target={config.budget.target:g}"
     if config.task is not Task.architecture_search:
-        yield f"{target}: of par_xl only a search holds it, e.g. --config-name par_tiny; not task={config.task}"
+        yield (
+            f"{target}: par_xl supports it only in an architecture search, e.g. --config-name par_tiny; not "
+            f"task={config.task}"
+        )
     if (share := config.search.stop_unchanged) is not None:
         unheld = f"search.stop_unchanged={share:g} may end the search before its schedule"
         yield f"{target}: {unheld}; set search.stop_unchanged=null"
     if weight := config.search.latency_weight:
-        price = f"search.latency_weight={weight:g} is a price beside it"
+        price = f"search.latency_weight={weight:g} also penalises latency"
         yield f"{target}: {price}; set search.latency_weight=0, or {NO_BUDGET}"
 
 

@@ -140,7 +140,7 @@ def derive(supernet: ParXLSupernet, architecture: str | None = None, *, keep_wei
     blocks = supernet.config.num_hidden_layers
     if keep_weights and len(operations) != blocks:
         raise ConfigError(
-            f"architecture={operations}: {len(operations)} blocks; the weights are of a supernet with {blocks}"
+            f"architecture={operations}: {len(operations)} blocks, but the weights belong to a supernet with {blocks}"
         )
     config = copy.deepcopy(supernet.config)
     config.architecture, config.num_hidden_layers = operations, len(operations)

@@ -77,7 +77,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
             ConfigError: If words are in clusters.
         """
         if self.head.tails:
-            raise ConfigError(f"cutoffs={self.config.cutoffs}: words in clusters have no single matrix to replace")
+            raise ConfigError(f"cutoffs={self.config.cutoffs}: clustered embeddings have no single matrix to replace")
         self.head.set_last(value)
 
     def resize_token_embeddings(
@@ -100,8 +100,8 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         first = config.cutoffs[-1] if config.cutoffs else 0
         if words <= first:
             raise ConfigError(
-                f"new_num_tokens={words}: must be above {first}, where the last cluster of words begins; the others "
-                "cannot shrink"
+                f"new_num_tokens={words}: must be above {first}, the start of the last cluster of words; other "
+                "clusters cannot shrink"
             )
         if words != config.vocab_size:
             embedding, output = self.model.embedding, self.head.tables[-1]
@@ -163,7 +163,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         refuse_unknown(options, type(self).__name__)
         labels = _shift_labels(labels) if (shifted := options.get("shift_labels")) is None else shifted
         if targets is not None and labels is not None:
-            raise DataError("labels and targets: pass one of them; targets are labels that are shifted already")
+            raise DataError("labels and targets: pass one of them; targets are labels that are already shifted")
         states = stack.last_hidden_state
         assert states is not None
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

@@ -46,7 +46,9 @@ class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlber
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         if self.halting_head == "mlp" and self.halting_head_layers > 1:
-            raise ConfigError(f"halting_head_layers={self.halting_head_layers}: the mlp head has no further layers")
+            raise ConfigError(
+                f"halting_head_layers={self.halting_head_layers}: the mlp head supports no further layers"
+            )
 
     @property
     def cls_tokens(self) -> int:
@@ -65,7 +67,7 @@ class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
     num_steps: int = 20
     cell: str = "tanh"
 
-    input_size: int = setting(64, "S, values of an example", at_least(1), shape=True)
+    input_size: int = setting(64, "S, number of values of an example", at_least(1), shape=True)
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)

@@ -24,31 +24,33 @@ class PonderSettings:
 
     prior: Prior = setting(
         Prior.geometric,
-        "what the distribution is drawn to; uniform keeps all steps in training (Ouro)",
-        more="`geometric`: PonderNet's. `uniform` pays for entropy and prefers no step (Ouro, arXiv 2510.25741).",
+        "prior of the halting distribution; uniform keeps all steps in training (Ouro)",
+        more="`geometric` is PonderNet's. `uniform` rewards entropy and prefers no step (Ouro, arXiv 2510.25741).",
     )
     target_halt_probability: float | None = setting(
-        None, "of the geometric prior, with a mean of about its inverse; None: 0.1", OPEN_SHARE, hub=0.1,
-        more="The prior halts at every step with this probability; its mean before truncation is exactly the inverse.",
+        None, "halting probability of the geometric prior, with a mean depth of about its inverse; None: 0.1",
+        OPEN_SHARE, hub=0.1,
+        more="Before truncation, the mean of the prior is exactly the inverse.",
     )  # fmt: skip
     kl_penalty_factor: float = setting(0.01, "beta, weight of the divergence from the prior", at_least(0))
     kl_direction: KLDirection = setting(
         KLDirection.posterior_prior,
-        "KL(p || prior), PonderNet's; the other is PALBERT's",
+        "direction of the divergence: KL(p || prior) as in PonderNet, or the reverse as in PALBERT",
         more="`prior_posterior`: KL(prior || p).",
     )
     truncation: Truncation = setting(
-        Truncation.leftover, "what becomes of the mass beyond the last step", hub="renormalise",
-        more="In posterior and prior: `renormalise` spreads it (PonderNet, the reference code), `leftover` gives it to "
-        "the last step, `none` drops it from the posterior, which then sums to less than one (PALBERT's code).",
+        Truncation.leftover, "treatment of the probability mass beyond the last step", hub="renormalise",
+        more="It applies to posterior and prior: `renormalise` spreads the mass (PonderNet, the reference code), "
+            "`leftover` gives it to the last step, `none` drops it from the posterior, which then sums to less "
+            "than one (PALBERT's code).",
     )  # fmt: skip
     halt_bias_init: float = setting(
         0.0, "initial halting bias; negative starts deep, positive starts shallow", FINITE,
-        more="At 0 every step halts with one half.",
+        more="At 0 the halting probability of every step is one half.",
     )  # fmt: skip
     exit_rule: str = setting(
-        "quantile:0.5", "which step's prediction counts; docs/exit_rules.md lists the rules", hub="sample",
-        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+        "quantile:0.5", "exit rule that selects the step of the prediction; see docs/exit_rules.md", hub="sample",
+        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
     )  # fmt: skip
 
 
@@ -59,30 +61,31 @@ class PonderAlbertSettings(PonderSettings, AlbertSettings):
     name: str = family_name("ponder_albert")
     ce_normalisation: Normalisation = setting(
         Normalisation.sum,
-        "mean_over_steps divides the expected loss by the steps too",
-        more="`sum`: the task loss is its expectation. The division is the reference code's.",
+        "reduction of the expected loss; mean_over_steps: also divide by the number of steps",
+        more="`sum`: the task loss is the expectation. The reference code divides by the number of steps.",
     )
     readout: Readout = setting(
-        Readout.tokens, "heads read the two [CLS] (PonderALBERT), or the pooled first one (PALBERT)", shape=True,
+        Readout.tokens, "input of the heads: two [CLS] tokens (PonderALBERT), or the pooled first token (PALBERT)",
+        shape=True,
         more="`tokens`: the classifier reads the first token and the halting head the second, so texts begin with two "
         "[CLS]; no pooler, no dropout. `pooler`: both read the pooled first token, after dropout.",
     )  # fmt: skip
     halting_head: HaltingHead = setting(
-        HaltingHead.mlp, "linear_cat, linear_diff: PALBERT's, on consecutive states", shape=True,
+        HaltingHead.mlp, "halting head; linear_cat and linear_diff read consecutive states, as in PALBERT", shape=True,
         more="`mlp`: two layers, GELU between; `linear`; `linear_cat`: on this step's features next to the previous "
         "step's; `linear_diff`: on their difference. The first step's predecessor is zero.",
     )  # fmt: skip
     halting_head_layers: int = setting(
-        1, "PALBERT's k: k > 1 puts k tanh layers before linear_cat", at_least(1), shape=True
+        1, "k in PALBERT: k > 1 puts k tanh layers before linear_cat", at_least(1), shape=True
     )
     head_size: int = setting(
         128, "inner width of the MLP heads", at_least(1), shape=True,
-        more="Of the classifier (`readout=tokens`) and of the halting head (`halting_head=mlp`).",
+        more="It applies to the classifier (`readout=tokens`) and the halting head (`halting_head=mlp`).",
     )  # fmt: skip
     double_cls_pairs: DoubleClsChoice = setting(
         DoubleClsChoice.first,
-        "where a pair gets the second [CLS]",
-        more="The `first` text alone begins with an extra [CLS], or `both`.",
+        "position of the second [CLS] in a pair of texts",
+        more="Only the `first` text begins with an extra [CLS], or `both` texts.",
     )
 
 
@@ -91,9 +94,9 @@ class PonderRnnSettings(PonderSettings, ModelConfig):
     """The recurrent cell of PonderNet's parity experiment."""
 
     name: str = family_name("ponder_rnn")
-    hidden_size: int = setting(128, "H, units of the cell", at_least(1), shape=True, debug=16)
-    num_steps: int = setting(20, "N, most steps", at_least(1))
-    cell: CellKind = setting(CellKind.tanh, "the papers' plain cell, or a gated one", shape=True)
+    hidden_size: int = setting(128, "H, number of units of the cell", at_least(1), shape=True, debug=16)
+    num_steps: int = setting(20, "N, maximum number of steps", at_least(1))
+    cell: CellKind = setting(CellKind.tanh, "recurrent cell: plain, as in the papers, or gated", shape=True)
 
 
 def check_prior(config: ExperimentConfig) -> Iterator[str]:
@@ -114,7 +117,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, PonderSettings)
     if model.prior is Prior.geometric and model.kl_penalty_factor > 0:
         yield (
-            f"budget.target={config.budget.target:g}: model.prior=geometric is a price beside it; set "
+            f"budget.target={config.budget.target:g}: model.prior=geometric also penalises depth; set "
             "model.prior=uniform and model.target_halt_probability=null, or model.kl_penalty_factor=0"
         )
 
@@ -143,8 +146,8 @@ _BUDGET = Budgeting(
 )
 _ADVICE = (
     "model.prior=uniform model.target_halt_probability=null keeps later steps trained; budget.target=DEPTH "
-    "model.prior=uniform model.target_halt_probability=null holds a mean depth; halting.alone=true "
-    "model.pretrained=RUN/model trains the halting head of this run alone"
+    "model.prior=uniform model.target_halt_probability=null trains to a mean depth; halting.alone=true "
+    "model.pretrained=RUN/model trains only the halting head of this run"
 )
 FAMILIES = (
     Family(

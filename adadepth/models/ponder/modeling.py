@@ -229,7 +229,7 @@ class PonderClassificationLoss:
             DataError: If a label is not one of the model's classes.
         """
         if prediction.posterior is None or prediction.prior is None:
-            raise ValueError("the loss needs every step: call the model in training mode or with run_all_steps=True")
+            raise ValueError("the loss needs every step; call the model in training mode or with run_all_steps=True")
         assert prediction.step_logits is not None
         targets = torch.as_tensor(labels, device=prediction.step_logits.device)
         losses, counted = class_losses(prediction.step_logits, targets)
@@ -269,17 +269,17 @@ def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
         DataError: If there is no text, or something else.
     """
     if isinstance(texts, str):
-        raise DataError("texts: needed is a list of texts, not one text")
+        raise DataError("texts: must be a list of texts, not one text")
     if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(column, list) for column in texts):
         if len(texts[0]) != len(texts[1]):
-            raise DataError(f"texts: {len(texts[0])} first texts and {len(texts[1])} second ones; pairs need both")
+            raise DataError(f"texts: {len(texts[0])} first texts and {len(texts[1])} second texts; pairs need both")
         texts = list(zip(*texts, strict=True))
     rows = [(row,) if isinstance(row, str) else tuple(row) if isinstance(row, list | tuple) else () for row in texts]
     if not rows:
         raise DataError("texts: no texts to encode")
     for number, row in enumerate(rows, start=1):
         if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
-            raise DataError(f"texts: number {number} is neither a text nor a pair of texts")
+            raise DataError(f"texts: item {number} is neither a text nor a pair of texts")
     return rows
 
 
@@ -417,7 +417,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
     def _get_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
             if not self.config.name_or_path:
-                raise ConfigError("a call with texts needs a tokenizer: give one when the model is built")
+                raise ConfigError("a call with texts needs a tokenizer; pass one to the constructor of the model")
             self.tokenizer = AutoTokenizer.from_pretrained(self.config.name_or_path, trust_remote_code=False)
         return self.tokenizer
 

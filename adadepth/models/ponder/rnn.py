@@ -96,7 +96,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
                 although every example runs all steps.
         """
         if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
-            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
+            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: must be (batch, {self.config.input_size})")
         rule, run_all = resolve_exit_rule(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
 
         stepper = RnnStepper(self, inputs, places)

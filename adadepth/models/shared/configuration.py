@@ -140,7 +140,7 @@ def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[st
         if isinstance(value, dict) and value.get("rope_type", value.get("type")) == "default":
             continue
         allowed = " or ".join(map(str, [*neutral, None]))
-        raise ConfigError(f"{name}={value!r}: a {config_class.model_type} computes as with {allowed}, and nothing else")
+        raise ConfigError(f"{name}={value!r}: a {config_class.model_type} supports only {allowed}")
 
 
 def check_values(config: PreTrainedConfig, settings: type) -> None:
@@ -178,7 +178,7 @@ def _describe_fields(config_class: type, settings: type) -> None:
     own = inspect.get_annotations(config_class, eval_str=True)
     declarations = {name: about for name, about in get_field_specs(settings).items() if about.in_model}
     if missing := [name for name in declarations if name not in own and name not in inherited]:
-        raise TypeError(f"{config_class.__name__}: lacks {', '.join(missing)}, as {settings.__name__} has them")
+        raise TypeError(f"{config_class.__name__}: lacks {', '.join(missing)}, which {settings.__name__} declares")
     for name, about in declarations.items():
         if name in own:
             default = vars(config_class)[name]

@@ -17,13 +17,13 @@ from adadepth.errors import CheckpointError, nearest
 from adadepth.models.registry import families, load
 
 MODULE = "modeling_adadepth"
-_CODE = '''"""The classes of this model are in the package adadepth: this file imports it, and has no other code."""
+_CODE = '''"""Imports the classes of this model from the package adadepth."""
 
 try:
     import adadepth
 except ImportError as error:
     raise ImportError(
-        "this model needs the package adadepth: install it from a clone or a wheel, then `import adadepth`"
+        "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
     ) from error
 
 
@@ -68,8 +68,8 @@ def convert_reference_state_dict(
     converters = {name: family.weights_from for name, family in families().items() if family.weights_from is not None}
     if model_type not in converters:
         raise CheckpointError(
-            f"model_type={model_type!r} has no reference layout; known are {', '.join(converters)}"
-            f"{nearest(model_type, converters)}"
+            f"model_type={model_type!r} has no reference layout; supported are "
+            f"{', '.join(converters)}{nearest(model_type, converters)}"
         )
     return load(converters[model_type])(state_dict, pooler_transpose)
 
@@ -85,6 +85,6 @@ def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreT
     readers = {name: family.config_from for name, family in families().items() if family.config_from is not None}
     if model_type not in readers:
         raise CheckpointError(
-            f"model_type={model_type!r} has no reference configuration; known are {' and '.join(readers)}"
+            f"model_type={model_type!r} has no reference configuration; supported are {' and '.join(readers)}"
         )
     return load(readers[model_type])({name: value for name, value in config.items() if name != "model_type"})

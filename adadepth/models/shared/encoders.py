@@ -58,7 +58,7 @@ def compute_block_macs(base: PreTrainedConfig, length: Tensor) -> Tensor:
     inner = next((getattr(base, name) for name in _INNER_NAMES if hasattr(base, name)), None)
     if inner is None:
         names = ", ".join(_INNER_NAMES)
-        raise ConfigError(f"model_type={base.model_type}: its work is unknown, since it says none of {names}")
+        raise ConfigError(f"model_type={base.model_type}: its compute is unknown, because it declares none of {names}")
     attention = base.num_attention_heads * base.d_kv if hasattr(base, "d_kv") else hidden
     matrices = 3 if getattr(base, "is_gated_act", False) else 2
     return 4 * hidden * attention + 2 * length * attention + matrices * hidden * inner
@@ -77,7 +77,7 @@ def check_words(words: Tensor, table: nn.Module) -> None:
         ValueError: Naming what is wrong.
     """
     if words.numel() == 0:
-        raise ValueError(f"input of shape {tuple(words.shape)}: needed is at least one sequence of at least one token")
+        raise ValueError(f"input of shape {tuple(words.shape)}: needs at least one sequence of at least one token")
     size = getattr(table, "num_embeddings", None)
     if size is None or words.is_floating_point() or words.device.type != "cpu" or torch.compiler.is_compiling():
         return

@@ -17,7 +17,7 @@ class CheckedGeneration:
         drafting: Way of drafting tokens with less depth, for the message about `assistant_early_exit`.
     """
 
-    drafting: ClassVar[str] = "it has no way of drafting with less depth"
+    drafting: ClassVar[str] = "it does not support drafts with less depth"
     vocabulary_size: int | None
     generation_config: Any
 
@@ -41,7 +41,7 @@ class CheckedGeneration:
         layers = kwargs.get("assistant_early_exit", getattr(config, "assistant_early_exit", None))
         if layers is not None:
             raise ConfigError(
-                f"assistant_early_exit={layers}: {type(self).__name__} has no layers to leave at; {self.drafting}"
+                f"assistant_early_exit={layers}: {type(self).__name__} has no layers for an early exit; {self.drafting}"
             )
         parent: Any = super()
         return parent.generate(inputs, generation_config, *args, **kwargs)
@@ -60,9 +60,11 @@ def check_prompt(ids: Any, pieces: int | None) -> None:
     if not isinstance(ids, Tensor):
         raise DataError(f"input_ids: must be a tensor of token ids (rows, tokens), not a {type(ids).__name__}")
     if ids.dim() != 2 or ids.numel() == 0:
-        raise DataError(f"input_ids of shape {tuple(ids.shape)}: needed is (rows, tokens), at least one token a row")
+        raise DataError(
+            f"input_ids of shape {tuple(ids.shape)}: must be (rows, tokens), with at least one token per row"
+        )
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise DataError(f"input_ids of type {ids.dtype}: token ids are whole numbers")
+        raise DataError(f"input_ids of type {ids.dtype}: token ids must be integers")
     low, high = (int(edge) for edge in ids.aminmax())
     if pieces is not None and not 0 <= low <= high < pieces:
         raise DataError(f"input_ids from {low} to {high}: must be from 0 to {pieces - 1}")

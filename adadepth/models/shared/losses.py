@@ -177,7 +177,7 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
         targets = labels.float().unsqueeze(1).expand(step_logits.shape)
         return unit_losses(kind, step_logits, targets), all_sequences
     if kind != "regression" or outputs != 1:
-        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict classes or one value")
+        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps must predict classes or one value")
     losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
     return losses, all_sequences
 
@@ -212,4 +212,6 @@ def check_classes(labels: Tensor, classes: int) -> None:
         return
     largest = int(labels.max()) if labels.numel() else -1
     if largest >= classes:
-        raise DataError(f"labels: {largest} is not a class of this model, which has {classes} (0 to {classes - 1})")
+        raise DataError(
+            f"labels: {largest} is not a class of this model, which has {classes} classes (0 to {classes - 1})"
+        )

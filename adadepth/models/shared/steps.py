@@ -245,7 +245,7 @@ def run_steps(
         ValueError: If `places` is less than 1, or not None with `run_all`.
     """
     if places is not None and (run_all or places < 1):
-        reason = "no row waits where all run every step, as losses need" if run_all else "must be at least 1"
+        reason = "slots need early exits, but losses run every step of all rows" if run_all else "must be at least 1"
         raise ValueError(f"places={places}: {reason}")
     if run_all:
         return _run_all(stepper, rule, max_updates, generator)
@@ -266,7 +266,7 @@ def run_steps(
         if exited and (running or len(waiting)):
             stepper.keep(staying)
         if exited and len(waiting):
-            assert isinstance(stepper, RefillingStepper), "it started with a part of the rows"
+            assert isinstance(stepper, RefillingStepper), "it started with some of the rows only"
             admitted, waiting = waiting.split(exited)
             stepper.admit(admitted.rows)
             running.append(admitted)
@@ -387,7 +387,7 @@ class StepwiseOutput(ModelOutput):
             return int(self.exit_steps.max()) - 1
         value = getattr(self, field)
         if value is None:
-            raise KeyError(f"{name}: {field} is there when all steps ran, as with run_all_steps=True")
+            raise KeyError(f"{name}: {field} needs all steps; call with run_all_steps=True")
         return value
 
 
@@ -404,7 +404,7 @@ _ALIASES = {
 def _log_new_name(name: str) -> None:
     """Log the new name, once per process."""
     more = ", the exit step of every example, from 1" if name == "passes" else ""
-    logger.warning("%s: is called %s here%s", name, _ALIASES[name], more)
+    logger.warning("%s: use %s instead%s", name, _ALIASES[name], more)
 
 
 def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:

@@ -17,13 +17,15 @@ class StockClassifierSettings(ModelConfig):
     """
 
     name: str = family_name("stock_classifier")
-    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+    attn_implementation: Attention | None = setting(
+        None, "attention implementation; None: the fastest available one", in_model=False
+    )
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
     """Check that a training names its pretrained model."""
     if config.mode is Mode.train and config.model.pretrained is None:
-        yield "model.pretrained: model=stock_classifier trains what it names, a folder or hub id of transformers"
+        yield "model.pretrained: model=stock_classifier needs it, the folder or hub id of a model of transformers"
 
 
 def first_tokens(model: Any) -> dict[str, Any]:

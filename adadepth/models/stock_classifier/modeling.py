@@ -83,7 +83,7 @@ def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
     if order is None:
         raise ConfigError(f"its head has the classes {', '.join(classes)}; the data have {', '.join(names)}")
     if are_numbered(classes) and not are_numbered(names):
-        logger.warning("%s: its classes have no names; taken to be %s", model.name_or_path, ", ".join(names))
+        logger.warning("%s: its classes have no names; assuming %s", model.name_or_path, ", ".join(names))
     last = _get_last_layer(model)
     for parameter in (last.weight, last.bias):
         if parameter is not None:
@@ -138,7 +138,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         if extended is None or not extended.__module__.startswith("transformers."):
             raise CheckpointError(f"{path}: transformers has no classifier of {cls.depth_unit}s of {config.model_type}")
         if config.is_encoder_decoder:
-            raise CheckpointError(f"{path}: {extended.__name__} has two stacks of blocks, a decoder's too")
+            raise CheckpointError(f"{path}: {extended.__name__} has an encoder and a decoder, which is not supported")
         compute_block_macs(config, torch.ones(1))  # raises before a training what its report would raise
         return _extend_class(cast(Any, cls), extended)  # a class, for mypy, is not Hashable
 
@@ -170,8 +170,8 @@ class StockClassifier(DepthModel, WithStockConfig):
             kind = read_stored_config(path, kwargs).get("model_type")
             if kind is not None and kind not in CONFIG_MAPPING:
                 raise CheckpointError(
-                    f"{describe_place(path)}: holds a model of type {kind}; {cls.__name__} reads the classifiers that "
-                    f"transformers has{nearest(kind, CONFIG_MAPPING)}"
+                    f"{describe_place(path)}: holds a model of type {kind}; {cls.__name__} reads the classifiers "
+                    f"of transformers{nearest(kind, CONFIG_MAPPING)}"
                 )
             config, kwargs = AutoConfig.from_pretrained(
                 path, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
@@ -273,8 +273,8 @@ class StockClassifier(DepthModel, WithStockConfig):
             return input_ids.masked_fill(mask == 0, pad)
         if len(input_ids) > 1 or not bool(mask.all()):
             raise ConfigError(
-                f"pad_token_id=None: {type(self).__name__} reads the last token of a text and cannot tell it from "
-                "padding; set config.pad_token_id to the tokenizer's"
+                f"pad_token_id=None: {type(self).__name__} reads the last token of a text and cannot distinguish "
+                "it from padding; set config.pad_token_id to that of the tokenizer"
             )
         return input_ids
 
@@ -385,7 +385,11 @@ def build_on_pretrained(
     if not head.has_head(config):
         return _build_new_head(model_class, place, config, fields, attention)
     if not _has_same_classes(config, fields):
-        logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(get_head_classes(config)))
+        logger.warning(
+            "model.pretrained=%s: new head, because the existing one predicts %s",
+            place,
+            ", ".join(get_head_classes(config)),
+        )
         return _build_new_head(model_class, place, config, fields, attention)
     config.problem_type = fields["problem_type"]
     model: Any = load_with_weights("model.pretrained", place, model_class, config, **attention)

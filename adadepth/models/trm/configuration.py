@@ -38,9 +38,9 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
     exit_rule: str = "correct:0.5"
 
     pad_token_id: int | None = 0
-    cells: int = setting(81, "L, of a puzzle", at_least(1), shape=True)
+    cells: int = setting(81, "L, number of cells of a puzzle", at_least(1), shape=True)
     puzzle_kinds: int = setting(
-        1, "vectors that say what is asked; 1 where all puzzles ask the same", at_least(1), shape=True
+        1, "number of puzzle embeddings; 1 if all puzzles have the same task", at_least(1), shape=True
     )
 
     def __post_init__(self, **kwargs: object) -> None:

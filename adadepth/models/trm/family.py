@@ -21,15 +21,17 @@ class TrmSettings(ModelConfig):
     name: str = family_name("trm")
     vocab_size: int | None = setting(
         None,
-        "V, symbols of a cell, in puzzle and answer; None: as many as the data have",
+        "V, number of symbols of a cell in puzzle and answer; None: that of the data",
         at_least(2),
         shape=True,
         hub=11,
     )
     hidden_size: int = setting(512, "D, width of answer and reasoning states", at_least(1), shape=True, debug=16)
-    num_layers: int = setting(2, "blocks of the one network", at_least(1), shape=True)
+    num_layers: int = setting(2, "number of blocks of the network", at_least(1), shape=True)
     mixing: Mixing = setting(
-        Mixing.attention, "how cells see each other; positions: a feed-forward layer over them (`mlp_t`)", shape=True
+        Mixing.attention,
+        "mixing of cells: attention; positions: a feed-forward layer over positions (`mlp_t`)",
+        shape=True,
     )
     num_attention_heads: int = setting(8, "must divide hidden_size", at_least(1), shape=True, debug=2)
     intermediate_size: int | None = setting(
@@ -43,49 +45,50 @@ class TrmSettings(ModelConfig):
         None, "inner width of mixing=positions; None: 8/3 S, up to a multiple of 256", at_least(1), shape=True, debug=32
     )
     positions: PositionKind = setting(
-        PositionKind.rotary, "of cells; learned ones are added to their embeddings", shape=True
+        PositionKind.rotary, "position encoding of cells; learned ones are added to the embeddings", shape=True
     )
     rope_theta: float = setting(10000.0, "base of rotary positions", POSITIVE)
     prefix_length: int = setting(
         16,
-        "P, registers before the cells; the first holds the vector of the puzzle's kind",
+        "P, number of register tokens before the cells; the first one holds the puzzle embedding",
         at_least(1),
         shape=True,
         debug=1,
     )
     cycles: int = setting(
         3,
-        "T, of a step: only the last one has gradients",
+        "T, number of cycles of a step; only the last one has gradients",
         at_least(1),
         debug=2,
         more="A step applies the network T (n + 1) times.",
     )
     reasoning_updates: int = setting(
-        6, "n, of a cycle: updates of the reasoning before one of the answer", at_least(1), debug=1
+        6, "n, number of updates of the reasoning state per update of the answer, in a cycle", at_least(1), debug=1
     )
-    num_steps: int = setting(16, "N, most supervision steps", at_least(1), debug=4)
+    num_steps: int = setting(16, "N, maximum number of supervision steps", at_least(1), debug=4)
     exploration: float = setting(
         0.1,
-        "probability with which training makes a puzzle stay for a drawn number of steps",
+        "exploration: probability that a puzzle stays for a random minimum number of steps in training",
         SHARE,
-        more="At every step anew: it then halts at none before m, uniform in 2..N.",
+        more="It applies at every step: the puzzle then does not halt before step m, uniform in 2..N.",
     )
-    halt_loss_weight: float = setting(0.5, "of the loss of the Q head", at_least(0))
+    halt_loss_weight: float = setting(0.5, "weight of the loss of the Q head", at_least(0))
     answer_loss: AnswerLoss = setting(
         AnswerLoss.stablemax,
-        "of a cell: what makes logits probabilities (the paper's figure 3 has softmax)",
+        "loss of a cell, by the function from logits to probabilities (softmax in figure 3 of the paper)",
         more="`stablemax`: s(v) = v + 1 for v >= 0, else 1/(1 - v) (Prieto et al. 2025, arXiv 2501.04697).",
     )
     places: int | None = setting(
         None,
-        "evaluation: puzzles computed at a time; who exits makes room for who waits. None: all N steps of all",
+        "number of slots in evaluation; a waiting puzzle takes the slot of one that exits. None: run all N steps "
+        "of all puzzles",
         at_least(1),
-        more="Then its loss is that of the answers that count, and no step is studied but these.",
+        more="With slots, the loss covers the selected answers only, and no other step is evaluated.",
     )
     exit_rule: str = setting(
         "correct:0.5",
-        "which step's answer counts; fixed:N is the published evaluation",
-        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+        "exit rule that selects the step of the answer; fixed:N is the published evaluation",
+        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
     )
 
 
@@ -93,12 +96,15 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
     """Check that every batch has a row for each slot, and that the exit rule does not let all puzzles exit at once."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if re.fullmatch(r"correct:0*\.?0*", rule) and rule != "correct:":
-        yield f"model.exit_rule={rule}: every puzzle would exit after its first step; say fixed:1 if that is meant"
+        yield f"model.exit_rule={rule}: every puzzle would exit after its first step; for that, set fixed:1"
     trainer, examples = config.trainer, getattr(config.dataset, "train_examples", None)
     if config.mode is not Mode.train:
         return
     if not trainer.dataloader_drop_last:
-        yield "trainer.dataloader_drop_last=false: puzzles keep their slots of the batch, so that none may be shorter"
+        yield (
+            "trainer.dataloader_drop_last=false: must be true, because puzzles keep their slots and all batches "
+            "need the same size"
+        )
     rows = trainer.per_device_train_batch_size
     if examples is not None and examples < rows:
         yield f"dataset.train_examples={examples}: fewer than trainer.per_device_train_batch_size={rows}"
@@ -126,5 +132,5 @@ FAMILY = Family(
     checks=("adadepth.models.trm.family:check_slots",),
     extensions=("adadepth.training.slot_training:TrainingSlots",),
     weights_from="adadepth.models.trm.convert:rename_weights",
-    advice="a Q head tells puzzles apart only after it has seen some solved: train longer, or with fewer cycles",
+    advice="the Q head needs solved puzzles to distinguish them: train longer, or with fewer cycles",
 )

@@ -123,7 +123,7 @@ def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, pu
     for name, (shape, is_real) in expected.items():
         if name not in carry or carry[name].shape != shape or carry[name].dtype.is_floating_point != is_real:
             has = f"shape {tuple(carry[name].shape)}, {carry[name].dtype}" if name in carry else "nothing"
-            raise DataError(f"carry: of {name} it has {has}; needed is shape {tuple(shape)}")
+            raise DataError(f"carry: {name} has {has}, but needs shape {tuple(shape)}")
     halted = carry["halted"]
     return {name: torch.where(_broadcast(halted, new), new, carry[name]) for name, new in fresh.items()}
 
@@ -249,11 +249,11 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             ValueError: If `places` is less than 1, or set although every puzzle runs all steps.
         """
         if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
-            raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: needed are (batch, {self.config.cells})")
+            raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: must be (batch, {self.config.cells})")
         if puzzle_kinds is None:
             puzzle_kinds = input_ids.new_zeros(len(input_ids))
         if carry is not None:
-            assert labels is not None, "a step of training has targets"
+            assert labels is not None, "a training step needs targets"
             return self._train_slots(refill_slots(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
 
         rule, places = resolve_exit_rule(self, exit_rule), self._resolve_places(places, run_all_steps)

@@ -31,8 +31,8 @@ PANELS = (
     Chart("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
     Chart("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
     Chart("Depth", "Price", ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")),
-    Chart("Work", "Work that the depths need, of full depth", ("cost/adaptive_over_full",)),
-    Chart("Work", "Work as the evaluation ran, of full depth", ("cost/executed_over_full",)),
+    Chart("Work", "Compute that the depths need, of full depth", ("cost/adaptive_over_full",)),
+    Chart("Work", "Compute that the evaluation ran, of full depth", ("cost/executed_over_full",)),
     Chart("Work", "Measured speed", ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")),
 )
 _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)

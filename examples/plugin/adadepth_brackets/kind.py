@@ -14,7 +14,7 @@ from adadepth.config.kinds import Kind
 class BracketsConfig(GeneratedConfig):
     """How many brackets are open after each one? The answer is the label of a bracket, and its difficulty."""
 
-    name: str = setting("brackets", "shown in reports")
+    name: str = setting("brackets", "name of the data set in reports")
     pairs: int = setting(8, "of brackets in an example", between(2, 64))
     deepest: int = setting(4, "most brackets that are open at once", at_least(1))
     stress: float = setting(1.0, "weight of the loss at brackets nested as deep as has been reached", at_least(0))

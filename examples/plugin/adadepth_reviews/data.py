@@ -11,7 +11,7 @@ from adadepth.config.kinds import Kind
 class ReviewsConfig(LabelledConfig):
     """Reviews with one to five stars in one CSV file: is a text praise?"""
 
-    name: str = setting("reviews", "shown in reports")
+    name: str = setting("reviews", "name of the data set in reports")
     source: Source = setting(Source.local, "the CSV file dataset.path")
     text_columns: list[str] = setting(["text"], "of the file")
     praise_from: int = setting(4, "stars from which a review is praise", between(2, 5))

@@ -40,7 +40,7 @@ def test_without_gradio_the_line_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=r"^mode=serve: the package gradio is missing, install it with pip install 'ad"
+        ConfigError, match=r"^mode=serve: the package gradio is missing; install it with pip install 'ad"
     ):
         tasks.run(configured("act_hops", *SERVE))
 

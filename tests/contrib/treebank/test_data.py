@@ -75,19 +75,18 @@ def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], t
 
 
 @pytest.mark.parametrize(("lines", "expected"), [
-    (["1:0", "2:3", "3:2"], "line 2: the heads of its words go round in a circle"),
-    (["1:1"], "line 1 begins a sentence without a root, a word with the head 0; each has one"),
-    (["1:0", "2:1", "3:0"], "line 3 has a second root, a word with the head 0; a sentence has one"),
-    *((["1:0", f"2:{head}"], f"line 2 has the head '{head}'; allowed are 0, of the root, and the words 1 to 2 of its "
-       "sentence") for head in ("3", "_", "-1", "x", "٢", "1.1", "01", "²")),
+    (["1:0", "2:3", "3:2"], "line 2: the heads of its words form a cycle"),
+    (["1:1"], "line 1 begins a sentence without a root (head 0); a sentence must have one"),
+    (["1:0", "2:1", "3:0"], "line 3 has a second root (head 0); a sentence must have one"),
+    *((["1:0", f"2:{head}"], f"line 2 has the head '{head}'; allowed are 0 for the root and the words 1 to 2 of its sentence") for head in ("3", "_", "-1", "x", "٢", "1.1", "01", "²")),
     (["1:0", "", "1:0", "2:1", "1:0"],
-     "line 5 has the id '1' where 3 was due; an empty line has to end the sentence before"),
-    *((["1:0", f"{found}:1"], f"line 2 has the id '{found}' where 2 was due; words are numbered 1, 2, 3, ..., n-m is a "
-       "contraction of the words that follow, n.1 a word that is not written")
+     "line 5 has the id '1' where 3 was due; an empty line must end the previous sentence"),
+    *((["1:0", f"{found}:1"], f"line 2 has the id '{found}' where 2 was due; words are numbered 1, 2, 3, ...; n-m is a contraction of "
+        "the following words, and n.1 is an empty node")
       for found in ("3", "0", "x", "٢", "²", "02", "1-2", "3-4", "2-1", "2-", "2-x", "1.2", "2.1", "-2", "")),
     (["0:0"], "line 1 has the id '0' where 1 was due; words are numbered 1, 2, 3, ..., n-m is a contraction"),
     (["1-2:_", "1-3:_", "1:0"], "line 2 has the id '1-3' where 1 was due; words are numbered"),
-    (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, of which a contraction has 3"),
+    (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, but a contraction spans words up to 3"),
 ])  # fmt: skip
 def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
@@ -108,12 +107,12 @@ def test_contractions_and_words_that_are_not_written_may_stand_anywhere(tmp_path
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
-    ({"head": ["0", "5"]}, "row 0 of FILE has the head '5'; allowed are 0, of the root, and the words 1 to 2"),
+    ({"head": ["0", "5"]}, "row 0 of FILE has the head '5'; allowed are 0 for the root and the words 1 to 2"),
     ({"head": ["0", "ten"]}, "row 0 of FILE has the head 'ten'; allowed are"),
     ({"head": ["0"]}, "row 0 of FILE: its column head is not a list with a value for each of its tokens"),
     ({"upos": "X X"}, "row 0 of FILE: its column upos is not a list with a value for each of its tokens"),
     ({"tokens": ["a", ""]}, "row 0 of FILE has a word whose column tokens is empty"),
-    ({"head": ["_", None]}, "FILE: no word has a head; a treebank has one for each in its column head"),
+    ({"head": ["_", None]}, "FILE: no word has a head; a treebank needs a head for every word in the column head"),
 ])  # fmt: skip
 def test_a_row_that_is_no_tree_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
     sentence = {"tokens": ["a", "b"], "upos": ["X", "X"], "head": ["0", "1"], "deprel": ["root", "dep"]} | changes
@@ -203,8 +202,8 @@ def test_sentences_are_evenly_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("changes", "expected"), [
     ({"evaluation_splits": ["tset"]}, "dataset.evaluation_splits=tset: there is validation"),
     ({"path": "PLACE/nothing"}, "dataset.path=PLACE/nothing: "),
-    ({"path": "PLACE"}, "dataset.path=PLACE: no file of CoNLL-U (.conllu) in that folder"),
-    ({"path": "PLACE/words.txt"}, "dataset.path=PLACE/words.txt: not a file of CoNLL-U, which ends in .conllu"),
+    ({"path": "PLACE"}, "dataset.path=PLACE: no CoNLL-U file (.conllu) in that folder"),
+    ({"path": "PLACE/words.txt"}, "dataset.path=PLACE/words.txt: not a CoNLL-U file, which ends in .conllu"),
     ({"path": None, "hub": HubTable(path="somebody/trees")}, "dataset.hub=somebody/trees"),
 ])  # fmt: skip
 def test_what_is_missing_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ def test_a_model_of_any_task_reads_a_treebank(root: str) -> None:
 
 @pytest.mark.parametrize(("root", "overrides", "expected"), [
     ("act_tiny", ["dataset=treebank", "dataset.path=folder"],
-     "dataset=treebank: read with mode=evaluate checkpoint=latest only; to train on CoNLL-U files take "
+     "dataset=treebank: read with mode=evaluate checkpoint=latest only; to train on CoNLL-U files, use "
      "--config-name act_pos dataset=ud_pos"),
     ("par_tiny", [*EVALUATED],
      "dataset=treebank: read by masked language models and taggers only, not with task=architecture_search"),
     ("act_tiny", [*EVALUATED, "dataset.path=null", "dataset.hub.path=null"],
      "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"),
     ("act_tiny", [*EVALUATED, "dataset.evaluation_splits=[]"],
-     "dataset.evaluation_splits=[]: at least one is needed; null takes validation and test"),
+     "dataset.evaluation_splits=[]: at least one is needed; null means validation and test"),
     ("act_pos", [*EVALUATED, "exit_rules=[all]"], "exit_rules=['all']: not read with dataset=treebank"),
     ("act_tiny", [*EVALUATED, "budget.targets=[3]"], "budget.targets=[3.0]: not read with dataset=treebank"),
 ])  # fmt: skip

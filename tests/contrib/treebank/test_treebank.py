@@ -170,8 +170,8 @@ def test_a_family_of_whole_sequences_is_refused_in_one_line(
     assert execute("--config-name", "ponder_tiny", *on(treebank, trained), f"output_dir={tmp_path / 'found'}") == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert line == (
-        f"error: checkpoint={trained}: ponder_albert gives a whole sequence one depth; "
-        "dataset=treebank needs a model whose tokens halt one by one"
+        f"error: checkpoint={trained}: ponder_albert has one depth per sequence; dataset=treebank needs a model "
+        "with one depth per token"
     )
     assert not (tmp_path / "found").exists()
 

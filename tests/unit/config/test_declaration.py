@@ -166,7 +166,7 @@ def default_of(field: Any) -> Any:
 
 
 def test_a_configuration_that_lacks_a_setting_says_so() -> None:
-    with pytest.raises(TypeError, match=r"^Other: lacks act_epsilon, .*, as AlbertActSettings has them$"):
+    with pytest.raises(TypeError, match=r"^Other: lacks act_epsilon, .*, which AlbertActSettings declares$"):
 
         class Other(AlbertShape, settings=AlbertActSettings):
             act_penalty: int | float = 0.0
@@ -175,7 +175,7 @@ def test_a_configuration_that_lacks_a_setting_says_so() -> None:
 def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a_line() -> None:
     about = get_field_specs(AlbertActSettings)["cap_remainder"]
     assert format_help(about, choices(AlbertActSettings)["cap_remainder"]) == (
-        "what a token that reaches L without halting pays and weighs; one of reference, penalty, forced"
+        "cost and output weight of a token that reaches L without halting; one of reference, penalty, forced"
     )
     assert "one of reference, penalty, forced. `reference`: no remainder" in " ".join(
         load(family("albert_act").config).__doc__.split()

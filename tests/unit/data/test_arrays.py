@@ -90,7 +90,7 @@ def test_a_view_travels_as_its_folder_and_from_memory_as_it_is(tmp_path: Path) -
 def test_a_cut_file_is_named(tmp_path: Path, size: int) -> None:
     write_pair(tmp_path)
     os.truncate(tmp_path / "ids.npy", size)
-    with pytest.raises(ValueError, match=r"^ids\.npy is cut or no array$"):
+    with pytest.raises(ValueError, match=r"^ids\.npy is truncated or not an array$"):
         open_arrays(tmp_path)
 
 

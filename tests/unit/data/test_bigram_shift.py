@@ -141,7 +141,7 @@ def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
     assert 0 < len(found.train) < len(data.train)
     lengths = {len(found.train[index]["input_ids"]) for index in range(len(found.train))}
     assert max(lengths) == 40
-    with pytest.raises(DataError, match=r"sequence_length=8: no sentence is as short as that"):
+    with pytest.raises(DataError, match=r"sequence_length=8: all sentences are longer"):
         load(cache, sequence_length=8)
 
 

@@ -115,7 +115,7 @@ def test_true_and_false_are_no_places(tmp_path: Path) -> None:
 def test_names_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = load(dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
     assert read_names(data) == ["Pos", "pos", "neg", "neg", "neg"]
-    assert any("'Pos' and 'pos' differ by case or Unicode form only" in message for message in caplog.messages)
+    assert any("'Pos' and 'pos' differ only by case or Unicode form" in message for message in caplog.messages)
     assert any("white space around them are one class: neg" in message for message in caplog.messages)
 
 
@@ -162,8 +162,8 @@ def test_declared_and_configured_names_are_matched_by_name(tmp_path: Path, caplo
     path = write_declared(tmp_path / "in", [0, 1, 1], ClassLabel(names=["neg", "pos"]))
     assert read_names(load(dataset(path, labels=["pos", "neg"]))) == ["neg", "pos", "pos"]
     assert read_names(load(dataset(path, labels=["bad", "good"]))) == ["bad", "good", "good"]
-    assert any("declares neg, pos, which are called bad, good, in this order" in message for message in caplog.messages)
-    with pytest.raises(DataError, match="has the label 0; the data call it 'neg'; allowed are good, pos"):
+    assert any("declares neg, pos, renamed to bad, good, in this order" in message for message in caplog.messages)
+    with pytest.raises(DataError, match="has the label 0; the data contain 'neg'; allowed are good, pos"):
         load(dataset(path, labels=["good", "pos"]))
 
 
@@ -301,7 +301,7 @@ def test_parts_that_declare_different_classes_are_refused(tmp_path: Path) -> Non
     for part, names in enumerate((["a", "b"], ["b", "a"])):
         table = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}).cast_column("label", ClassLabel(names=names))
         table.to_parquet(str(folder / f"train-0000{part}-of-00002.parquet"))
-    with pytest.raises(DataError, match=r"train-00001-of-00002.parquet: the classes that it declares are not those of"):
+    with pytest.raises(DataError, match=r"train-00001-of-00002.parquet: its declared classes differ from those of"):
         load(dataset(folder))
 
 

@@ -44,7 +44,7 @@ def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
         for _ in range(100):
             file.write(b" " * 2**20)
-    with pytest.raises(DataError, match="opens to more than 100 times its size"):
+    with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
         open_file_table("dataset.path", tmp_path / "a.jsonl.gz")
 
 
@@ -63,7 +63,7 @@ def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None],
 
 def test_mazes_of_walls_are_refused() -> None:
     dataset = MazePathConfig(name="maze_path", walls=0.99, size=5)
-    with pytest.raises(ConfigError, match=r"^dataset.walls=0.99: hardly a maze of dataset.size=5 has a way in it$"):
+    with pytest.raises(ConfigError, match=r"^dataset.walls=0.99: hardly a maze of dataset.size=5 has a path$"):
         draw_paths(dataset, 4, 0, evaluation=False)
 
 

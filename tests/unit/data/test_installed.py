@@ -27,19 +27,19 @@ from adadepth.config.declaration import at_least, setting
 
 @dataclass
 class Moods(LabelledConfig):
-    name: str = setting("moods", "shown in reports")
+    name: str = setting("moods", "name of the data set in reports")
     source: Source = setting(Source.local, "read by the package")
     repeats: int = setting(4, "of every sentence", at_least(1))
 
 
 @dataclass
 class Plain(DatasetConfig):
-    name: str = setting("moods", "shown in reports")
+    name: str = setting("moods", "name of the data set in reports")
 
 
 @dataclass
 class OfTheHub(LabelledConfig):
-    name: str = setting("moods", "shown in reports")
+    name: str = setting("moods", "name of the data set in reports")
 
 
 def tables(dataset):
@@ -84,7 +84,7 @@ def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
 
 @pytest.mark.parametrize(("override", "message"), [
     ("dataset.repeats=0", "dataset.repeats=0: must be at least 1"),
-    ("dataset.source=hub", "dataset.source=hub: dataset=moods has a reader of its own; leave it at local"),
+    ("dataset.source=hub", "dataset.source=hub: dataset=moods is read from local files; leave it at local"),
 ])  # fmt: skip
 def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
@@ -99,8 +99,8 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
     ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:name'"),
     ("moods", "moods:NO_PROBLEM", "its problem 'guessing' must be one of classification, multi_label, "),
-    ("feelings", "moods:MOODS", "its settings call it 'moods'"),
-    ("labelled", "moods:MOODS", "there is a data set of that name already"),
+    ("feelings", "moods:MOODS", "its settings name it 'moods'"),
+    ("labelled", "moods:MOODS", "a data set of that name already exists"),
 ])  # fmt: skip
 def test_a_broken_one_is_one_line(moods: Path, name: str, place: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {name: place}}):

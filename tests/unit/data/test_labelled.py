@@ -85,7 +85,7 @@ def test_its_own_name_comes_first(tmp_path: Path) -> None:
     path = write_splits(tmp_path / "in", "csv", **splits)
     assert len(load(config(path, tmp_path / "cache")).evaluation["validation"]) == 5
     (path / "validation.csv").rename(path / "dev.tsv")
-    with pytest.raises(DataError, match=r"dev.csv, dev.tsv are all the split validation"):
+    with pytest.raises(DataError, match=r"dev.csv, dev.tsv all match the split validation"):
         load(config(path, tmp_path / "cache"))
 
 

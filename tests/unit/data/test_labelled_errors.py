@@ -37,8 +37,8 @@ def message(path: Any, cache: Path, **changes: Any) -> str:
     ({"train_split": "trian"}, "dataset.train_split=trian: no file trian with one of .parquet, "),
     ({"train_split": "trian"}, "in dataset.path=FOLDER; there is train.tsv, validation.tsv (did you mean 'train'?)"),
     ({"evaluation_splits": ["validation", "dev"]}, "dataset.evaluation_splits=dev: no file dev with one of"),
-    ({"labels": ["only"]}, "dataset.labels=['only']; at least two different ones are needed"),
-    ({"labels": ["a", "a"]}, "dataset.labels=['a', 'a']; at least two different ones are needed"),
+    ({"labels": ["only"]}, "dataset.labels=['only']; at least two different classes are needed"),
+    ({"labels": ["a", "a"]}, "dataset.labels=['a', 'a']; at least two different classes are needed"),
     ({"label_column": "number", "labels": ["no", "yes"]}, "dataset.label_column=number: line 4 of "
                                 "dataset.path=FOLDER/train.tsv has the label '2'; allowed are 0 to 1 or no, yes"),
     ({"label_column": "number"}, "dataset.label_column=number: line 2 of dataset.path=FOLDER/validation.tsv has the "
@@ -72,7 +72,7 @@ def test_a_wrong_path(folder: Path, tmp_path: Path) -> None:
     assert "dataset.path.train=" in message({"train": str(folder / "trains.tsv")}, tmp_path)
     write_table(other / "train.csv", rows_of_pairs(3))
     write_table(other / "train.tsv", rows_of_pairs(3))
-    assert "train.csv, train.tsv are all the split train; choose with 'dataset.path={train: FILE" in message(
+    assert "train.csv, train.tsv all match the split train; choose one with 'dataset.path={train: FILE" in message(
         other, tmp_path / "cache"
     )
 
@@ -120,7 +120,7 @@ def test_damaged_and_empty_files(tmp_path: Path) -> None:
     write_table(tmp_path / "train.jsonl", [{"premise": 3, "hypothesis": "a", "label": 0}])
     text = message(tmp_path, cache, labels=["a", "b"])
     assert f"dataset.text_columns=premise: line 1 of dataset.path={tmp_path}/train.jsonl holds int, not text" in text
-    assert "train.txt: not a table; known are .parquet" in message(
+    assert "train.txt: not a table; known formats are .parquet" in message(
         {"train": str(write_table(tmp_path / "train.txt", rows_of_pairs(3))), "validation": str(tmp_path)}, cache
     )
 
@@ -128,7 +128,7 @@ def test_damaged_and_empty_files(tmp_path: Path) -> None:
 def test_parts_of_a_split_have_the_same_columns(tmp_path: Path) -> None:
     write_table(tmp_path / "train-00000-of-00002.csv", rows_of_pairs(3))
     write_table(tmp_path / "train-00001-of-00002.csv", [{"premise": "a", "label": 1}])
-    assert "train-00001-of-00002.csv: its columns premise, label are not those of" in message(tmp_path, tmp_path / "c")
+    assert "train-00001-of-00002.csv: its columns premise, label differ from those of" in message(tmp_path, tmp_path / "c")
 
 
 def test_the_hub_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

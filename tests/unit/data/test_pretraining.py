@@ -228,7 +228,7 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
     assert not [entry for entry in tmp_path.iterdir() if entry.is_dir()]
     assert ensure_folder(tmp_path, "x", lambda folder: None) == tmp_path / "x"
     (tmp_path / "occupied").write_text("a file")
-    with pytest.raises(DataError, match="occupied: File exists; make it a folder that can be written, or choose"):
+    with pytest.raises(DataError, match="occupied: File exists; make the folder writable, or choose"):
         ensure_folder(tmp_path / "occupied", "x", lambda folder: None)
     assert digest(1, "a") != digest(1, "b")
 

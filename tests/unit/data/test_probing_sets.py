@@ -97,8 +97,8 @@ def test_the_name_tells_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("line", "expected"), [
-    ("tr\tPAST", "line 7 has 2 fields with tabs between them; needed are tr, va or te, the class, and the sentence"),
-    ("", "line 7 has 1 fields with tabs between them; needed are tr, va or te, the class, and the sentence"),
+    ("tr\tPAST", "line 7 has 2 fields with tabs between them; a line needs tr, va or te, the class, and the sentence"),
+    ("", "line 7 has 1 fields with tabs between them; a line needs tr, va or te, the class, and the sentence"),
     ("dev\tPAST\tShe left .", "line 7 begins with 'dev', not with tr, va or te"),
 ])  # fmt: skip
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str, expected: str) -> None:
@@ -179,7 +179,7 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
     ({"verb_index": 1}, "agr.tsv has the verb_index '1'; from 2 to 7"),
     ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; from 2 to 7"),
     ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: line 6 of"),
-    ({"n_diff_intervening": "na"}, "has the difficulty 'na'; a whole number from 0 on is needed"),
+    ({"n_diff_intervening": "na"}, "has the difficulty 'na'; an integer of at least 0 is needed"),
 ])  # fmt: skip
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
     rows = [sentence(number) for number in range(20)]

@@ -77,7 +77,7 @@ def test_published_files_are_read(sudoku: Path) -> None:
 
 
 def test_a_difficulty_that_is_no_number_is_told(sudoku: Path) -> None:
-    with pytest.raises(DataError, match=r"dataset\.difficulty_column=source: .* has others than whole numbers there"):
+    with pytest.raises(DataError, match=r"dataset\.difficulty_column=source: .* has values other than integers in that column"):
         load_puzzle_table(sudoku_table(sudoku, difficulty_column="source"), seed=0)
 
 
@@ -111,7 +111,7 @@ def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path)
     ("column", "text", "message"),
     [
         ("question", "." * 80, "column question, row 1: must be a text of 81 symbols"),
-        ("answer", "x" * 81, "column answer, row 1: 'x' is none of dataset.symbols"),
+        ("answer", "x" * 81, "column answer, row 1: 'x' is not in dataset.symbols"),
         ("answer", "é" * 81, "column answer, row 1: must be a text of 81 symbols"),
     ],
 )

@@ -147,7 +147,7 @@ def test_no_training_puzzle_is_an_evaluation_puzzle_under_a_symmetry() -> None:
     train, held_out = (compute_sudoku_keys(each.puzzles, SHAPES[4]) for each in (data.train, *data.evaluation.values()))
     assert 0 < len(train) < 200
     assert not np.isin(train, held_out).any()
-    with pytest.raises(DataError, match="of 4 x 4 cells there are few others"):
+    with pytest.raises(DataError, match="few other puzzles of 4 x 4 cells exist"):
         load_sudoku(SudokuConfig(name="sudoku", size=4, train_examples=20, max_evaluation_examples=500), seed=1)
 
 

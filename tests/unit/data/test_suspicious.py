@@ -53,8 +53,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("nothing", "says"),
     [
-        (None, "dataset.text_column=text: {}: 8 of 40 rows hold no text, and are left out"),
-        (" \n", "dataset.name=test: 8 of 40 documents are blank, and are left out"),
+        (None, "dataset.text_column=text: {}: 8 of 40 rows contain no text and are skipped"),
+        (" \n", "dataset.name=test: 8 of 40 documents are blank and are skipped"),
     ],
 )
 def test_rows_of_a_corpus_without_text_are_counted(
@@ -90,7 +90,7 @@ def test_missing_texts_of_a_table_are_counted(
     write_splits(tmp_path, rows, rows[::-1])
     load(tmp_path)
     assert len(warnings(caplog)) == 2
-    assert all(message.endswith("lacks 8 texts, which are read as empty ones") for message in warnings(caplog))
+    assert all(message.endswith("lacks 8 texts, which are read as empty texts") for message in warnings(caplog))
 
 
 @pytest.mark.parametrize("limit", [None, 10])
@@ -114,7 +114,7 @@ def test_missing_texts_of_choices_are_counted(
     missing = sum((row % 5 == 0) + (row == 39) for row in used)
     told, _ = warnings(caplog)
     assert told.startswith("columns sent1, sent2, ending0, ending1: dataset.path=")
-    assert told.endswith(f"train.jsonl lacks {missing} texts, which are read as empty ones")
+    assert told.endswith(f"train.jsonl lacks {missing} texts, which are read as empty texts")
 
 
 def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +130,7 @@ def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.L
     )  # fmt: skip
     load_labelled_data(dataset, small_tokenizer(), 0)
     assert len(warnings(caplog)) == 2
-    assert all("lacks 13 texts, which are read as empty ones" in message for message in warnings(caplog))
+    assert all("lacks 13 texts, which are read as empty texts" in message for message in warnings(caplog))
 
 
 def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:

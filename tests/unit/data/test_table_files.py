@@ -78,7 +78,7 @@ def test_csv_is_what_pandas_reads(tmp_path: Path, text: str) -> None:
     ("a.csv", "text,label\na,b\na,b,c\n", "line 3 has 3 fields, its header 2"),
     ("a.csv", 'text,label\n"a\nb",c\n\na\n', "line 5 has 1 fields, its header 2"),
     ("a.tsv", "text\tlabel\na\tb\tc\n", "line 2 has 3 fields, its header 2"),
-    ("a.csv", "\ufefftext,text\na,b\n", "its header names the column text 2 times"),
+    ("a.csv", "\ufefftext,text\na,b\n", "its header has the column text 2 times"),
     ("a.tsv", "text\tlabel\nx\ry\tz\n", "line 2 has 1 fields, its header 2"),
     ("a.csv", "text,label\n   \na,b\n", "line 2 has 1 fields, its header 2"),
 ])  # fmt: skip
@@ -111,11 +111,11 @@ def test_json_is_what_json_says(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ('{"text": "a"}\n{"text": "b"\n', r"line 2: Expecting ',' delimiter"),
-    ('{"text": "a"}\n["b"]\n', "line 2 is no object"),
+    ('{"text": "a"}\n["b"]\n', "line 2 is not an object"),
     ('{"text": "a"}\n{"text": "\\ud800"}\n', "line 2 holds half of a surrogate pair"),
-    ('[{"text": "a"}, 3]', "row 1 is no object"),
+    ('[{"text": "a"}, 3]', "row 1 is not an object"),
     ('[{"text": "a"},\n{"text" 3}]', "line 2: Expecting ':' delimiter"),
-    ('{\n "text": ["a"]\n}', "an object a line, or one list of objects, is needed"),
+    ('{\n "text": ["a"]\n}', "one object per line, or one list of objects, is needed"),
     ("[" * 100_000, "nested too deeply"),
 ])  # fmt: skip
 def test_what_is_no_row_of_json_is_named(tmp_path: Path, text: str, message: str) -> None:

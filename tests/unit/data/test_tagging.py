@@ -130,7 +130,7 @@ def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: 
 def test_a_beginning_needs_its_continuation(tmp_path: Path) -> None:
     content = rows([["a", "cat"]], [["O", "B-PER"]])
     path = write_splits(tmp_path / "in", train=content, validation=content)
-    with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: there is a tag B-PER and no I-PER"):
+    with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: the tag B-PER exists, but I does not-PER"):
         load(tmp_path, path, labelled_pieces="all", labels=["O", "B-PER"])
 
 
@@ -271,7 +271,7 @@ def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
     path = write_treebank(
         tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu", text=CONLLU
     )
-    with pytest.raises(DataError, match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu are all the split train; cho"):
+    with pytest.raises(DataError, match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu all match the split train; cho"):
         load(tmp_path, path, tag_column="upos")
     (path / "en_gum-ud-train.conllu").unlink()
     (path / "en_ewt-ud-train.conllu").write_text("1 cats cat NOUN\n")

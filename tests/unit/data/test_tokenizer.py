@@ -92,11 +92,11 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_and_says_so(caplog: p
     with caplog.at_level(logging.WARNING):
         small = train_tokenizer(["some words of some text"] * 3, 5000, True)
     assert small.get_vocab_size() < 100
-    assert f"tokenizer.vocab_size=5000: the text fills only {small.get_vocab_size()}" in caplog.text
+    assert f"tokenizer.vocab_size=5000: the text supports only {small.get_vocab_size()}" in caplog.text
 
 
 def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text alone need \d+"):
+    with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text already need \d+"):
         train_tokenizer(["the quick brown fox jumps over the lazy dog"], 8, True)
     with pytest.raises(DataError, match="the training documents hold no text to train on"):
         train_tokenizer(["", "<unk> [MASK]"], 100, True)

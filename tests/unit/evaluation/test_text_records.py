@@ -150,7 +150,7 @@ def test_oracles_and_overthinking_are_of_losses(model: Any, records: StepRecords
     assert found["overthinking"]["gap"] == pytest.approx(means[-1] - min(means), abs=1e-5)
     assert rows["margin:0.1"]["permuted"]["macs"] > 0
     text = format_exit_study({**found, "drawn_of": 50})
-    assert f"{count} tokens, drawn of 50" in text
+    assert f"{count} tokens, a sample of 50" in text
     assert "minus the loss" in text
 
 

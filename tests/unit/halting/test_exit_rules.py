@@ -210,10 +210,10 @@ def test_a_wrong_text_is_refused_in_one_line(text, message):
     [
         ("quantile", LOGITS, 2, r"'quantile:0.5': needs halting probabilities, which some_model does not .*fixed"),
         ("expectation", frozenset(), 2, r"needs halting probabilities and logits of every step.*no exit rule"),
-        ("confidence:0.9", BOTH, 1, r"needs classes, and this is a regression; .*patience$"),
+        ("confidence:0.9", BOTH, 1, r"needs classes, but this is a regression; .*patience$"),
         ("fixed:7", BOTH, 2, r"'fixed:7': the model has 6 steps"),
         ("distance:0.1", BOTH, 2, r"'distance:0.1': needs states of every step, which some_model does not have"),
-        ("kl:0.1", BOTH, 1, r"'kl:0.1': needs classes, and this is a regression"),
+        ("kl:0.1", BOTH, 1, r"'kl:0.1': needs classes, but this is a regression"),
     ],
 )
 def test_a_rule_that_a_model_cannot_support_is_refused_in_one_line(label, signals, classes, message):

@@ -114,7 +114,7 @@ def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
 @pytest.mark.parametrize(("group", "name", "place", "message"), [
     (rules.GROUP, "shares", "own_rules:Odd", "must be a dataclass that extends adadepth.halting.rules.HaltingRule"),
     (rules.GROUP, "share", "own_rules:Shares", "its name is 'shares'"),
-    (rules.GROUP, "act", "own_rules:Shares", "there is a halting rule of that name already"),
+    (rules.GROUP, "act", "own_rules:Shares", "a halting rule of that name already exists"),
     (rules.GROUP, "shares", "own_rules:NoDefault", "its parameter power must be an int or a float with a default"),
     (exit_rules.GROUP, "odd", "own_rules:Shares", "a dataclass that extends adadepth.halting.exit_decisions.ExitRule"),
 ])  # fmt: skip

@@ -46,7 +46,7 @@ def test_recorded_distributions(histogram, is_warned):
 
 def test_the_warning_says_where_they_stop():
     found = describe_adaptation({"all": described(0, 89, 11)}, "token")
-    assert found["warning"] == "depth does not adapt: 89 % of 100 tokens stop at update 1; in effect it has 1.41 depths"
+    assert found["warning"] == "depth does not adapt: 89 % of 100 tokens stop at update 1; it has 1.41 effective depths"
 
 
 def test_depths_that_only_the_kind_of_token_decides_are_told_apart():
@@ -54,7 +54,7 @@ def test_depths_that_only_the_kind_of_token_decides_are_told_apart():
     found = describe_adaptation(classes, "token")
     assert found["effective_depths"] == pytest.approx(2.0)
     assert found["between"] == {"kind": {"share": pytest.approx(1.0), "classes": 2, "n": 100}}
-    assert found["warning"].startswith("depth differs between kinds of token only: 100 %")
+    assert found["warning"].startswith("depth differs only between kinds of token, which explain 100 %")
 
 
 def test_depths_that_difficulty_decides_are_no_failure():

@@ -84,8 +84,8 @@ def test_a_higher_score_is_better_for_errors_too() -> None:
     (["pearson"], "classification", None, "dataset.metrics=pearson: not a metric of a classification"),
     (["accuracy"], "regression", None, "dataset.metrics=accuracy: not a metric of a regression"),
     ([], "regression", None, "dataset.metrics=[]: at least one is needed, of pearson, spearman, mse"),
-    (["f1"], "classification", 3, "dataset.metrics=f1: is of class 1 of 2, but there are 3; use f1_macro"),
-    (["accuracy", "evaluate:a/accuracy"], "classification", 2, "accuracy is named twice"),
+    (["f1"], "classification", 3, "dataset.metrics=f1: needs 2 classes, but there are 3; use f1_macro"),
+    (["accuracy", "evaluate:a/accuracy"], "classification", 2, "accuracy appears twice"),
 ])  # fmt: skip
 def test_a_wrong_name_is_one_line(metrics: list[str], problem: str, classes: int | None, text: str) -> None:
     with pytest.raises(ConfigError) as raised:

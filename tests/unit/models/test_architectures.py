@@ -34,7 +34,7 @@ def test_a_string_of_operations():
     [
         ("", "''.* no blocks"),
         ("  ", "no blocks"),
-        ("sfx-", "'sfx-': 'x' at block 3 is no operation"),
+        ("sfx-", "'sfx-': 'x' at block 3 is not an operation"),
         ("Sf", "'Sf': 'S' at block 1"),
         ("s f", "' ' at block 2"),
         ("s\nf", r"'.n' at block 2"),
@@ -44,7 +44,7 @@ def test_what_is_no_architecture(text, message):
     with pytest.raises(ConfigError, match=message) as caught:
         parse_architecture("model.architecture", text)
     assert str(caught.value).startswith("model.architecture=")
-    assert str(caught.value).endswith("allowed: s (attention), f (feed-forward), - (identity), one a block")
+    assert str(caught.value).endswith("allowed: s (attention), f (feed-forward), - (identity), one per block")
     assert "\n" not in str(caught.value)
 
 

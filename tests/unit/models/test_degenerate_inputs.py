@@ -72,7 +72,7 @@ def test_no_token_and_unknown_words_are_refused(model: Any) -> None:
 @pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
 def test_a_batch_of_padding_alone_is_refused_where_padding_is_not_computed(make: Callable[[], Any]) -> None:
     ids, mask = torch.ones(2, 4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match="attention_mask: none of the sequences has a token"), torch.no_grad():
+    with pytest.raises(ValueError, match="attention_mask: all sequences are empty"), torch.no_grad():
         make().eval()(input_ids=ids, attention_mask=mask)
 
 

@@ -51,7 +51,7 @@ def test_without_the_package_there_is_a_line_that_names_it(folder: Path, tmp_pat
     code = f"{HIDE}\ntry:\n    {LOAD.format(place=place, options='')}\nexcept ValueError as error:\n    print(error)\n"
     found = run(code + LOAD.format(place=place, options=", trust_remote_code=True"), tmp_path)
     assert "trust_remote_code=True" in found.stdout
-    told = "this model needs the package adadepth: install it from a clone or a wheel, then `import adadepth`"
+    told = "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
     assert found.stderr.strip().splitlines()[-1] == f"ImportError: {told}"
 
 

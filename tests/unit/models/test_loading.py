@@ -116,7 +116,7 @@ def test_a_weight_that_is_missing_is_refused(saved: tuple[Any, Path]) -> None:
     name = min(load_file(folder / WEIGHTS), key=len)
     rewrite(folder, lambda weights: {key: weight for key, weight in weights.items() if key != name})
     line = refusal(lambda: model_class.from_pretrained(folder))
-    assert line.startswith(f"{folder}: of its weights {name!r} ")
+    assert line.startswith(f"{folder}: its weights {name!r} ")
     assert line.partition(" missing")[1]
 
 
@@ -126,7 +126,7 @@ def test_a_weight_that_nobody_reads_is_refused(saved: tuple[Any, Path]) -> None:
     if model_class.config_class.__module__.startswith("transformers."):  # anybody's checkpoints may have more
         assert isinstance(model_class.from_pretrained(folder), model_class)
         return
-    expected = f"{folder}: it has the weights 'lora_A.weight', which its model does not"
+    expected = f"{folder}: it has the weights 'lora_A.weight', which its model does not have"
     assert refusal(lambda: model_class.from_pretrained(folder)) == expected
 
 
@@ -186,7 +186,7 @@ def test_a_state_dict_is_checked_as_well(folder: Path) -> None:
     )
     del weights["classifier.weight"]
     line = refusal(lambda: model_class.from_pretrained(None, config=config, state_dict=weights))
-    assert line == "state_dict: of its weights 'classifier.weight' is missing"
+    assert line == "state_dict: its weights 'classifier.weight' is missing"
 
 
 def test_a_subfolder_is_read_and_checked(folder: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_new_head_is_told_and_the_encoder_is_the_stored_one(tmp_path: Path, ca
     with caplog.at_level(logging.WARNING):
         model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     (line,) = [record.getMessage() for record in caplog.records if "drawn at random" in record.getMessage()]
-    assert line == f"{tmp_path}: new, drawn at random, for they are not there: classifier.bias, classifier.weight"
+    assert line == f"{tmp_path}: randomly initialised, because the checkpoint lacks them: classifier.bias, classifier.weight"
     assert torch.equal(model.albert.embeddings.word_embeddings.weight, source.albert.embeddings.word_embeddings.weight)
 
 
@@ -282,7 +282,7 @@ def test_a_part_of_the_head_is_taken_by_a_class_that_has_less(tmp_path: Path) ->
 def test_other_classes_are_drawn_where_that_is_wanted(folder: Path, caplog: Any) -> None:
     model_class = AlbertActForSequenceClassification
     line = refusal(lambda: model_class.from_pretrained(folder, num_labels=3))
-    assert line.endswith("have the shape (2), not (3); ignore_mismatched_sizes=True draws them anew")
+    assert line.endswith("have the shape (2), not (3); ignore_mismatched_sizes=True initialises them randomly")
     with caplog.at_level(logging.WARNING):
         model = model_class.from_pretrained(folder, num_labels=3, ignore_mismatched_sizes=True)
     assert model.classifier.out_features == 3

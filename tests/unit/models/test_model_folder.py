@@ -139,7 +139,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         weights(lambda found: found.update({LAYER: torch.zeros(3, 3)})),
         r"albert_layer.ffn.weight' have the shape \(3, 3\), not \(64, 32\)"
     ),
-    "int8": (weights(typed(torch.int8)), "of type I8, needed is one like torch.float32"),
+    "int8": (weights(typed(torch.int8)), "have type I8, but torch.float32 or a similar type is needed"),
     "bool": (weights(typed(torch.bool)), "of type BOOL"),
     "a name": (
         weights(renamed),
@@ -167,11 +167,11 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "another size": (edited(hidden_size=64), r"have the shape \(32\), not \(64\)"),
     "architectures": (edited(architectures=3), "architectures=3 must be a list of names"),
     "precision": (edited(dtype="floot32"), "config.json: .*floot32"),
-    "device": (link(WEIGHTS, "/dev/zero"), f"its {WEIGHTS} is no regular file"),
-    "endless configuration": (link(CONFIG, "/dev/zero"), f"its {CONFIG} is no regular file"),
-    "fifo": (fifo, f"its {CONFIG} is no regular file"),
-    "link to nothing": (link(WEIGHTS, "nowhere"), f"its {WEIGHTS} is a link to nothing"),
-    "folder": (a_folder, f"its {CONFIG} is no regular file"),
+    "device": (link(WEIGHTS, "/dev/zero"), f"its {WEIGHTS} is not a regular file"),
+    "endless configuration": (link(CONFIG, "/dev/zero"), f"its {CONFIG} is not a regular file"),
+    "fifo": (fifo, f"its {CONFIG} is not a regular file"),
+    "link to nothing": (link(WEIGHTS, "nowhere"), f"its {WEIGHTS} is a broken link"),
+    "folder": (a_folder, f"its {CONFIG} is not a regular file"),
     "index of a pickle": (index("pytorch_model.bin"), f"its {INDEX} names 'pytorch_model.bin'; allowed are files here"),
     "index outside": (index("../../x.safetensors"), f"its {INDEX} names '../../x.safetensors'"),
     "index of nothing": (index("model-1.safetensors"), f"its {INDEX} names model-1.safetensors, which is missing"),
@@ -204,7 +204,7 @@ def test_a_whole_folder_is_read(reader: str, folder: Path) -> None:
 def test_a_head_that_is_new_is_told_and_no_other_weight_is(whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     READERS["model.pretrained"](str(whole))
     (line,) = [record.getMessage() for record in caplog.records if "drawn at random" in record.getMessage()]
-    assert line.startswith(f"model.pretrained={whole}: new, drawn at random, for they are not there: classifier.")
+    assert line.startswith(f"model.pretrained={whole}: randomly initialised, because the checkpoint lacks them: classifier.")
     caplog.clear()
     build_pretraining_model(settings(pretrained=str(whole), **dict.fromkeys(SMALL)), SMALL["vocab_size"])
     assert not caplog.records
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_head_is_not_evaluated_with_a_random_one(whole: 
 
 def test_weights_nobody_asked_for_are_refused(folder: Path) -> None:
     weights(lambda found: found.update(stray=torch.zeros(2)))(folder)
-    with pytest.raises(CheckpointError, match="it has the weights 'stray', which its model does not"):
+    with pytest.raises(CheckpointError, match="it has the weights 'stray', which its model does not have"):
         READERS["checkpoint"](str(folder))
 
 

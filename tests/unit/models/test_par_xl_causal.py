@@ -204,7 +204,7 @@ def test_vectors_instead_of_words(model):
     ids = words()
     assert torch.equal(model(inputs_embeds=model.get_input_embeddings()(ids)).logits, model(ids).logits)
     for inputs in ({}, {"input_ids": ids, "inputs_embeds": torch.zeros(2, 12, 16)}):
-        with pytest.raises(DataError, match=r"^input_ids and inputs_embeds: exactly one of them is needed$"):
+        with pytest.raises(DataError, match=r"^input_ids, inputs_embeds: give exactly one of them$"):
             model(**inputs)
 
 
@@ -295,9 +295,9 @@ def test_replacing_words():
     assert model(ids, targets=ids + 9).loss.isfinite()
     clustered = small_network("sf", cutoffs=[9, 20], tie_word_embeddings=True)
     assert clustered.get_output_embeddings() is None
-    with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: with tied words there is no single table to replace$"):
+    with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: tied embeddings have no single table to replace$"):
         clustered.set_input_embeddings(table)
-    with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: words in clusters have no single matrix to replace$"):
+    with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: clustered embeddings have no single matrix to replace$"):
         clustered.set_output_embeddings(matrix)
 
 

@@ -86,7 +86,7 @@ def test_keeps_precision_and_mode():
 @pytest.mark.parametrize(
     ("architecture", "message"),
     [
-        ("sfs", "architecture=sfs: 3 blocks; the weights are of a supernet with 4"),
+        ("sfs", "architecture=sfs: 3 blocks, but the weights belong to a supernet with 4"),
         ("sfx-", "architecture=.*: 'x' at block 3"),
     ],
 )

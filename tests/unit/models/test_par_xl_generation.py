@@ -203,7 +203,7 @@ def test_contradictions_are_one_clear_line():
             model(ids, memory=memory, **options)
     with pytest.raises(DataError, match=r"^past_key_values=StaticCache: needed is a cache that grows, such as ParXLC"):
         model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=20))
-    with pytest.raises(ConfigError, match=r"^cache_implementation=static: of par_xl only dynamic is known, or none$"):
+    with pytest.raises(ConfigError, match=r"^cache_implementation=static: par_xl supports only dynamic, or none$"):
         generate(model, ids, cache_implementation="static")
 
 

@@ -73,10 +73,10 @@ def test_defaults_are_the_seeds():
         ({"prior": "unifrom"}, "did you mean 'uniform'"),
         ({"truncation": "renormalize"}, "did you mean 'renormalise'"),
         ({"halting_head": "linear_diff", "halting_head_layers": 0}, "halting_head_layers=0"),
-        ({"halting_head_layers": 3}, "halting_head_layers=3: the mlp head has no further layers"),
+        ({"halting_head_layers": 3}, "halting_head_layers=3: the mlp head supports no further layers"),
         ({"exit_rule": "quantil:0.5"}, "did you mean 'quantile'"),
-        ({"num_hidden_groups": 2}, "num_hidden_groups=2 must be 1: no other exists"),
-        ({"inner_group_num": 2}, "inner_group_num=2 must be 1: no other exists"),
+        ({"num_hidden_groups": 2}, "num_hidden_groups=2 must be 1, the only supported value"),
+        ({"inner_group_num": 2}, "inner_group_num=2 must be 1, the only supported value"),
     ],
 )
 def test_bad_configurations(changes, message):
@@ -404,11 +404,11 @@ def test_pairs_as_the_original_takes_them(tokenizer):
         ((["a", "b"], ["c"]), "texts: 2 first texts and 1 second ones"),
         ((["a", "b"], []), "texts: 2 first texts and 0 second ones"),
         (([], []), "texts: no texts to encode"),
-        ([("a", "b", "c")], "texts: number 1 is neither a text nor a pair of texts"),
+        ([("a", "b", "c")], "texts: item 1 is neither a text nor a pair of texts"),
         (["a", 3], "texts: number 2 is neither"),
         ([None], "texts: number 1 is neither"),
         (["a", ("b", None)], "texts: number 2 is neither"),
-        ("a b c", "texts: needed is a list of texts, not one text"),
+        ("a b c", "texts: must be a list of texts, not one text"),
     ],
 )
 def test_what_is_no_text_is_one_line(tokenizer, texts, message):

@@ -103,14 +103,14 @@ def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..
 
 
 @pytest.mark.parametrize(("places", "message"), [
-    ({"toy": "toy_family:NOTHING"}, "family 'toy' of the package toy-family (toy_family:NOTHING): cannot be imported"),
+    ({"toy": "toy_family:NOTHING"}, "family 'toy' of package toy-family (toy_family:NOTHING): cannot be imported"),
     ({"toy": "toy_famly:FAMILY"}, "cannot be imported (ModuleNotFoundError: No module named 'toy_famly')"),
-    ({"albert": "toy_family:FAMILY"}, "there is a family of that name already"),
+    ({"albert": "toy_family:FAMILY"}, "a family of that name already exists"),
     ({"toy": "toy_family:ToySettings"}, "must be an adadepth.models.registry.Family, not type"),
-    ({"toy": "toy_family:WRONG_NAME"}, "its settings call it 'boy'"),
+    ({"toy": "toy_family:WRONG_NAME"}, "its settings name it 'boy'"),
     ({"toy": "toy_family:NO_SETTINGS"}, "its settings must be a ModelConfig, not dict"),
     ({"toy": "toy_family:NO_PLACE"}, "'toy_family.ToyConfig' must be 'module:Class'"),
-    ({"toy": "toy_family:FAMILY", "roy": "toy_family:FAMILY"}, "its settings call it 'toy'"),
+    ({"toy": "toy_family:FAMILY", "roy": "toy_family:FAMILY"}, "its settings name it 'toy'"),
 ])  # fmt: skip
 def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str, str], message: str) -> None:
     install(**places)
@@ -122,7 +122,7 @@ def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str
 
 
 def test_an_unknown_family_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"model.name=albert_at: no such family \(did you mean 'albert_act'\?\)"):
+    with pytest.raises(ConfigError, match=r"model.name=albert_at: unknown model family \(did you mean 'albert_act'\?\)"):
         family("albert_at")
 
 

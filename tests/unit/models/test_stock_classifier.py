@@ -126,7 +126,7 @@ def test_classes_without_names_are_told(tmp_path, caplog):
     save(tmp_path, names=["LABEL_0", "LABEL_1", "LABEL_2"])
     model = StockForTokenClassification.from_pretrained(tmp_path)
     model.take_classes(NAMES)
-    assert "its classes have no names; taken to be O, B-PER, I-PER" in caplog.text
+    assert "its classes have no names; assuming O, B-PER, I-PER" in caplog.text
     assert list(model.config.id2label.values()) == NAMES
 
 
@@ -182,7 +182,7 @@ def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, capl
     """Even where as many classes have other names, nothing of the old head is left; the blocks are."""
     theirs = save(tmp_path)
     model = build(tmp_path, names)
-    assert "a new head; its own is for O, B-PER, I-PER" in caplog.text
+    assert "new head, because the existing one predicts O, B-PER, I-PER" in caplog.text
     assert model.classifier.weight.shape[0] == len(names)
     assert not torch.isin(model.classifier.weight, theirs.classifier.weight).any()
     for name, weight in theirs.bert.state_dict().items():
@@ -239,7 +239,7 @@ def test_mistakes(tmp_path):
         assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="it has 120 pieces, the tokenizer 121"):
         build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, fields(), "tagging")
-    with pytest.raises(ConfigError, match="model_type=gpt2: its work is unknown, since it says none of intermediate_"):
+    with pytest.raises(ConfigError, match="model_type=gpt2: its compute is unknown, because it declares none of intermediate_"):
         StockForSequenceClassification.for_type(GPT2Config())
     with pytest.raises(DataError, match="labels: 3 is not a class"):
         build(tmp_path / "tagger")(**texts(), labels=torch.full((3, 11), 3))

@@ -233,7 +233,7 @@ def test_lists_of_words_have_a_tag_a_word() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ([], "texts=[]: there is nothing to predict"),
+        ([], "texts=[]: no texts to predict"),
         (["a", "b\ud800"], "texts[1]='b\\ud800': holds half of a surrogate pair"),
         (["a", 3], "texts[1]=3: must be a text, or a tuple of two"),
         ([("a", "b", "c")], "must be a text, or a tuple of two"),
@@ -313,7 +313,7 @@ def test_folders_that_hold_nothing_to_predict_with(tmp_path) -> None:
         with pytest.raises(CheckpointError, match=message) as caught:
             Pipeline.from_pretrained(place)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ConfigError, match="tokenizer: it has 5 pieces, the model 120; give the model's own"):
+    with pytest.raises(ConfigError, match="tokenizer: it has 5 pieces, the model 120; use the tokenizer of the model"):
         Pipeline.from_pretrained(bare)
 
 

@@ -95,5 +95,5 @@ def test_lengths_that_are_none(length: Any) -> None:
 
 def test_a_model_that_remembers_nothing_has_no_segments() -> None:
     classifier = AlbertActForSequenceClassification(small_config())
-    with pytest.raises(ConfigError, match=r"^segment_length=4: AlbertAct.* remembers nothing between segments$"):
+    with pytest.raises(ConfigError, match=r"^segment_length=4: AlbertAct.* has no memory between segments$"):
         Pipeline(classifier, BERT, segment_length=4)

@@ -272,7 +272,7 @@ def test_of_a_repeated_seed_the_last_finished_one_counts(tmp_path: Path) -> None
     record(tmp_path / "c", run={"status": "interrupted", "final_metrics": None})
     comparison = compare(find_runs(tmp_path))
     assert comparison.left_out == [
-        f"{tmp_path / other}: left out, {tmp_path / 'b'} has the same settings and seed." for other in "ac"
+        f"{tmp_path / other}: excluded, because {tmp_path / 'b'} has the same settings and seed." for other in "ac"
     ]
     assert [run.directory.name for run in comparison.runs] == ["b"]
 

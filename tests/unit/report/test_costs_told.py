@@ -78,7 +78,7 @@ def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path
     for section in ("verdict", "work"):
         assert (
             "on AMD EPYC, torch 2.13.0, 2 threads at width 64: evaluation 1.73 times as fast (batches of 512; the work "
-            "allows 2.25), training 1.20 times as fast (batches of 64; the work allows 1.50)."
+            "allows 2.25), training 1.20 times as fast (batches of 64; the saved compute allows 1.50)."
         ) in page[section]
 
 
@@ -104,5 +104,5 @@ def test_a_comparison_tells_what_the_depths_need(tmp_path: Path) -> None:
     assert "17.0% of full depth" in sections["verdicts"]
     assert "needs 17 % of the multiply-accumulates of full depth" in sections["verdicts"]
     assert "150" not in told(page)
-    assert "work needed, share of full depth" in page
+    assert "compute needed, share of full depth" in page
     assert "however the evaluation ran" in sections["quality"]

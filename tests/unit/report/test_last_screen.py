@@ -98,10 +98,10 @@ def test_the_verdict_has_at_most_eight_lines(count: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("accuracies", "answer", "said"), [
-    ((0.5,), "yes", "score 0.600 against 0.500 of a network of the fixed depth 3, trained with as much work"),
-    ((0.7, 0.5), "partly", "score 0.600 against 0.500 of a network of the fixed depth 3, trained with as much work; "
+    ((0.5,), "yes", "score 0.600 against 0.500 of a compute-matched network of fixed depth 3"),
+    ((0.7, 0.5), "partly", "score 0.600 against 0.500 of a compute-matched network of fixed depth 3; "
      "better than 1 of 2"),
-    ((0.7,) * 30, "no", "score 0.600 against 0.700 of a network of the fixed depth 3, trained with as much work; "
+    ((0.7,) * 30, "no", "score 0.600 against 0.700 of a compute-matched network of fixed depth 3; "
      "better than 0 of 30"),
 ])  # fmt: skip
 def test_the_deciding_comparison_is_told(run: Path, accuracies: tuple[float, ...], answer: str, said: str) -> None:

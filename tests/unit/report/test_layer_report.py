@@ -77,7 +77,7 @@ def test_the_blocks_that_must_run_in_words(deepest: int, blocks: int, said: str)
 
 
 def test_work_without_the_base_says_so(tmp_path: Path) -> None:
-    sentence = "The evaluation read the states of the base from a cache, so its blocks did not run in it."
+    sentence = "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
     assert sentence not in Page(write_report(make_layer_run(tmp_path))).text
     assert sentence in Page(write_report(make_layer_run(tmp_path, from_cache=True))).text
 

@@ -69,7 +69,7 @@ def test_executed_against_dense(run: Path, page: Page) -> None:
     assert re.search(
         rf"this evaluation as it ran, padding included\s+{executed}\s+{shares[0]}\s+{shares[1]}", page.text
     )
-    assert re.search(rf"dense: every row until the deepest has halted\s+{dense}\s+100.0%", page.text)
+    assert re.search(rf"dense: every row runs until the deepest row has halted\s+{dense}\s+100.0%", page.text)
     last = json.loads((run / METRICS).read_text(encoding="utf-8").splitlines()[-1])
     assert f"The evaluation read {last['eval/tokens_per_second']:,.0f} real tokens per second" in page.text
 
@@ -79,7 +79,7 @@ def test_a_run_without_dense_work_or_speed(run: Path, tmp_path: Path) -> None:
     for name in ("dense_macs", "executed_over_dense"):
         del halting["cost"][name]
     page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting), metrics="")))
-    assert re.search(r"dense: every row until the deepest has halted\s+–\s+–\s+–", page.text)
+    assert re.search(r"dense: every row runs until the deepest row has halted\s+–\s+–\s+–", page.text)
     assert "Wall clock was not measured" in page.text
 
 

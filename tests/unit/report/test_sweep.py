@@ -88,7 +88,7 @@ def test_losses_are_minimised() -> None:
 def test_without_a_complete_cell_nothing_is_chosen() -> None:
     found = summary(cell("a", {0: {2: 0.3}}), cell("b", {}))
     assert found["chosen"] is None
-    assert "nothing to choose from: no epoch from 2 on has all seeds" in format_grid(named(found))
+    assert "no selection: no epoch from 2 on has scores of all seeds" in format_grid(named(found))
 
 
 def named(found: dict[str, Any]) -> dict[str, Any]:

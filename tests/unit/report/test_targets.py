@@ -50,14 +50,14 @@ def test_the_first_line_says_whether_the_target_was_reached(
     assert found["target"].sentences[0].startswith(first)
     assert len(found["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
     assert format_verdict_lines(found)[0] == (
-        f"Was the depth that you set reached? {answer.capitalize()}: {depth:.3g}, set to 3 updates a token."
+        f"Was the target depth reached? {answer.capitalize()}: {depth:.3g}, set to 3 updates a token."
     )
 
 
 def test_advice_names_what_went_wrong(tmp_path: Path) -> None:
     early = {"final_metrics": {"eval/score": 0.5, "budget/target": 5.2}}
     (_, advice) = verdict(run_with(tmp_path / "early", 4.4, **early))["target"].sentences
-    assert "training ended while the budget still asked for 5.2" in advice
+    assert "training ended while the target was still 5.2" in advice
     assert "'budget.targets=[3]'" in advice
     (_, advice) = verdict(run_with(tmp_path / "cut", 4.4, **CUT))["target"].sentences
     assert f"cut short ({SAID})" in advice
@@ -68,7 +68,7 @@ def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -
     files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
     found = verdict(files)["target"]
     assert found.answer == "unknown"
-    assert "training ended while all had one depth, 3, and none could halt" in found.sentences[0]
+    assert "Training ended before halting began: all units had depth 3" in found.sentences[0]
     assert f"cut short ({SAID})" in found.sentences[1]
 
 
@@ -96,7 +96,7 @@ def test_and_in_a_comparison(tmp_path: Path) -> None:
     sections = sections_of_page(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
     assert f"cut short, {SAID}" in sections["differs"]
     assert "cut short" in sections["runs"]
-    assert "Was the depth that you set reached?" in sections["verdicts"]
+    assert "Was the target depth reached?" in sections["verdicts"]
 
 
 def test_a_budget_that_was_spent_with_the_last_update_cut_nothing(tmp_path: Path) -> None:

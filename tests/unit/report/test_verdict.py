@@ -41,7 +41,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
     found, everyone = verdict(files), files.halting["classes"]["all"]
     assert found["adapts"].answer == "yes"
     (first, *_) = found["adapts"].sentences
-    assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a token, of at most 6")
+    assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates per token, at most 6")
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
     assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
     assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in found["cost"].sentences[1]
@@ -79,7 +79,7 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     found = verdict(with_files(read_run(run), run=record))["worth"]
     assert found.answer == answer
     assert found.figures["gain_over_unigram"] == pytest.approx(7.0 - loss)
-    assert "word frequencies alone: mlm_loss" in found.sentences[0]
+    assert "word frequencies only: mlm_loss" in found.sentences[0]
     assert "n 1,523" in found.sentences[0]
 
 
@@ -103,7 +103,7 @@ def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_
     }
     found = verdict(with_files(files, halting={**files.halting, "classes": classes}))["worth"]
     assert found.answer == "no"
-    assert "always the commonest label: accuracy 0.750 to 0.750, no clear difference" in found.sentences[0]
+    assert "always predicting the most frequent label: accuracy 0.750 to 0.750, no clear difference" in found.sentences[0]
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no"), (0.95, "no")])
@@ -139,7 +139,7 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
         "gain_over_fixed_step/held_out": pytest.approx(low + 0.25 * (high - low) - 4.0),
         "gain_over_random_depths/held_out": pytest.approx(dealt - 4.0),
     }
-    assert "itself read at one depth for all, 3.25 updates as in the mean" in found.sentences[0]
+    assert "the same network at a fixed depth of 3.25 updates, its mean" in found.sentences[0]
     assert "64 of 100 examples" in found.sentences[1]
 
 
@@ -147,25 +147,25 @@ def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, 4.0, std=0.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
     assert found.answer == "no"
-    assert found.sentences == ["Every token stops at update 3.25: the same network at one depth does the same."]
+    assert found.sentences == ["Every token stops at update 3.25, so a fixed depth gives the same network."]
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no")])
 def test_against_the_last_layer_that_was_trained(run: Path, other: float, answer: str) -> None:
-    network = {"about": "the last layer alone", "steps": 100, "predictions": 1000}
+    network = {"about": "the last layer only", "steps": 100, "predictions": 1000}
     network |= {"metrics": {"eval/score": other, "eval/loss": 1.0}}
     record = {"final_metrics": {"eval/loss": 1.0, "eval/score": 0.9}}
     others = {MATCHED_BASELINE: {"networks": [network]}}
     found = verdict(with_files(read_run(run), run=record, others=others))["worth"]
     assert found.answer == answer
-    assert f"the last layer alone, trained the same way in this run: score 0.900 to {other:.3f}" in found.sentences[0]
+    assert f"the last layer only, trained the same way in this run: score 0.900 to {other:.3f}" in found.sentences[0]
 
 
 def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
-    others = {MATCHED_BASELINE: {"left_out": "training was too short for it"}}
+    others = {MATCHED_BASELINE: {"left_out": "training was too short"}}
     found = verdict(with_files(read_run(run), others=others))["worth"]
     assert found.answer == "unknown"
-    assert "the matched baseline was left out, training was too short for it" in found.sentences[-1]
+    assert "the matched baseline was skipped, training was too short" in found.sentences[-1]
 
 
 def test_exits_against_those_dealt_at_random_and_one_step_for_all(run: Path) -> None:
@@ -180,7 +180,7 @@ def test_exits_against_those_dealt_at_random_and_one_step_for_all(run: Path) -> 
     assert found.figures == {
         "gain_over_fixed_step/validation": pytest.approx(0.1), "gain_over_random_exits/validation": pytest.approx(0.03)
     }  # fmt: skip
-    assert "2 of 3 rules gain more than 2 deviations over 5 permutations" in found.sentences[1]
+    assert "2 of 3 rules gain more than 2 standard deviations over 5 permutations" in found.sentences[1]
 
 
 def test_noise_is_that_of_a_difference_of_shares() -> None:
@@ -213,7 +213,7 @@ def test_depth_against_difficulty_is_no_plain_yes(run: Path, value: float, high:
     correlation = {"value": value, "low": value - 0.03, "high": high, "n": 8192}
     found = verdict(with_files(files, halting={**files.halting, "difficulty": {"rows": [], "spearman": correlation}}))
     assert found["adapts"].answer == answer
-    assert ("The harder a token is, the less depth it gets" in " ".join(found["adapts"].sentences)) == (
+    assert ("Harder tokens get less depth than easier ones" in " ".join(found["adapts"].sentences)) == (
         answer == "against"
     )
 
@@ -254,8 +254,8 @@ def test_layers(run: Path) -> None:
     assert found([0.2] * 5)["adapts"].answer == "no"
     chosen = found([0.0, 0.1, 0.8, 0.1, 0.0])
     assert chosen["adapts"].answer == "yes"
-    assert "80 %, is that of state 2" in chosen["adapts"].sentences[0]
-    assert chosen["cost"].sentences[0] == "3 of 4 blocks have to run."
+    assert "80 %, belongs to state 2" in chosen["adapts"].sentences[0]
+    assert chosen["cost"].sentences[0] == "3 of 4 blocks must run."
 
 
 @pytest.mark.parametrize(

@@ -24,5 +24,5 @@ def test_the_last_good_checkpoint_is_found_without_reading_those_before(
     monkeypatch.setattr(
         checkpoints, "find_checkpoint_error", lambda path: (read.append(path.name), find_checkpoint_error(path))[1]
     )
-    assert describe_last_checkpoint(tmp_path) == f"the last good checkpoint is {tmp_path / 'checkpoint-15'}"
+    assert describe_last_checkpoint(tmp_path) == f"the last complete checkpoint is {tmp_path / 'checkpoint-15'}"
     assert read == ["checkpoint-20", "checkpoint-15"]

@@ -36,7 +36,7 @@ def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, 
     record = {"a": entry, "inner/b": entry}
     assert damage(folder, record) is None
     (folder / "inner" / "b").write_bytes(b"123456780")
-    assert damage(folder, record) == "its inner/b is not as it was written"
+    assert damage(folder, record) == "its inner/b has changed since it was written"
     (folder / "inner" / "b").write_bytes(b"12345")
     assert damage(folder, record) == "its inner/b is damaged (5 bytes of 9)"
     (folder / "inner" / "b").unlink()

@@ -47,7 +47,7 @@ def test_what_is_told_is_what_is_known(error: Exception, line: str) -> None:
     told = format_full_disk_error(error, Path("there"))
     assert told is not None
     assert told.startswith(f"{line} (")
-    assert ("free some more" in told, "lift the limit" in told) == ("no space" in line, "too large" in line)
+    assert ("free more space" in told, "raise the limit" in told) == ("no space" in line, "too large" in line)
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"rows": 7}, "rows must be a list, not 7"),
     ({"either": [{"n": 1}, {"n": "x"}]}, 'either.1.n must be a whole number, not "x"'),
     ({"either": "x"}, 'either must be a mapping or a list or null, not "x"'),
-    ({"anything": [{"a": "\ud800"}]}, "anything.0.a has halves of characters"),
+    ({"anything": [{"a": "\ud800"}]}, "anything.0.a has unpaired surrogates"),
     ({"is_done": 1}, "is_done must be true or false, not 1"),
 ]
 
@@ -77,7 +77,7 @@ def test_a_problem_names_field_and_value(change: dict[str, Any], problem: str) -
     ("content", "words"),
     [
         (b"", "no JSON"), (b"{", "no JSON"), (b"\xff", "codec"), (b"[" * 100_000, "nested too deeply"),
-        (b'{"name": NaN}', "NaN is no number of JSON"),
+        (b'{"name": NaN}', "NaN is not a JSON number"),
         (b'{"name": 1e999, "classes": {}}', "name must be a text or null"),
         (b"[]", "the file must be a mapping, not a list"), (b"9" * 5000, "no JSON"), (b"{}", "the file lacks name"),
     ],

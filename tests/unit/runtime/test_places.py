@@ -23,7 +23,7 @@ def test_a_folder_of_a_package_is_found_without_importing_it(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("path", "message"), [
-    ("package:no_such_package/model", "no package no_such_package is installed; pip install no-such-package"),
+    ("package:no_such_package/model", "the package no_such_package is not installed; pip install no-such-package"),
     ("package:json/model", "the package json has no folder model"),
     ("package:../json/model", "no package .. is installed"),
     ("package:math/model", "no package math is installed"),

@@ -65,9 +65,9 @@ def test_another_process_speaks_only_if_the_first_does_not(
 
 
 @pytest.mark.parametrize(("environment", "message"), [
-    ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2: is read together with RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, which the "),
-    ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0: is read together with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, which the "),
-    ({"RANK": "1"}, "RANK=1: is read together with LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, which the "),
+    ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2: needs RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, which the "),
+    ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0: needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, which the "),
+    ({"RANK": "1"}, "RANK=1: needs LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, which the "),
 ], ids=str)  # fmt: skip
 def test_what_no_launcher_sets_is_one_line(
     environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch

@@ -87,7 +87,7 @@ def test_a_limit_is_a_part_of_the_model(tmp_path):
 
 def test_a_model_without_shallow_layers_has_no_such_limit():
     made = small_mixture(include_embeddings=False)
-    with pytest.raises(ConfigError, match="budget=0: the shallowest state of this model lies after 1 blocks"):
+    with pytest.raises(ConfigError, match="budget=0: the shallowest state of this model comes after 1 blocks"):
         made.limit_depth(0)
     assert made.config.deepest_state is None
 

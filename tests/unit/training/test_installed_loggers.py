@@ -41,7 +41,7 @@ def test_it_is_like_any_other(folder: Path) -> None:
 @pytest.mark.parametrize(("name", "place", "message"), [
     ("here", "own_logger:TrackerKind", "must be an adadepth.training.trackers.TrackerKind, not type"),
     ("here", "own_logger:NO_PLACE", "'own_logger.Here' must be"),
-    ("wandb", "own_logger:HERE", "there is a logger of that name already"),
+    ("wandb", "own_logger:HERE", "a logger of that name already exists"),
 ])  # fmt: skip
 def test_a_broken_one_is_one_line(folder: Path, name: str, place: str, message: str) -> None:
     with package_on_path(folder, "own-logger", {GROUP: {name: place}}):

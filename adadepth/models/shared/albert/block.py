@@ -267,12 +267,12 @@ def words_of(
     """
     words = input_ids if inputs_embeds is None else inputs_embeds
     if words is None or (input_ids is not None and inputs_embeds is not None):
-        raise ValueError("give exactly one of input_ids and inputs_embeds")
+        raise ValueError("input_ids, inputs_embeds: give exactly one of them")
     check_words(words, table)
     if attention_mask is not None and attention_mask.shape != words.shape[:2]:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}; halting needs (batch, sequence) = "
-            f"{tuple(words.shape[:2])} to know which tokens exist"
+            f"{tuple(words.shape[:2])} to identify real tokens"
         )
     return words
 

@@ -15,7 +15,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig, ch
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
-_ONLY_ONE = Allowed(lambda value: value == 1, "1: no other exists")
+_ONLY_ONE = Allowed(lambda value: value == 1, "1, the only supported value")
 
 
 @strict
@@ -37,7 +37,7 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
     initializer_range: int | float = 0.02
     layer_norm_eps: int | float = 1e-12
 
-    inner_group_num: int = setting(1, "kept for the published configurations", _ONLY_ONE)
+    inner_group_num: int = setting(1, "unused; present in published configurations", _ONLY_ONE)
     type_vocab_size: int = setting(2, "segment types", at_least(1), shape=True)
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
@@ -62,7 +62,7 @@ class StepwiseAlbertShape(AlbertShape):
     """Base configuration of ALBERT families that predict after every step."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
-    num_hidden_groups: int = setting(1, "kept for the configurations of transformers", _ONLY_ONE)
+    num_hidden_groups: int = setting(1, "unused; present in configurations of transformers", _ONLY_ONE)
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)

@@ -126,7 +126,7 @@ def _check_source(path: str, source: PreTrainedConfig, model_types: Collection[s
     groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
     if groups != 1 or inner != 1:
         raise CheckpointError(
-            f"{path}: num_hidden_groups={groups}, inner_group_num={inner}; only one group of one layer can be stepped"
+            f"{path}: num_hidden_groups={groups}, inner_group_num={inner}; only one group of one layer is supported"
         )
 
 

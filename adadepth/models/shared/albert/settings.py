@@ -16,7 +16,7 @@ class AlbertSettings(ModelConfig):
     """
 
     vocab_size: int | None = setting(
-        None, "word pieces; None: as many as the tokenizer has", at_least(5), shape=True, hub=30000
+        None, "vocabulary size; None: that of the tokenizer", at_least(5), shape=True, hub=30000
     )
     embedding_size: int | None = setting(
         None, "E, width of the factorised embeddings", at_least(1), shape=True, hub=128, debug=16
@@ -26,34 +26,39 @@ class AlbertSettings(ModelConfig):
     )
     num_hidden_layers: int | None = setting(
         None,
-        "L, most iterations of the shared block",
+        "L, maximum number of iterations of the shared block",
         at_least(1),
         hub=12,
-        more="The most updates that a token or sequence can get; the block's weights do not depend on it.",
+        more="It limits the updates of a token or sequence; the weights of the block do not depend on it.",
     )
     num_attention_heads: int | None = setting(None, "must divide hidden_size", at_least(1), shape=True, hub=64, debug=2)
     intermediate_size: int | None = setting(
-        None, "F, inner width of the feed-forward part", at_least(1), shape=True, hub=16384, debug=64
+        None, "F, inner width of the feed-forward layer", at_least(1), shape=True, hub=16384, debug=64
     )
     hidden_act: Activation | None = setting(
         None,
-        "of the feed-forward part",
+        "activation of the feed-forward layer",
         hub="gelu_new",
-        more="`gelu_new` is the tanh form that the published weights were trained with.",
+        more="`gelu_new` is the tanh form; the published weights were trained with it.",
     )
     hidden_dropout_prob: float = setting(
-        0.0, "after the embeddings, the attention and the feed-forward part", BELOW_ONE
+        0.0, "dropout after the embeddings, the attention and the feed-forward layer", BELOW_ONE
     )
-    attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
+    attention_probs_dropout_prob: float = setting(0.0, "dropout of the attention weights", BELOW_ONE)
     classifier_dropout_prob: float = setting(
-        0.1, "before a classification head", BELOW_ONE, more="The sentence-order head has none, as in the original."
+        0.1,
+        "dropout before a classification head",
+        BELOW_ONE,
+        more="The sentence-order head has no dropout, as in the original.",
     )
     max_position_embeddings: int | None = setting(
-        None, "P, longest sequence the model can read, in tokens", at_least(1), shape=True, hub=512
+        None, "P, maximum sequence length, in tokens", at_least(1), shape=True, hub=512
     )
     initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
-    layer_norm_eps: float = setting(1e-12, "added to the variance of every layer norm", POSITIVE)
-    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+    layer_norm_eps: float = setting(1e-12, "constant added to the variance in every layer norm", POSITIVE)
+    attn_implementation: Attention | None = setting(
+        None, "attention implementation; None: the fastest available one", in_model=False
+    )
 
 
 _SIZES = (
@@ -73,7 +78,7 @@ def check_sizes(config: ExperimentConfig) -> Iterator[str]:
     if model.pretrained is None and config.mode is Mode.train:
         for name in _SIZES:
             if getattr(model, name) is None:
-                yield f"model.{name}: a value is missing; without model.pretrained there is nothing to take it from"
+                yield f"model.{name}: a value is missing; give one, or set model.pretrained"
     heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
     if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
         yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"

@@ -238,7 +238,7 @@ class PackedRows:
         self.width = state.shape[1]
         self._state = take(state.flatten(0, 1), active.slots)
         if not len(self._state):
-            raise ValueError("attention_mask: none of the sequences has a token")
+            raise ValueError("attention_mask: all sequences are empty")
         self._align(active.counts, active.widest)
 
     @property

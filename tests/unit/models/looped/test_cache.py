@@ -274,11 +274,11 @@ def test_wrong_policies_and_caches_are_one_line() -> None:
     with pytest.raises(ConfigError, match="cache_policy=all: is what DynamicCache"):
         LoopedCache(model.config)
     cache = LoopedCache(model.config, "frozen")
-    with pytest.raises(ConfigError, match="num_loops=3: this cache has places for 2"):
+    with pytest.raises(ConfigError, match="num_loops=3: this cache stores 2 loops"):
         model(IDS, past_key_values=cache, num_loops=3)
     with pytest.raises(ConfigError, match="nothing is cached yet"):
         cache.bytes_per_token()
-    with pytest.raises(ConfigError, match="has a cache of its own, not cache_implementation=static"):
+    with pytest.raises(ConfigError, match="has its own cache and does not support cache_implementation=static"):
         model.generate(IDS, cache_policy="last", cache_implementation="static", max_new_tokens=2)
     with pytest.raises(ConfigError, match="for a model that is not in training"):
         model.train()(IDS, use_cache=True, cache_policy="last")

@@ -229,7 +229,7 @@ def test_a_wrong_configuration_is_one_line(fields: dict[str, Any], message: str)
         ({"exit_rule": "quantile:0.5"}, ConfigError, "needs halting probabilities, which looped does not have"),
         ({"exit_rule": "fixed:9"}, ConfigError, "the model has 2 steps"),
         ({"num_loops": 0}, ConfigError, "num_loops=0 must be at least 1"),
-        ({"initial_state": torch.zeros(1, 2, 3)}, DataError, r"initial_state of shape \(1, 2, 3\): needed is \(3, 9"),
+        ({"initial_state": torch.zeros(1, 2, 3)}, DataError, r"initial_state of shape \(1, 2, 3\): must be \(3, 9"),
         ({"inputs_embeds": torch.zeros(3, LENGTH, WIDTH)}, DataError, "give exactly one"),
         ({"labels": IDS, "run_all_steps": False}, ValueError, "objective=mean needs every loop"),
     ],

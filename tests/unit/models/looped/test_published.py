@@ -304,7 +304,7 @@ def test_another_head_on_a_published_model_is_new_and_nothing_else(published: Pa
     source = LoopedForCausalLM.from_pretrained(published)
     with caplog.at_level(logging.WARNING):
         model = LoopedForSequenceClassification.from_pretrained(published, num_labels=3)
-    assert f"{published}: new, drawn at random, for they are not there: score.weight" in caplog.text
+    assert f"{published}: randomly initialised, because the checkpoint lacks them: score.weight" in caplog.text
     weights = source.model.state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
 
@@ -330,7 +330,7 @@ def test_a_published_weight_that_is_missing_is_refused_unless_it_follows(name: s
     if name in ("lm_head.weight", "freqs_cis"):
         LoopedForCausalLM.from_pretrained(folder)
         return
-    with pytest.raises(CheckpointError, match=rf"{folder}: of its weights 'model.core.1.attention_norm.weight' is mis"):
+    with pytest.raises(CheckpointError, match=rf"{folder}: its weights 'model.core.1.attention_norm.weight' is mis"):
         LoopedForCausalLM.from_pretrained(folder)
 
 

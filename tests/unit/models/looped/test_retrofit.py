@@ -145,7 +145,7 @@ def test_a_folder_is_a_source(tmp_path: Path) -> None:
 
 
 def test_a_decoder_with_fewer_layers_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="prelude=4, core=8, coda=4: 16 layers, the decoder has 6"):
+    with pytest.raises(ConfigError, match="prelude=4, core=8, coda=4: 16 layers, but the decoder has 6"):
         retrofit(decoder(), prelude=4, core=8, coda=4)
 
 
@@ -194,8 +194,8 @@ def test_settings_make_a_looped_model_of_a_decoder(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         (["model.hidden_size=64"], "model.hidden_size=64 but 32 there"),
-        (["model.norms=branch"], "model.norms=branch: the layers are those of model.pretrained="),
-        (["model.core=9"], "prelude=0, core=9, coda=0: 9 layers, the decoder has 6"),
+        (["model.norms=branch"], "model.norms=branch: not supported, because model.pretrained="),
+        (["model.core=9"], "prelude=0, core=9, coda=0: 9 layers, but the decoder has 6"),
     ],
 )
 def test_settings_that_a_decoder_contradicts_are_one_line(tmp_path: Path, overrides: list[str], message: str) -> None:
