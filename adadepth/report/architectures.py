@@ -235,7 +235,7 @@ def build_architecture_tiles(files: RunFiles) -> Section | None:
     block_count = described["blocks"] - described["string"].count("-")
     evaluations = files.halting.get("evaluations", {})
     html = fill(
-        "architectures:tiles", found=described, fixed=is_fixed(described), kept=block_count, evaluations=evaluations
+        "architectures:tiles", described=described, fixed=is_fixed(described), kept=block_count, evaluations=evaluations
     )
     return Section("", "overview", html)
 
@@ -249,7 +249,7 @@ def architecture(files: RunFiles) -> Section | None:
     quality = build_evaluation_table(evaluations) if evaluations else None
     gates = None if is_fixed(described) else build_gate_table(described)
     content = {
-        "found": described,
+        "described": described,
         "thirds": thirds,
         "gates": gates,
         "quality": quality,

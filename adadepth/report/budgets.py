@@ -70,7 +70,7 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
         Column("mean", "depth", make_number_format(2)),
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),
-        Column("adaptive_over_full", "work", make_number_format(3)),
+        Column("adaptive_over_full", "compute", make_number_format(3)),
         *(Column(name, name, make_number_format(4)) for name in budgets["rows"][0]["metrics"]),
     ]
     rows = []
@@ -107,7 +107,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("network", "network", text, "text"),
         Column("mean", "depth", make_number_format(4)),
         Column("std", "sd", make_number_format(4)),
-        Column("work", "work", make_number_format(4)),
+        Column("work", "compute", make_number_format(4)),
         *(Column(name, name.removeprefix("eval/"), make_number_format(4)) for name in names),
     ]
     rows = []
@@ -175,7 +175,7 @@ def targets(files: RunFiles) -> Section | None:
         axes = Axis(f"mean depth ({budgets['unit']})", x), Axis(name.replace("_", " "), y)
         panels = [Panel(f"{format_loss_title(name)} against depth", Lines([("", points)]), *axes)]
     figures, table = [Figure("budgets", panels)] if panels else [], build_budget_table(budgets)
-    html = fill("budgets:targets", found=budgets, figures=figures, table=table)
+    html = fill("budgets:targets", fits=budgets, figures=figures, table=table)
     sample = f"n = {budgets['measured_on']:,} examples of {budgets['set']}"
     return Section("One checkpoint at several depths", "targets", html, figures, [table], of=sample)
 

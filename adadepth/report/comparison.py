@@ -110,7 +110,7 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     group_settings = [group.settings for group in comparison.groups]
     keys = get_differing_keys(group_settings)
     table = build_settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
-    content = {"unshared": unshared(group_settings), "listed": listed, "further": keys[MAX_SETTINGS:]}
+    content = {"unshared": unshared(group_settings), "listed": listed, "extra_settings": keys[MAX_SETTINGS:]}
     html = fill("compared:settings", table=table, comparison=comparison, **content)
     return Section("What differs", "differs", html, tables=[build_settings_table(comparison, keys)] if keys else [])
 
@@ -123,7 +123,7 @@ def verdicts(comparison: Comparison, folder: Path) -> Section | None:
     if not any(run_verdict for _, run_verdict in run_verdicts):
         return None
     table = build_verdict_table(comparison)
-    html = fill("compared:verdicts", table=table, told=run_verdicts, questions=QUESTIONS)
+    html = fill("compared:verdicts", table=table, verdicts=run_verdicts, questions=QUESTIONS)
     return Section("Verdicts", "verdicts", html, tables=[table])
 
 
@@ -153,7 +153,7 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
         return None
     figure = Figure("curves", panels, columns=3)
     remarks = {**dict(_get_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
-    content = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "chosen": quality, "told": remarks}
+    content = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "quality": quality, "remarks": remarks}
     html = fill("compared:curves", **content, means=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Over training", "training", html, [figure])
 
@@ -241,7 +241,7 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
         return None
     figure = Figure("quality_and_work", panels)
     is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
-    content = {"figure": figure, "chosen": quality, "ranked": is_ranked, "is_other_data": is_other}
+    content = {"figure": figure, "quality": quality, "ranked": is_ranked, "is_other_data": is_other}
     html = fill("compared:tradeoff", **content, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Quality against compute", "quality", html, [figure])
 
@@ -298,7 +298,12 @@ def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
         return None
     table, figure = build_class_depth_table(depths), _draw_class_figure(comparison, depths)
     html = fill(
-        "compared:classes", figure=figure, table=table, others=unshared_classes, listed=listed, unit=comparison.unit
+        "compared:classes",
+        figure=figure,
+        table=table,
+        unshared_classes=unshared_classes,
+        listed=listed,
+        unit=comparison.unit,
     )
     return Section(f"Depth by {comparison.unit} class", "classes", html, [figure], [table])
 

@@ -203,7 +203,7 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     table = build_best_table(comparison, quality)
-    html = fill("compared:best", table=table, chosen=quality, count=len(quality.best_first(comparison.groups)))
+    html = fill("compared:best", table=table, quality=quality, count=len(quality.best_first(comparison.groups)))
     return Section(f"Best by {quality.name}", "best", html, tables=[table])
 
 

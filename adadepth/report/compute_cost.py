@@ -67,12 +67,12 @@ def work(files: RunFiles) -> Section | None:
     cost, unit = files.halting.get("cost", {}), get_run_unit(files)
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
-        return None if is_told else Section("Work", "work", absent("Work is", files, "halting.json"))
+        return None if is_told else Section("Compute", "work", absent("Compute is", files, "halting.json"))
     table = build_work_table(cost, unit)
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
     content = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
     html = fill("work:work", **content, times=list(describe_wall_clock(files)), reasons=list(_explain_execution(files)))
-    return Section("Work", "work", html, tables=[table])
+    return Section("Compute", "work", html, tables=[table])
 
 
 def _explain_execution(files: RunFiles) -> Iterator[str]:
@@ -100,7 +100,7 @@ def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
     if not words.halts:
         del names["dense"]
     columns = [
-        Column("work", "work", text, "text"),
+        Column("work", "compute", text, "text"),
         Column("macs", words.macs, "{:.4g}".format),
         *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
         Column("of_full", f"of {words.of_full}", percent),

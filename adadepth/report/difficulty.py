@@ -43,7 +43,12 @@ def difficulty(files: RunFiles) -> Section | None:
         {label: statistics.get("spearman", {}) for label, (_, _, statistics) in labelled_sets.items()},
     )
     html = fill(
-        "difficulty", unit=get_run_unit(files), of=attribute, figure=figure, correlations=correlations, tables=tables
+        "difficulty",
+        unit=get_run_unit(files),
+        attribute=attribute,
+        figure=figure,
+        correlations=correlations,
+        tables=tables,
     )
     return Section("Depth and difficulty", "difficulty", html, [figure], [correlations, *tables.values()])
 

@@ -421,8 +421,8 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],
             "warnings": warnings(study),
-            "overthinking_told": describe_overthinking(study),
-            "advice_told": format_advice(study),
+            "overthinking_text": describe_overthinking(study),
+            "advice_text": format_advice(study),
             "difficulty": build_difficulty_stop_table(name, study),
             "table": build_study_table({name: study}),
         }

@@ -63,7 +63,7 @@ def write_page(
     title: str,
     subtitle: str,
     sources: Sequence[str],
-    whose: str = "this run",
+    owner: str = "this run",
     error: str | None = None,
     max_updates: int = 0,
 ) -> Path:
@@ -75,14 +75,14 @@ def write_page(
         title: Heading.
         subtitle: Subtitle of the page.
         sources: The files that it is made of.
-        whose: Owner of the files, in words.
+        owner: Owner of the files, in words.
         error: Error that ended the run.
         max_updates: Depth of the darkest shade.
 
     Returns:
         The path of the page.
     """
-    content = {"sections": sections, "sources": sources, "whose": whose, "error": error, "downloads": list_downloads}
+    content = {"sections": sections, "sources": sources, "owner": owner, "error": error, "downloads": list_downloads}
     page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_updates), **content)
     write_atomic(directory / REPORT, page)
     _write_tables(directory / TABLES, sections)

@@ -174,7 +174,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> Path:
     names = list(dict.fromkeys(title(run) for run in comparison.runs))
     return write_page(
         folder, build_comparison_sections(comparison, folder), title=listed(names, 3), sources=_SOURCES,
-        whose="these runs", subtitle=f"Comparison of runs, {count_runs(comparison)}",
+        owner="these runs", subtitle=f"Comparison of runs, {count_runs(comparison)}",
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
     return rendered
 
 
-def said(record: Mapping[str, Any]) -> str:
+def format_prediction(record: Mapping[str, Any]) -> str:
     """Format the prediction of a text, token or step: a class with its probability, or a value."""
     if record.get("value") is not None:
         return f"{record['value']:.3f}"
@@ -129,7 +129,7 @@ def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
     if predicts == "cells":
         right = "" if row.get("score") is None else f"right with probability {row['score']:.2f}, "
         return f"{right}{row['updates']:.0f} updates"
-    prediction = said(row)
+    prediction = format_prediction(row)
     lead = f"next: {prediction}, " if predicts == "next" else f"{prediction}, " if prediction else ""
     return f"{lead}{row['updates']:.2f} updates"
 
@@ -142,7 +142,8 @@ def _format_details(row: Mapping[str, Any]) -> list[str]:
         if token.get("candidates") and token.get("own_score") is None
     ]
     steps = [
-        f"{number}: {said(step)}" + ("" if step.get("halting") is None else f" (halts {step['halting']:.2f})")
+        f"{number}: {format_prediction(step)}"
+        + ("" if step.get("halting") is None else f" (halts {step['halting']:.2f})")
         for number, step in enumerate(row.get("steps") or [], start=1)
     ]
     layers = [f"{layer}: {weight:.2f}" for layer, weight in enumerate(row.get("layers") or [])]
@@ -159,7 +160,7 @@ def texts(files: RunFiles) -> Section | None:
     tokens = [token for row in rows for token in row["tokens"]]
     styles = depth_styles(predictions["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
     has_notes = any(token.notes for token in tokens)
-    html = fill("texts", found=predictions, rows=rows, styles=styles, has_notes=has_notes)
+    html = fill("texts", summary=predictions, rows=rows, styles=styles, has_notes=has_notes)
     counted = sum(len(row.get("tokens") or []) for row in predictions["texts"])
     sample = f"n = {len(rows)} text{'s' * (len(rows) != 1)}" + (f", {counted:,} tokens" if counted else "")
     return Section("Texts", "texts", html, of=sample)
@@ -172,14 +173,14 @@ def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
         return _build_puzzle(row, depth)
     whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # a text that halts as a whole
     return {
-        "said": said(row),
+        "prediction": format_prediction(row),
         "updates": row["updates"],
         "depth": depth,
         "scores": row.get("scores") or {},
         "boards": {},
         "tokens": [_build_token(token, predicts) for token in render_tokens(row)] or whole,
         "steps": [
-            {"number": number, "halting": step.get("halting"), "said": said(step)}
+            {"number": number, "halting": step.get("halting"), "prediction": format_prediction(step)}
             for number, step in enumerate(row.get("steps") or [], start=1)
         ],
         "layers": [
@@ -197,7 +198,7 @@ def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
 def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
     right = row.get("score")
     return {
-        "said": "" if right is None else f"right with probability {right:.2f}",
+        "prediction": "" if right is None else f"right with probability {right:.2f}",
         "updates": row["updates"],
         "depth": depth,
         "scores": {},
@@ -205,7 +206,7 @@ def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
         "layers": [],
         "boards": {"puzzle": board(row["text"][0]), "answer": board(row["label"])},
         "steps": [
-            {"number": number, "halting": step.get("halting"), "said": f"{cells} cells changed"}
+            {"number": number, "halting": step.get("halting"), "prediction": f"{cells} cells changed"}
             for number, step, cells in get_puzzle_steps(row)
         ],
     }
@@ -218,11 +219,11 @@ def _build_token(token: RenderedToken, predicts: str) -> Token:
 
 def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
     """Return annotations of a token: its prediction, probability, iterations and candidates."""
-    notes = [Note(said(record))] if predicts != "next" and said(record) else []
+    notes = [Note(format_prediction(record))] if predicts != "next" and format_prediction(record) else []
     if record.get("own_score") is not None:
         notes.append(Note("its probability", share=record["own_score"]))
     done = record.get("steps") or []
-    notes += steps([step.get("halting") for step in done], [said(step) for step in done])
+    notes += steps([step.get("halting") for step in done], [format_prediction(step) for step in done])
     return notes + [Note(word, share=score) for word, score in (record.get("candidates") or {}).items()]
 
 

@@ -153,7 +153,7 @@ def probes(files: RunFiles) -> Section | None:
         for name, set_probes in results["sets"].items()
     ]
     tables = [table for entry in sets for table in (entry["table"], entry["difficulty"]) if table is not None]
-    html = fill("probes", found=results, sets=sets, fewest=FEWEST_EXAMPLES)
+    html = fill("probes", probes=results, sets=sets, fewest=FEWEST_EXAMPLES)
     sample = "n = " + ", ".join(f"{entry['n']:,} sentences of {entry['name']}" for entry in sets)
     return Section(
         "Linear probes after each update", "probes", html, [entry["figure"] for entry in sets], tables, of=sample

@@ -135,11 +135,11 @@ def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] =
     """
     write_atomic(folder / CHOICE, json.dumps(grid, indent=1, allow_nan=False) + "\n")
     table = build_grid_table(grid)
-    html = fill("grid", table=table, found=grid, chosen=grid["chosen"], settings=format_cell_settings)
+    html = fill("grid", table=table, grid=grid, selected=grid["chosen"], settings=format_cell_settings)
     section = Section("Grid", "grid", html, tables=[table])
     subtitle = f"Grid search, selected by {grid['metric']}"
     sections = [section, *extra]
-    return write_page(folder, sections, title=grid["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
+    return write_page(folder, sections, title=grid["name"], subtitle=subtitle, sources=[CHOICE], owner="this grid")
 
 
 def format_grid(grid: Mapping[str, Any]) -> str:

@@ -149,7 +149,7 @@ def test_nothing_to_choose_from_is_an_error_that_says_why(command: Command, trai
     assert "nothing to choose from: " in result.err
     assert "ValueError: the loss is not finite" in result.err
     assert json.loads((FOLDER / "choice.json").read_text())["chosen"] is None
-    assert "Nothing to choose from" in (FOLDER / "report.html").read_text()
+    assert "No selection" in (FOLDER / "report.html").read_text()
 
 
 def test_seeds_may_be_swept_like_anything_else(command: Command, trainings: Trainings) -> None:

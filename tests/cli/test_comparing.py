@@ -164,6 +164,6 @@ def test_settings_by_the_dozen_stand_in_a_file(command: Command) -> None:
     result = command("mode=report", "runs=[all]").checked()
     page = page_of(result)
     shown = page[page.index('id="differs"') :].partition("<h2")[0]
-    assert "Further ones are in the table" in shown
+    assert "The files of the table have more" in shown
     (table,) = Path("outputs/comparisons").glob("*/tables/settings.csv")
     assert all(name in table.read_text() for name in many)

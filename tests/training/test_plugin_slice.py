@@ -70,7 +70,7 @@ def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path) -> None:
     assert 0 < read(trained / "halting.json")["cost"]["adaptive_over_full"] < 1
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert page.index("Depths of brackets") < page.index("Losses")
-    assert "brackets.json" in page.partition("Drawn by adadepth from")[2], "the file is named among those read"
+    assert "brackets.json" in page.partition("Written by adadepth from")[2], "the file is named among those read"
     assert "Tokens left alone" in page, "the family's section is there, too"
     assert (trained / "tables" / "brackets.csv").is_file()
     (trained / "brackets.json").write_text('{"reached": 7}', encoding="utf-8")

@@ -89,7 +89,7 @@ def write_bench(folder: Path, results: Results, descriptions: Mapping[str, str],
     write_atomic(folder / "results.md", to_markdown(results, descriptions))
     sections = build_bench_sections(results, descriptions, missing)
     title, subtitle = "Benchmark of adaptive depth", "Recommended method for each task"
-    return write_page(folder, sections, title=title, subtitle=subtitle, sources=[f"{RESULTS}/"], whose="this bench")
+    return write_page(folder, sections, title=title, subtitle=subtitle, sources=[f"{RESULTS}/"], owner="this bench")
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

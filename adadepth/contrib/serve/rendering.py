@@ -21,7 +21,7 @@ from adadepth.report import svg
 from adadepth.report.example_grids import draw_answer_boards, draw_depth_cells, draw_distance_cells
 from adadepth.report.figure import Axis, Boards, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.page_writer import Link, depth_styles, sanitise_file_name
-from adadepth.report.predictions import build_text_row, said
+from adadepth.report.predictions import build_text_row, format_prediction
 from adadepth.report.section import load_templates
 from adadepth.report.table import number, percent
 
@@ -163,9 +163,17 @@ def _build_tiles(checkpoint: ServedCheckpoint, answer: Answer) -> list[Tile]:
     if (quality := _count_right(answer, now)) is not None:
         value, detail = quality
         return [Tile("right", "right", value, detail), *tiles]
-    if now["predicts"] != "cells" and (text := said(answer.row)):
+    if now["predicts"] != "cells" and (text := format_prediction(answer.row)):
         name = "next word" if now["predicts"] == "next" else "prediction"
-        return [Tile("said", name, text, f"at full depth {said(full['texts'][0])}{_describe_truth(answer)}"), *tiles]
+        return [
+            Tile(
+                "prediction",
+                name,
+                text,
+                f"at full depth {format_prediction(full['texts'][0])}{_describe_truth(answer)}",
+            ),
+            *tiles,
+        ]
     return tiles
 
 

@@ -168,7 +168,7 @@ def words(files: RunFiles) -> Section | None:
         table for word_set in sets for kind in word_set["kinds"] for table in (kind["table"], kind["cosines"]) if table
     ]
     html = fill(
-        "words", "adadepth.contrib.treebank", sets=sets, found=summary, fewest=FEWEST_WORDS, clusters=FEWEST_CLUSTERS
+        "words", "adadepth.contrib.treebank", sets=sets, words=summary, fewest=FEWEST_WORDS, clusters=FEWEST_CLUSTERS
     )
     sample = "n = " + ", ".join(f"{word_set['n']:,} words of {word_set['name']}" for word_set in sets)
     return Section("Depth by linguistic class", "words", html, figures, tables, of=sample)

@@ -195,7 +195,7 @@ def test_a_text_and_what_is_written_of_it_take_turns(pages: dict[str, str], visi
         move(page, 0.9)
         move(page, 0.3)
         page.click("#ada-write")  # the last, though the slider was not answered yet
-        settle(page, "mean of the text")
+        settle(page, "mean over the text")
         assert page.locator("[data-side='2'] [data-tile=work]").count() == 1
         page.click("#ada-write")
         move(page, 0.4)

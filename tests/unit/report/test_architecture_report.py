@@ -84,7 +84,7 @@ def test_a_fixed_network_has_no_search(tmp_path: Path) -> None:
     for title in (
         "Search over training",
         "Probability of",
-        "nats a block",
+        "nats per block",
         "method two_phase",
         "Architectures compared",
     ):

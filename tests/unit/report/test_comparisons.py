@@ -163,8 +163,8 @@ def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", score=0.9, dataset={"name": "maze"})
     comparison = compare(find_runs(tmp_path))
-    assert "do not compare" in section(comparison, "differs").html
-    assert "eval/score of one says nothing about another" in section(comparison, "quality").html
+    assert "are not comparable" in section(comparison, "differs").html
+    assert "their values of eval/score are not comparable" in section(comparison, "quality").html
     panel = section(comparison, "quality").figures[0].panels[0]
     assert isinstance(panel.mark, Scatter)
     assert not any(dot.marked for _, dots in panel.mark.groups for dot in dots)
@@ -186,8 +186,8 @@ def test_depths_of_other_units_are_left_out_and_it_is_said(tmp_path: Path) -> No
     assert "classes" not in {found.anchor for found in build_comparison_sections(comparison, Path())}
     training = section(comparison, "training")
     assert [panel.title for panel in training.figures[0].panels] == ["Loss in evaluation"]
-    assert "Depth is left out" in training.html
-    assert "Losses of different families" in training.html
+    assert "Depth is excluded" in training.html
+    assert "Losses of different model families" in training.html
     (table,) = section(comparison, "figures").tables
     assert "halting/all/mean" not in str(table)
 
@@ -197,8 +197,8 @@ def test_settings_and_figures_that_not_all_have_are_named(tmp_path: Path) -> Non
     record(tmp_path / "b", budget={"target": 7.0})
     comparison = compare(find_runs(tmp_path))
     assert unshared([group.settings for group in comparison.groups]) == ["model.patience"]
-    assert "Left out, since only some runs have them: model.patience." in section(comparison, "differs").html
-    assert "Left out, since only some runs have them: eval/f1." in section(comparison, "figures").html
+    assert "Excluded, because only some runs have them: model.patience." in section(comparison, "differs").html
+    assert "Excluded, because only some runs have them: eval/f1." in section(comparison, "figures").html
     assert listed(list("abcdefghij"), 8) == "a, b, c, d, e, f, g, h and 2 more"
 
 
@@ -208,7 +208,7 @@ def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:
     comparison = compare(find_runs(tmp_path))
     assert len(comparison.groups) == 1
     assert [entry.label for entry in comparison.entries] == ["seed 0", "seed 1"]
-    assert "differ in the seed only" in section(comparison, "differs").html
+    assert "differ only in the seed" in section(comparison, "differs").html
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_of_many_groups_the_best_have_curves_in_the_colours_of_all(tmp_path: Pat
     assert isinstance(panel.mark, Lines)
     assert [bool(points) for _, points in panel.mark.curves] == [False] * 3 + [True] * MAX_CURVES
     assert (
-        f"The curves of the {MAX_CURVES} best by eval/score of {MAX_CURVES + 3}."
+        f"The curves show the best {MAX_CURVES} of {MAX_CURVES + 3} by eval/score."
         in section(comparison, "training").html
     )
 

@@ -81,7 +81,7 @@ def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page)
 def test_without_times_the_page_says_so(tmp_path: Path) -> None:
     write_exit_study(tmp_path, {"validation": make_study(make_records(), timed=False)})
     page = Page(write_report(tmp_path))
-    assert "The wall clock of the rules was not measured" in page.text
+    assert "The wall-clock time of the rules was not measured" in page.text
     assert page.text.count("not measured") > len(read(tmp_path, EXIT_RULES)["validation"]["rows"])
     assert "milliseconds" not in page.text
 

@@ -59,7 +59,7 @@ def test_a_puzzle_has_the_lines_of_its_boxes_and_cells_of_a_legible_size(files: 
     assert side * panel.mark.columns > 200, "pixels of a board"
     assert "M0 3h9" in str(section.html)
     assert f'stroke="{WRONG}"' in str(section.html)
-    assert "In an orange frame: wrong" in str(section.html)
+    assert "Orange frame: wrong" in str(section.html)
 
 
 def test_what_is_zero_or_known_once_is_no_curve(files: RunFiles) -> None:

@@ -189,7 +189,7 @@ def test_an_evaluation_says_of_what_and_counts_no_steps(tmp_path: Path) -> None:
 
 
 def test_files_beside_a_page_are_named_where_there_are_any(page: Page, tmp_path: Path) -> None:
-    assert "PDF and PNG files lie beside this page" in page.text
+    assert "next to this page has PDF and PNG files" in page.text
     assert "PDF and PNG files" not in Page(write_report(tmp_path)).text
 
 
