@@ -27,7 +27,7 @@ class TaskDepthReporter(Scorer):
         self._model = model
         self._reads_cached_states = False
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Note whether the states of the base came from disk."""
         self._reads_cached_states |= "states" in batch
 
@@ -185,7 +185,7 @@ class Evaluation:
             if self._reads_states:
                 units = replace(units, states=outputs.hidden_states)
             self._statistics.add(outputs.trace, units, self.model.price(outputs.trace))
-            self._reporter.show(batch, outputs, units)
+            self._reporter.add_examples(batch, outputs, units)
             if self._words is not None:
                 self._words.add(batch, outputs.trace.updates)
 

@@ -39,7 +39,7 @@ class ChoiceScorer(RecordingScorer):
         )
         return Units(masks)
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add every choice to the example sentences, as a separate sequence."""
         choices = batch["input_ids"].shape[1]
         numbers = batch["index"][:, None] * choices + torch.arange(choices, device=batch["index"].device)

@@ -31,7 +31,7 @@ class BlockScorer(Scorer):
     """
 
     def __init__(self, model: DepthModel, examples: TextBlocks, data: BlockData, device: torch.device) -> None:
-        self.words_of = data.tokenizer
+        self.word_tokenizer = data.tokenizer
         self._blocks, self._by_step = examples, bool(model.exit_signals)
         self._steps = model.max_updates
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # losses at exits, tokens
@@ -77,7 +77,7 @@ class BlockScorer(Scorer):
         losses = losses.masked_scatter(predicting, outputs.token_losses.float())
         return Units({"all": torch.ones_like(outputs.trace.valid)}, losses)
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add blocks with the depth of every token, and the loss of its prediction, to the examples."""
         assert units.losses is not None
         following = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=0).clamp(min=0)

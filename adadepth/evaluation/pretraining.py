@@ -27,7 +27,7 @@ class PretrainingScorer(Scorer):
     classes = TOKEN_CLASSES
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:
-        self._tokenizer = self.words_of = tokenizer
+        self._tokenizer = self.word_tokenizer = tokenizer
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # right and all words, right and all orders
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
@@ -55,7 +55,7 @@ class PretrainingScorer(Scorer):
         losses = torch.full(masked.shape, math.nan, device=masked.device).masked_scatter(masked, outputs.token_losses)
         return Units(classify_tokens(batch, self._tokenizer), losses)
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add sentences with their predicted words to the examples."""
         assert units.losses is not None
         labels = batch["labels"]

@@ -43,7 +43,7 @@ class PuzzleScorer(SequenceScorer):
     def _compute_rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         return None if labels is None else is_right(logits, labels).float()
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add the puzzles of a batch to the examples."""
         self._puzzles.update(batch, outputs)
 

@@ -132,7 +132,7 @@ class QuestionScorer(LabelledScorer):
         )
         return Units(masks)
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add the windows of a batch to the example sentences."""
         self.show_texts(batch, outputs.trace)
 

@@ -57,19 +57,19 @@ class Units:
 class Scorer:
     """The part of an evaluation that depends on the task: metrics, classes of units, and examples of the report.
 
-    A task overrides the methods it needs. The order of calls is `options`, `record`, `units`, `show` for every batch,
-    the last two only for a report; `merge`; `metrics`; `report`.
+    A task overrides the methods it needs. The order of calls is `options`, `record`, `units`, `add_examples` for every
+    batch, the last two only for a report; `merge`; `metrics`; `report`.
 
     Attributes:
         classes: Names of the classes of units; `all` is one of them.
         difficulties: Number of difficulties, from 0 on; 0 if there are none.
-        words_of: Tokenizer of the text, if its words are ranked by their depth.
+        word_tokenizer: Tokenizer of the text, if its words are ranked by their depth.
         tags: Names of the classes of words, if `labels` has that of each word at its first token.
     """
 
     classes: tuple[str, ...] = ("all",)
     difficulties: int = 0
-    words_of: PreTrainedTokenizerBase | None = None
+    word_tokenizer: PreTrainedTokenizerBase | None = None
     tags: tuple[str, ...] = ()
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,7 +98,7 @@ class Scorer:
         """Return the mask of the first tokens of words, boolean, (B, T); None if the tokenizer decides."""
         return None
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add a batch to the examples of the report."""
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:

@@ -33,7 +33,7 @@ class LabelledScorer(Scorer):
 
     def __init__(self, data: LabelledData) -> None:
         self.data = data
-        self.words_of = data.tokenizer if data.has_special_tokens else None  # generated tasks have symbols, no words
+        self.word_tokenizer = data.tokenizer if data.has_special_tokens else None  # generated tasks lack words
         decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
         self.sentences = SentenceSampler(self._token, decode_label=decode_label)
 
@@ -137,7 +137,7 @@ class SequenceScorer(RecordingScorer):
         first[:, 0] = right
         return first
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Add a batch of tokens to the examples."""
         if "input_ids" not in batch:
             return

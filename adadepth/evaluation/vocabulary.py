@@ -65,5 +65,5 @@ class VocabularyDepths:
 
 def vocabulary_depths(scorer: Scorer, unit: str, device: torch.device) -> VocabularyDepths | None:
     """Return an accumulator of depth per word; None if depth is not per token or the tokens are not text."""
-    tokenizer = scorer.words_of
+    tokenizer = scorer.word_tokenizer
     return VocabularyDepths(scorer, tokenizer, device) if tokenizer is not None and unit == "token" else None

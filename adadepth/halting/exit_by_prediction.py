@@ -30,7 +30,7 @@ class _Certainty(ExitRule):
     def __post_init__(self) -> None:
         self._check("threshold", 0.0, self.largest)
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule whose threshold is the level."""
         return replace(self, threshold=level)
 
@@ -50,7 +50,7 @@ class Entropy(_Certainty):
     name = "entropy"
     largest = math.inf
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule with the threshold (1 - l) / l for the level l."""
         return Entropy((1.0 - level) / level)
 
@@ -66,7 +66,7 @@ class NormalisedEntropy(_Certainty):
     name = "normalised_entropy"
     threshold: float = 0.5
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule with the threshold 1 - l for the level l."""
         return NormalisedEntropy(1.0 - level)
 
@@ -152,7 +152,7 @@ class Divergence(ExitRule):
     def __post_init__(self) -> None:
         self._check("threshold", 0.0)
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule with the threshold (1 - l) / l for the level l."""
         return Divergence((1.0 - level) / level)
 

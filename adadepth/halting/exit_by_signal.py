@@ -41,7 +41,7 @@ class Quantile(ExitRule):
     def __post_init__(self) -> None:
         self._check("q", 0.0, 1.0)
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule whose q is the level."""
         return Quantile(level)
 
@@ -112,7 +112,7 @@ class Correct(ExitRule):
     def __post_init__(self) -> None:
         self._check("threshold", 0.0, 1.0)
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule whose threshold is the level."""
         return Correct(level)
 
@@ -164,7 +164,7 @@ class _StateConvergence(ExitRule):
     def __post_init__(self) -> None:
         self._check("threshold", 0.0)
 
-    def at_level(self, level: float) -> ExitRule:
+    def with_level(self, level: float) -> ExitRule:
         """Return the rule with the threshold (1 - l) / l for the level l."""
         return replace(self, threshold=(1.0 - level) / level)
 

@@ -75,7 +75,7 @@ class ExitRule(ABC):
         """Signals that the rule reads after every step, whose computation counts as its cost."""
         return self.needs
 
-    def at_level(self, level: float) -> ExitRule | None:
+    def with_level(self, level: float) -> ExitRule | None:
         """Return the rule with the threshold of a level in (0, 1); a higher level never lets a row exit earlier.
 
         None for a rule without such a threshold.

@@ -41,7 +41,7 @@ class ComputedSteps(NamedTuple):
     pairs: Tensor
 
     @classmethod
-    def of(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
+    def from_counts(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
         """Build from the counts of every iteration in order."""
         queries, keys, pairs = zip(*steps, strict=True)
         return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))

@@ -202,7 +202,7 @@ def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator
     usable = [rule for rule in rules if not (rule.mixes or rule.name in ("sample", "fixed"))]
     yield from usable
     for rule in {rule.name: rule for rule in usable}.values():
-        candidates = (rule.at_level(level) for level in _LEVELS)
+        candidates = (rule.with_level(level) for level in _LEVELS)
         yield from (_round_parameters(candidate) for candidate in candidates if candidate is not None)
 
 

@@ -200,11 +200,11 @@ class DepthKnob(DepthModel):
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
         """Turn the knob until `measure()`, the depth of the model in its current state, is nearest to the target."""
 
-        def depth_at(level: float) -> float:
+        def measure_depth(level: float) -> float:
             self.set_depth_level(level)
             return measure()
 
-        fit = fit_level(depth_at, target)
+        fit = fit_level(measure_depth, target)
         self.set_depth_level(fit.level)
         return fit
 
@@ -342,7 +342,7 @@ class LearnsGates(DepthModel):
     Its forward takes `gates`: `soft`, `argmax`, `noisy`, or a path of operation numbers. Its parameter `gates` is
     (N, K). Networks are derived from it; an architecture is a string, one letter per block. A search sets
     `latency_weight` and `operation_costs` of its configuration, which computes from these in milliseconds
-    `latency_of(architecture)`, `full_latency` and `dearest_latency`.
+    `compute_latency(architecture)`, `full_latency` and `dearest_latency`.
 
     Attributes:
         temperature: Temperature of the current optimiser step.
@@ -371,6 +371,6 @@ class LearnsGates(DepthModel):
         raise NotImplementedError
 
     @required
-    def most_probable_within(self, target: float, tolerance: float) -> str:
+    def find_most_probable(self, target: float, tolerance: float) -> str:
         """Return the most probable architecture whose latency is within a share of the target, or nearest to it."""
         raise NotImplementedError

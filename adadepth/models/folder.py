@@ -46,7 +46,7 @@ _is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
 
 
 @contextmanager
-def without_weights() -> Iterator[None]:
+def skip_weight_loading() -> Iterator[None]:
     """Build models from their configurations alone within the context: no weights are read or initialised."""
     token = _is_weightless.set(True)
     try:
@@ -57,7 +57,7 @@ def without_weights() -> Iterator[None]:
 
 
 def is_weightless() -> bool:
-    """Return whether `without_weights` is active."""
+    """Return whether `skip_weight_loading` is active."""
     return _is_weightless.get()
 
 

@@ -163,7 +163,7 @@ def build_layout(
     else:
         has_no_marks = is_drawn(predicts, trained) or predicts in _TOKENS_WITHOUT_CLS
         first = {"cls_tokens": 0} if has_no_marks else get_first_tokens(model)
-        layout = Layout.of(tokenizer, length, **first)
+        layout = Layout.from_tokenizer(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
     if not shortest <= length <= longest:
         raise ConfigError(f"max_length={max_length}: must be from {shortest} to {longest}")
@@ -189,7 +189,7 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def get_first_tokens(model: Any) -> dict[str, Any]:
-    """Return how texts begin, as arguments of `Layout.of`; empty for one [CLS] and for unknown families."""
+    """Return how texts begin, as arguments of `Layout.from_tokenizer`; empty for one [CLS] and for unknown families."""
     family = families().get(model.config.model_type) or next(filter(_is_generic, families().values()), None)
     return {} if family is None or family.first_tokens is None else load(family.first_tokens)(model.config)
 

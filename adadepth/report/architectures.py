@@ -38,7 +38,7 @@ from adadepth.report.figure import (
 )
 from adadepth.report.run_files import ARCHITECTURES, RunFiles, get_run_unit, series
 from adadepth.report.run_metadata import tokenizer
-from adadepth.report.section import Placed, Section, absent, explain_damage, fill
+from adadepth.report.section import Section, SectionEntry, absent, explain_damage, fill
 from adadepth.report.style import OPERATION_COLORS, get_text_color
 from adadepth.report.svg import render_swatch_legend
 from adadepth.report.table import Column, Table, make_number_format, percent, text, to_text
@@ -405,8 +405,8 @@ def _build_scatter_panels(compared: Mapping[str, Any]) -> list[Panel]:
 
 
 SECTIONS = (
-    Placed(40, build_architecture_tiles),
-    Placed(110, architecture),
-    Placed(130, search),
-    Placed(140, comparison),
+    SectionEntry(40, build_architecture_tiles),
+    SectionEntry(110, architecture),
+    SectionEntry(130, search),
+    SectionEntry(140, comparison),
 )

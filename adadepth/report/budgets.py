@@ -8,7 +8,7 @@ from typing import Any
 
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, make_number_format, text, to_csv, to_text
 from adadepth.report.training_curves import format_loss_title
 from adadepth.report.verdict import target
@@ -191,4 +191,4 @@ def rivals(files: RunFiles) -> Section | None:
     )
 
 
-SECTIONS = (Placed(150, budget), Placed(160, targets), Placed(170, rivals))
+SECTIONS = (SectionEntry(150, budget), SectionEntry(160, targets), SectionEntry(170, rivals))

@@ -7,7 +7,7 @@ from typing import Any
 
 from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, get_run_unit, halts, series
-from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, percent, text
 
 
@@ -128,4 +128,4 @@ def overview(files: RunFiles) -> Section | None:
     return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speedup=speedup))
 
 
-SECTIONS = (Placed(20, overview), Placed(240, work))
+SECTIONS = (SectionEntry(20, overview), SectionEntry(240, work))

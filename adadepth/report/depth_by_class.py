@@ -19,7 +19,7 @@ from adadepth.report.run_files import (
     halts,
     write_json,
 )
-from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import (
     SPARKLINES,
     Column,
@@ -295,4 +295,4 @@ def _build_ranges_panel(title: str, key: str, rows: Sequence[_Row], ends: Sequen
     return Panel(title, ranges, x_axis, y_axis, tall=max(0.6, 0.09 * len(rows)))
 
 
-SECTIONS = (Placed(80, classes), Placed(90, ranked_words))
+SECTIONS = (SectionEntry(80, classes), SectionEntry(90, ranked_words))

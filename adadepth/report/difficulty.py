@@ -11,7 +11,7 @@ from typing import Any
 from adadepth.metrics.metric_names import find_first_depth
 from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, build_depth_axis, ticks
 from adadepth.report.run_files import RIVALS, RunFiles, get_run_unit
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, interval, make_number_format, percent, signed, text, to_text
 
 DIFFICULTY = "difficulty"
@@ -178,4 +178,4 @@ def format_rival_difficulty(adaptive: Mapping[str, Any], rival: Mapping[str, Any
     return to_text(Table("difficulty", columns, rows)) if rows else ""
 
 
-SECTIONS = (Placed(60, difficulty),)
+SECTIONS = (SectionEntry(60, difficulty),)

@@ -19,7 +19,7 @@ from adadepth.metrics.grid_examples import (
 )
 from adadepth.report.figure import Boards, Cell, Figure, Panel
 from adadepth.report.run_files import GRIDS, RunFiles
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.style import get_depth_color, get_text_color, ramp
 
 _BOARDS_PER_ROW = 2  # boards of a puzzle that are legible beside each other
@@ -124,4 +124,4 @@ def _draw_board(grid: Grid, answer: list[list[str]], before: list[list[str]]) ->
     return cells
 
 
-SECTIONS = (Placed(50, examples),)
+SECTIONS = (SectionEntry(50, examples),)

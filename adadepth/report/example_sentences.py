@@ -7,7 +7,7 @@ from typing import Any
 
 from adadepth.report.page_writer import depth_styles
 from adadepth.report.run_files import GRIDS, RunFiles, describe_set_and_step, get_run_unit, halts, max_updates
-from adadepth.report.section import Note, Placed, Section, Token, absent, fill, steps
+from adadepth.report.section import Note, Section, SectionEntry, Token, absent, fill, steps
 from adadepth.report.table import number
 
 
@@ -109,4 +109,4 @@ def _strip_word_start(token: str) -> str:
     return token.removeprefix("▁").removeprefix("##") or "▁"
 
 
-SECTIONS = (Placed(260, sentences),)
+SECTIONS = (SectionEntry(260, sentences),)

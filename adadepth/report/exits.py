@@ -26,7 +26,7 @@ from adadepth.report.figure import (
 )
 from adadepth.report.halting import curve
 from adadepth.report.run_files import EXIT_RULES, EXITS, PARETO, RunFiles, write_json
-from adadepth.report.section import Placed, Section, explain_damage, fill
+from adadepth.report.section import Section, SectionEntry, explain_damage, fill
 from adadepth.report.table import (
     Column,
     Table,
@@ -504,4 +504,4 @@ def _get_permuted_points(study: Mapping[str, Any], axis: str) -> Sequence[tuple[
     return points
 
 
-SECTIONS = (Placed(180, exits), Placed(190, build_exit_rules_section))
+SECTIONS = (SectionEntry(180, exits), SectionEntry(190, build_exit_rules_section))

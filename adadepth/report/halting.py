@@ -8,7 +8,7 @@ from typing import Any
 from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, build_depth_axis, pad_range
 from adadepth.report.run_files import RunFiles, get_run_unit, halts
-from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, make_number_format, percent, text
 
 
@@ -120,4 +120,4 @@ def _build_cosine_table(groups: Mapping[str, Any]) -> Table:
     return Table("cosine", columns, [{"class": name, **row} for name, rows in groups.items() for row in rows])
 
 
-SECTIONS = (Placed(220, halting), Placed(230, correlation), Placed(250, cosines))
+SECTIONS = (SectionEntry(220, halting), SectionEntry(230, correlation), SectionEntry(250, cosines))

@@ -21,7 +21,7 @@ from adadepth.report.figure import (
     subsample,
 )
 from adadepth.report.run_files import RunFiles, distributions, get_run_unit
-from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, make_number_format, to_text
 
 _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
@@ -163,4 +163,4 @@ def get_layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, d
     return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]
 
 
-SECTIONS = (Placed(30, build_layer_tiles), Placed(100, build_layers_section))
+SECTIONS = (SectionEntry(30, build_layer_tiles), SectionEntry(100, build_layers_section))

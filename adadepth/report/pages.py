@@ -39,7 +39,7 @@ from adadepth.report.run_files import (
 )
 from adadepth.report.run_groups import Comparison, compare, listed, read_seed_runs
 from adadepth.report.run_metadata import build_facts_section, title
-from adadepth.report.section import Placed, Section, SectionOf
+from adadepth.report.section import Section, SectionEntry, SectionOf
 from adadepth.report.seeds import seeds
 
 FILM = "gates.gif"
@@ -49,18 +49,18 @@ EXTRA_ORDER = 120  # where sections stand that are functions of another package,
 
 
 @cache
-def collect_sections() -> tuple[Placed, ...]:
+def collect_sections() -> tuple[SectionEntry, ...]:
     """Return the sections of all modules of this package, in order."""
     modules = (import_module(f"{report.__name__}.{module.name}") for module in iter_modules(report.__path__))
     registered = (placed for module in modules for placed in getattr(module, "SECTIONS", ()))
     return tuple(sorted(registered, key=lambda placed: placed.order))
 
 
-def build_sections(files: RunFiles, extra: Iterable[SectionOf | Placed] = ()) -> list[Section]:
+def build_sections(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Section]:
     """Build the sections of a run's page, in order."""
     if is_summary_of_seeds(files):
         return _build_seed_sections(files)
-    extra_entries = [entry if isinstance(entry, Placed) else Placed(EXTRA_ORDER, entry) for entry in extra]
+    extra_entries = [entry if isinstance(entry, SectionEntry) else SectionEntry(EXTRA_ORDER, entry) for entry in extra]
     placed = sorted((*collect_sections(), *extra_entries), key=lambda placed: placed.order)
     if alone := _find_standalone(files, placed):
         placed = [entry for entry in placed if entry is alone or entry.always]
@@ -71,11 +71,11 @@ def build_sections(files: RunFiles, extra: Iterable[SectionOf | Placed] = ()) ->
     ]
 
 
-def _build_section(placed: Placed, files: RunFiles) -> Section | None:
+def _build_section(placed: SectionEntry, files: RunFiles) -> Section | None:
     return build_or_leave_out(placed.build, files, None)
 
 
-def _find_standalone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
+def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> SectionEntry | None:
     """Return the section whose file makes a page of its own; None without such a file."""
     return next((entry for entry in placed if entry.alone is not None and files.of(entry.alone)), None)
 
@@ -96,7 +96,7 @@ def _add_sample_size(section: Section, files: RunFiles) -> Section:
     return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
-def write_report(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) -> Path:
+def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> Path:
     """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
 
     Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
@@ -137,7 +137,7 @@ def _describe_ending(files: RunFiles) -> str:
     return f"run ended early: {reason}" if reason else f"run {files.run['status']}"
 
 
-def draw_figures(run_directory: Path, extra: Iterable[SectionOf | Placed] = ()) -> list[Path]:
+def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Path]:
     """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from adadepth.report.page_writer import depth_styles
 from adadepth.report.run_files import TEXTS_FILE, RunFiles
-from adadepth.report.section import Note, Placed, Section, Token, fill, steps
+from adadepth.report.section import Note, Section, SectionEntry, Token, fill, steps
 from adadepth.report.style import get_depth_color, get_share_color, get_text_color
 from adadepth.runtime.console import visible
 
@@ -227,4 +227,4 @@ def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
     return notes + [Note(word, share=score) for word, score in (record.get("candidates") or {}).items()]
 
 
-SECTIONS = (Placed(10, texts, alone=TEXTS_FILE, subtitle="Predictions"),)
+SECTIONS = (SectionEntry(10, texts, alone=TEXTS_FILE, subtitle="Predictions"),)

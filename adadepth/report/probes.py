@@ -9,7 +9,7 @@ from typing import Any
 from adadepth.metrics.probes import FEWEST_EXAMPLES
 from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, build_depth_axis, pad_range
 from adadepth.report.run_files import PROBES, RunFiles, write_json
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, percent, text, to_csv, to_text
 from adadepth.runtime.files import write_atomic
 
@@ -187,4 +187,4 @@ def _build_interval_panel(readout: str, rows: list[dict[str, Any]], majority: Ma
     return Panel(f"Read: {_READOUTS[readout]}", Ranges(ranges), x, y)
 
 
-SECTIONS = (Placed(10, probes, alone=PROBES, subtitle="Linear probes"),)
+SECTIONS = (SectionEntry(10, probes, alone=PROBES, subtitle="Linear probes"),)

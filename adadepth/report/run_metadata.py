@@ -22,7 +22,7 @@ from adadepth.report.run_files import (
     get_run_unit,
     is_summary_of_seeds,
 )
-from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, format_duration, is_number, make_number_format, number, text
 
 
@@ -155,4 +155,4 @@ def definitions(files: RunFiles) -> Section:
     return Section("Definitions", "definitions", html, of=None)
 
 
-SECTIONS = (Placed(280, definitions), Placed(290, build_facts_section, always=True))
+SECTIONS = (SectionEntry(280, definitions), SectionEntry(290, build_facts_section, always=True))

@@ -94,7 +94,7 @@ SectionOf = Callable[[RunFiles], Section | None]
 
 
 @dataclass(frozen=True)
-class Placed:
+class SectionEntry:
     """A section of a run's page and its order; modules of this package list theirs in a tuple `SECTIONS`.
 
     Attributes:

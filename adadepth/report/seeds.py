@@ -11,7 +11,7 @@ from adadepth.metrics.architectures import agreement_over_seeds, architectures_o
 from adadepth.metrics.layer_weights import collect_seed_weights, compute_seed_distance
 from adadepth.report.architectures import build_third_table, letters
 from adadepth.report.run_files import SEEDS, RunFiles
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, is_number, make_number_format, text, to_text
 
 
@@ -146,4 +146,4 @@ def build_seeds_section(summary: Mapping[str, Any]) -> Section:
     return Section(title, "seeds", html, tables=tables, of=sample)
 
 
-SECTIONS = (Placed(200, seeds),)
+SECTIONS = (SectionEntry(200, seeds),)

@@ -20,7 +20,7 @@ from adadepth.report.figure import (
     subsample,
 )
 from adadepth.report.run_files import RunFiles, distributions, evaluated, get_loss_curves, get_run_unit, halts, series
-from adadepth.report.section import Placed, Section, absent, fill
+from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, make_number_format, percent
 
 MAX_ROWS = 40
@@ -146,4 +146,4 @@ def _get_loss_unit(name: str) -> str:
     return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
 
 
-SECTIONS = (Placed(210, training), Placed(270, losses))
+SECTIONS = (SectionEntry(210, training), SectionEntry(270, losses))

@@ -23,7 +23,7 @@ from adadepth.report.baseline_comparison import (
 )
 from adadepth.report.compute_cost import describe_wall_clock, get_speedups
 from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit, halts
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
@@ -314,4 +314,4 @@ def build_verdict_section(files: RunFiles) -> Section | None:
     )
 
 
-SECTIONS = (Placed(10, build_verdict_section),)
+SECTIONS = (SectionEntry(10, build_verdict_section),)

@@ -60,7 +60,7 @@ def choose_affordable_architecture(supernet: LearnsGates, budget: BudgetConfig) 
     The controller brings the most probable operations near the target. If they lie within 5 % of it at the end of the
     search, they are the result.
     """
-    return None if budget.target is None else supernet.most_probable_within(budget.target, TOLERANCE)
+    return None if budget.target is None else supernet.find_most_probable(budget.target, TOLERANCE)
 
 
 def describe_latency(supernet: LearnsGates, architecture: str, target: float) -> dict[str, Any]:
@@ -75,11 +75,11 @@ def describe_latency(supernet: LearnsGates, architecture: str, target: float) ->
         `target`; `derived`; `most_probable`, for the most probable operation of every block, which `string` lists; and
         `is_held`, whether `derived` is within 5 % of the target. Otherwise it is the nearest possible latency.
     """
-    derived, string = supernet.config.latency_of(architecture), supernet.architecture()
+    derived, string = supernet.config.compute_latency(architecture), supernet.architecture()
     return {
         "target": target,
         "derived": derived,
-        "most_probable": supernet.config.latency_of(string),
+        "most_probable": supernet.config.compute_latency(string),
         "string": string,
         "is_held": is_held(derived, target, "milliseconds"),
     }

@@ -205,7 +205,7 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
     """Return exits by the family's rule, fitted to half of the steps on average, and the label of the rule."""
 
     def build_rule(level: float) -> ExitRule:
-        rule = parse_rule(model.level_rule).at_level(level)
+        rule = parse_rule(model.level_rule).with_level(level)
         assert rule is not None, "it has a threshold"
         return rule
 

@@ -23,7 +23,7 @@ from adadepth.report.guard import build_or_leave_out
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_runs, find_runs, find_sweep_runs
-from adadepth.report.section import Placed, SectionOf
+from adadepth.report.section import SectionEntry, SectionOf
 from adadepth.report.verdict import verdict
 from adadepth.runs.directory import read_record, resolve_run
 from adadepth.runtime.console import say
@@ -73,7 +73,7 @@ def draw_run_figures(directory: Path) -> list[Path]:
     return pages.draw_figures(directory, family_sections(directory))
 
 
-def family_sections(directory: Path) -> list[SectionOf | Placed]:
+def family_sections(directory: Path) -> list[SectionOf | SectionEntry]:
     """Return the report sections of a run's family and kind of data, if they are installed."""
     files = read_run(directory)
     owners = (_find_family(files), kinds().get(str(files.run.get("dataset_schema"))))

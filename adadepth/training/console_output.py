@@ -76,12 +76,12 @@ class ConsoleCallback(TrainerCallback):
         if f"{prefix}loss" not in logs:
             return
         extensions = () if self.trainer is None else self.trainer.extensions
-        unprinted = {*_UNPRINTED, *(name for extension in extensions for name in extension.tells)}
+        unprinted = {*_UNPRINTED, *(name for extension in extensions for name in extension.described_logs)}
         names = [name for name in logs if name.startswith(prefix) and name not in unprinted and "/" not in name]
         values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_sort_key)]
         if "learning_rate" in logs:
             values.append(f"lr {logs['learning_rate']:.2e}")
-        values += (text for extension in extensions for text in extension.words(logs))
+        values += (text for extension in extensions for text in extension.format_logs(logs))
         values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
         if not prefix and (seconds := self.seconds_left(state)) is not None:
             values.append(f"{minutes(seconds)} left")

@@ -223,7 +223,7 @@ class TrainingBudget(Extension, TrainerCallback):
         """Return target, measured depth and multiplier by their names in the log."""
         return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
-    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+    def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
         """Yield the measured depth and its target."""
         if f"{BUDGET_PREFIX}measured" in logs:
             yield f"depth {logs[f'{BUDGET_PREFIX}measured']:.2f} of {logs[f'{BUDGET_PREFIX}target']:.2f}"

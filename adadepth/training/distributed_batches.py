@@ -23,14 +23,14 @@ STAND_IN = "collate_or_stand_in"  # key of a batch whose examples are not counte
 def shared_loader(
     train: Any, collate: Callable[[list[Any]], dict[str, Any]], sampler: EpochSampler, args: TrainingArguments
 ) -> DataLoader:
-    """Return the loader of the micro-batches of this process in an epoch, see `collate_or_stand_in`."""
+    """Return the loader of the micro-batches of this process in an epoch, see `collate_with_placeholder`."""
     shares = ProcessBatches(
         sampler, args.train_batch_size, args.process_index, args.world_size, drop_last=args.dataloader_drop_last
     )
     return DataLoader(
         train,
         batch_sampler=shares,
-        collate_fn=partial(collate_or_stand_in, collate, train[0]),
+        collate_fn=partial(collate_with_placeholder, collate, train[0]),
         num_workers=args.dataloader_num_workers,
         pin_memory=args.dataloader_pin_memory,
         persistent_workers=args.dataloader_persistent_workers,
@@ -38,7 +38,7 @@ def shared_loader(
     )
 
 
-def collate_or_stand_in(
+def collate_with_placeholder(
     collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]
 ) -> dict[str, Any]:
     """Collate examples, or, where there are none, a single example whose batch is marked as `STAND_IN`.

@@ -65,7 +65,7 @@ class WeightAverageExtension(Extension, TrainerCallback):
         self._average = None
 
     @contextmanager
-    def showing(self) -> Iterator[None]:
+    def use_evaluated_weights(self) -> Iterator[None]:
         """Use the average within the context."""
         if self._average is None:
             yield

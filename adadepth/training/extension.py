@@ -25,7 +25,7 @@ Batch = Mapping[str, Any]
 class Extension:
     """Base class that adds nothing; a subclass that is a `TrainerCallback`, too, sees every event."""
 
-    tells: tuple[str, ...] = ()  # names of its logs that `words` describes; the console leaves them out otherwise
+    described_logs: tuple[str, ...] = ()  # logs that `format_logs` describes, which the console does not print by name
 
     def examples(self, examples: Any) -> Any:
         """Wrap a set of examples with what `prepare` needs, e.g. row numbers; called for the training set first."""
@@ -57,7 +57,7 @@ class Extension:
         """Return optimiser groups of parameters that it configures; others are in the default groups."""
         return ()
 
-    def showing(self) -> AbstractContextManager[None]:
+    def use_evaluated_weights(self) -> AbstractContextManager[None]:
         """Swap in the weights that are evaluated and saved, as a context manager."""
         return nullcontext()
 
@@ -65,7 +65,7 @@ class Extension:
         """Return values for a line of the training log; `group/name` keeps its name, other names go under `train/`."""
         return {}
 
-    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+    def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
         """Yield descriptions of a line of the training log for the console."""
         yield from ()
 

@@ -29,7 +29,7 @@ class TrainingSlots(Extension, TrainerCallback):
         args: Number of processes and micro-batches that share the slots of a step.
     """
 
-    tells = ("halted", "exact_accuracy", "halting_steps")
+    described_logs = ("halted", "exact_accuracy", "halting_steps")
 
     def __init__(self, seed: int, args: TrainingArguments) -> None:
         self._seed, self._args = seed, args
@@ -68,11 +68,11 @@ class TrainingSlots(Extension, TrainerCallback):
         halted, right, steps = self._sums.tolist()
         self._sums = torch.zeros_like(self._sums)
         means = (right / halted, steps / halted) if halted else ()
-        return dict(zip(self.tells, (halted, *means), strict=False))
+        return dict(zip(self.described_logs, (halted, *means), strict=False))
 
-    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+    def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
         """Describe the halted examples of a line of the log."""
-        count, *means = self.tells
+        count, *means = self.described_logs
         if count in logs:
             details = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
             yield f"{logs[count]:,.0f} examples halted" + (f" ({details})" if details else "")

@@ -360,7 +360,7 @@ class DepthTrainer(Trainer):
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
         for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
-            with self._showing():
+            with self._use_evaluated_weights():
                 evaluations[name], speed = self.evaluate_set(name, dataset)
             self._refuse_evaluation(evaluations[name])
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
@@ -384,11 +384,11 @@ class DepthTrainer(Trainer):
         raise DivergedError(f"the final evaluation is not finite: {problem}")
 
     @contextmanager
-    def _showing(self) -> Iterator[None]:
+    def _use_evaluated_weights(self) -> Iterator[None]:
         """Swap in the weights that are evaluated and saved, as a context manager."""
         with ExitStack() as stack:
             for extension in self.extensions:
-                stack.enter_context(extension.showing())
+                stack.enter_context(extension.use_evaluated_weights())
             yield
 
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
@@ -486,7 +486,7 @@ class DepthTrainer(Trainer):
         """Seal a checkpoint; a sharded one is sealed when all shards are written, while training continues."""
         written = None
         if self.is_fsdp_enabled:
-            with self._showing():
+            with self._use_evaluated_weights():
                 written = begin_writing(self.unwrapped_model, self._own_optimizer, checkpoint, seal_checkpoint)
         elif self.args.should_save:
             seal_checkpoint(checkpoint)
@@ -521,7 +521,7 @@ class DepthTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights, configuration and tokenizer; the pickle of training arguments only in checkpoints."""
-        with self._showing():
+        with self._use_evaluated_weights():
             if not self.is_fsdp_enabled:
                 super().save_model(output_dir, _internal_call)
             elif not _internal_call:

@@ -110,7 +110,8 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     (["mode=report", "runs=[broken]"], "runs=['broken']: nothing to compare: broken: left out, run.json is damaged ("),
     (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: read only without run=all/run_0"),
     (["runs=[all]"], "runs=['all']: read only"),
-    (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json found in outputs/act_tiny"),
+    (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json "
+                                                                    "found in outputs/act_tiny"),
     (["mode=report", "runs=[latest]"], "latest: names the newest run of a configuration; give it with --config-name"),
 ]))  # fmt: skip
 def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:

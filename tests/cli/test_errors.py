@@ -18,7 +18,8 @@ MISTAKES = [
     (["seed=1"], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
     (["act_tiny", "seed=1"], "act_tiny: to choose a configuration, write --config-name act_tiny"),
     (["--verison"], "--verison: unknown option (did you mean '--version'?)"),
-    ([*TINY, "mode=evaluate", "checkpoint=lates"], "checkpoint=lates: run or folder not found (did you mean 'latest'?)"),
+    ([*TINY, "mode=evaluate", "checkpoint=lates"], "checkpoint=lates: run or folder not "
+                                                   "found (did you mean 'latest'?)"),
     (["--config-name", "finetune", "mode=evaluate", "checkpoint=lates"], "(did you mean 'latest'?)"),
     (["--help", "learning_rat"], "--help learning_rat: no such group, experiment or key"),
     (["--help", "trainer.learning_rat"], "experiment or key (did you mean 'trainer.learning_rate'?)"),
@@ -179,7 +180,8 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
 
 @pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
     ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
-    ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: not supported; give the folder with --config-dir"),
+    ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: not supported; give "
+                                                   "the folder with --config-dir"),
     ("hydra: {job_logging: {handlers: {x: {(): pathlib.Path.touch, self: planted}}}}", "Path.touch: names code"),
     ("hydra: {job_logging: {formatters: {x: {class: pathlib.Path, format: planted}}}}", "Path: must be logging.Str"),
     ("hydra: {sweeper: {params: {a.b: '${logger.${hydra.job.num}}'}}}", "params.a.b: refers to what is not known yet"),

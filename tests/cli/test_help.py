@@ -55,7 +55,8 @@ def test_published_runs_are_one_option(command: Command) -> None:
 
 def test_a_key_has_its_sentences(command: Command) -> None:
     assert (
-        command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak learning rate; above 0.\n  default: 0.001\n"
+        command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak learning rate; "
+        "above 0.\n  default: 0.001\n"
     )
     out = " ".join(command("--help", "model.state_rule").out.split())
     assert "one of single, graves, accumulated, basic." in out

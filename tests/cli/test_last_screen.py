@@ -11,7 +11,12 @@ from tests.cli.support import Command
 from tests.marks_support import mostly_slow
 
 ROOTS = ("act_tiny", "act_hops", "ponder_tiny", "adalayers_tiny", "loop_hops", "loop_tiny", "trm_tiny", "par_tiny")
-QUESTIONS = ("Was the target depth reached? ", "Does depth adapt? ", "Does adaptive depth improve quality? ", "What does it cost? ")
+QUESTIONS = (
+    "Was the target depth reached? ",
+    "Does depth adapt? ",
+    "Does adaptive depth improve quality? ",
+    "What does it cost? ",
+)
 
 
 def last_screen(out: str) -> list[str]:

@@ -36,9 +36,7 @@ def test_everybody_takes_the_same_direction(root: str, metric: str, greater: boo
 ])  # fmt: skip
 def test_the_worst_model_is_not_selected(metric: str, greater: str, better: str) -> None:
     given = (f"trainer.metric_for_best_model={metric}", f"trainer.greater_is_better={greater}")
-    with pytest.raises(
-        ConfigError, match=rf"^trainer\.greater_is_better={greater}: .*={metric} is better if {better}"
-    ):
+    with pytest.raises(ConfigError, match=rf"^trainer\.greater_is_better={greater}: .*={metric} is better if {better}"):
         configured("act_sst2", *given)
 
 

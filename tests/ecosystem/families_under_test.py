@@ -40,7 +40,7 @@ def _own(*names: str) -> Callable[[], Iterable[type]]:
 
 def _stock() -> Iterable[type]:
     config = _stock_config()
-    return [head.for_type(config) for head in (StockForSequenceClassification, StockForTokenClassification)]
+    return [head.select_class(config) for head in (StockForSequenceClassification, StockForTokenClassification)]
 
 
 def _stock_config() -> transformers.PreTrainedConfig:

@@ -222,7 +222,11 @@ def test_a_latency_that_no_architecture_has_is_told(tmp_path, known_times, capsy
 
 
 def test_a_latency_beyond_every_architecture_is_refused(tmp_path, known_times):
-    with pytest.raises(ConfigError, match=r"budget\.target=7: blocks of the most expensive operation take 6 ms in total"):
+    with pytest.raises(
+        ConfigError,
+        match=r"budget\.target=7: blocks of the most expensive "
+        r"operation take 6 ms in total",
+    ):
         tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=7"))
     assert not (tmp_path / "outputs").exists()
 

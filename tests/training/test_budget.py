@@ -114,7 +114,8 @@ def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
 
 @pytest.mark.parametrize(("cost", "message"), [
     (None, r"\S+ is not a finished run with measured compute$"),
-    ({"adaptive_over_full": 0.5}, "that run has task=finetune on dataset=sudoku; a compute-matched baseline must be trained like the run$"),
+    ({"adaptive_over_full": 0.5}, "that run has task=finetune on dataset=sudoku; a compute-matched baseline "
+                                  "must be trained like the run$"),
 ])  # fmt: skip
 def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
     """As of TRM, whose puzzles are no data of a family with a fixed depth; and one whose work was not measured."""

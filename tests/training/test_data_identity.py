@@ -378,7 +378,7 @@ def test_a_tokenizer_has_one_digest_however_it_is_fed_and_saved(kind: str, tmp_p
     words = tokenizer(kind)
     digests = {digest_tokenizer(words)}
     for splits_words in (False, True):
-        fed = with_data_layout(words, Layout.of(words, 16, 0), splits_words=splits_words)
+        fed = with_data_layout(words, Layout.from_tokenizer(words, 16, 0), splits_words=splits_words)
         folder = tmp_path / str(splits_words)
         fed.save_pretrained(folder)
         digests |= {digest_tokenizer(fed), digest_tokenizer(AutoTokenizer.from_pretrained(folder))}

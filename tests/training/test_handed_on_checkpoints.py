@@ -75,7 +75,10 @@ OTHERS: dict[str, list[tuple[Any, str]]] = {
         (lambda s: s.update(_last_lr=["x"]), "the schedule cannot be read: _last_lr"),
     ],
     "rng_state.pth": [
-        (lambda s: s.update(numpy=(*s["numpy"][:2], 10**9, 0, 0.0)), "the random-generator states .* position must be 0 to 624"),
+        (
+            lambda s: s.update(numpy=(*s["numpy"][:2], 10**9, 0, 0.0)),
+            "the random-generator states .* position must be 0 to 624",
+        ),
         (lambda s: s.update(cpu=s["cpu"][:9]), "the random-generator states cannot be read"),
         (lambda s: s.pop("python"), "no random-generator states"),
     ],

@@ -55,7 +55,11 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
         return loss
 
     trainer.training_step = poisoned
-    with pytest.raises(DivergedError, match=r"are not finite at step 4; the last complete checkpoint is \S+checkpoint-2\."):
+    with pytest.raises(
+        DivergedError,
+        match=r"are not finite at step 4; the last complete "
+        r"checkpoint is \S+checkpoint-2\.",
+    ):
         trainer.train()
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-2"]
 

@@ -33,7 +33,7 @@ from adadepth.contrib.estimate.training_spec import TrainingSpec, build_training
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace
 from adadepth.models.contract import ReadsCachedStates, Remembers
-from adadepth.models.folder import without_weights
+from adadepth.models.folder import skip_weight_loading
 from adadepth.report.table import format_duration, number
 from adadepth.runtime.console import say
 from adadepth.training.optimization import build_optimizer
@@ -194,9 +194,9 @@ def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> St
     """
     batch = spec.batch(rows)
     with FakeTensorMode():
-        with without_weights():
+        with skip_weight_loading():
             model = spec.build()
-        model.tie_weights()  # `without_weights` skips it
+        model.tie_weights()  # `skip_weight_loading` skips it
         prepare_for_training(config, model)
         known_values = KnownValues()
         with known_values, MemoryTracker() as tracker:

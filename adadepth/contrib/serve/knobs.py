@@ -142,7 +142,7 @@ def _build_rule_knobs(model: Any) -> list[Knob]:
 
 def _build_rule_knob(rule: ExitRule) -> Knob:
     def apply(model: Any, level: float) -> None:
-        setting_rule = rule.at_level(level)
+        setting_rule = rule.with_level(level)
         assert setting_rule is not None, "it has a threshold"
         model.config.exit_rule = setting_rule.label
 
@@ -153,7 +153,7 @@ def _parse_threshold_rule(name: str) -> ExitRule | None:
     """Return the exit rule of a name, at any threshold; None if no threshold of it sets a depth."""
     for text in (name, f"{name}:0.5"):
         try:
-            return parse_rule(text).at_level(0.5)
+            return parse_rule(text).with_level(0.5)
         except ConfigError:
             continue
     return None

@@ -304,8 +304,8 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     with require_unchanged([source for table in tables.values() for source in table.sources]):
         counts = count_forms(tables.values())
         trees_by_split = {name: read_trees(tables[name]) for name in _choose_evaluated_splits(dataset, tables)}
-    layout = Layout.of(words, dataset.sequence_length).cut_at_end()
-    token_masks = Masks(Vocabulary.of(words), dataset.masking) if masks else None
+    layout = Layout.from_tokenizer(words, dataset.sequence_length).cut_at_end()
+    token_masks = Masks(Vocabulary.from_tokenizer(words), dataset.masking) if masks else None
     sets = {}
     for name, trees in trees_by_split.items():
         rows = spread_rows(len(trees), dataset.max_evaluation_examples)

@@ -12,7 +12,7 @@ from adadepth.metrics.metric_names import metric_name
 from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, pad_range
 from adadepth.report.file_types import OfSets
 from adadepth.report.run_files import RunFiles, write_json
-from adadepth.report.section import Placed, Section, fill
+from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, make_number_format, percent, text, to_csv, to_text
 from adadepth.runtime.files import write_atomic
 
@@ -220,4 +220,4 @@ def _build_panel(title: str, rows: Sequence[Mapping[str, Any]], span: Span) -> P
     return Panel(title, Ranges(intervals), depth, names, tall=max(1.0, 0.09 * len(rows)))
 
 
-WORDS_SECTION = Placed(70, words)
+WORDS_SECTION = SectionEntry(70, words)

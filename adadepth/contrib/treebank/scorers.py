@@ -93,7 +93,7 @@ class TreebankScorer(Scorer):
         """Return the tokens as units by token class."""
         return Units(classify_tokens(batch, self._tokenizer))
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Record the depths of words, and example sentences with the depth of every token."""
         self.words.add(batch, outputs.trace, units.states)
         ids = batch["input_ids"]
@@ -110,7 +110,7 @@ class MaskedTreebankScorer(PretrainingScorer):
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: TreebankExamples, device: torch.device) -> None:
         super().__init__(tokenizer, device)
-        self.words_of = None  # words.json replaces these statistics
+        self.word_tokenizer = None  # words.json replaces these statistics
         self.words = WordRecorder(examples)
 
     def merge(self) -> None:
@@ -118,7 +118,7 @@ class MaskedTreebankScorer(PretrainingScorer):
         super().merge()
         self.words.merge()
 
-    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+    def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Record the depths of masked words, and example sentences with predictions."""
         self.words.add(batch, outputs.trace, units.states)
-        super().show(batch, outputs, units)
+        super().add_examples(batch, outputs, units)

@@ -196,7 +196,7 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
         tagged = {name: TaggedHops(dataset, to_range(ends), *how) for name, ends, *how in sets}
         return build_tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture=picture)
     words = build_symbol_tokenizer(symbols)
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens)
     words = with_data_layout(words, layout)
     check_room(layout, dataset.nodes, "nodes")
     marked = {name: MarkedHops(dataset, to_range(ends), *how, layout=layout) for name, ends, *how in sets}

@@ -90,7 +90,7 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     words = build_symbol_tokenizer(SYMBOLS) if dataset.representation == "tokens" else None
     layout = None
     if words is not None:
-        layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+        layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens)
         words = with_data_layout(words, layout)
         check_room(layout, dataset.size, "values")
     draw = partial(ParityExamples, dataset, layout=layout)

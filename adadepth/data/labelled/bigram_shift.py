@@ -124,7 +124,7 @@ def load_bigram_shift(
             split, tokenizer, get_cache_root(dataset.cache_dir), list_needed_tokens(cls_tokens)
         )
         encoded = [_encode(words, sentences) for sentences in (texts, held_out)]
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens)
     # A truncated sentence could lose its swapped words.
     fitting = [[sentence for sentence in part if sum(map(len, sentence)) <= layout.room(1)] for part in encoded]
     train = BigramShiftExamples(fitting[0], layout, seed, dataset.max_train_examples)

@@ -108,7 +108,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             return LabelledStore.open(ensure_rows(root, name, dataset, split, table, write, blanks, classes))
 
         stores = {split: store(split, table) for split, table in tables.items()}
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens)
     make = partial(ChoiceExamples, layout=layout)
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
     describe = partial(_describe, names=names)

@@ -160,7 +160,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
             return QuestionStore.open(ensure_rows(root, name, dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens).cut_at_end()
+    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens).cut_at_end()
     _check_room(dataset, layout)
     make = partial(
         QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length

@@ -107,7 +107,7 @@ def load_sentences(
             split: _open_store(dataset, columns, split, table, readers.get(split), words, root)
             for split, table in tables.items()
         }
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
+    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
     make = partial(LabelledExamples, layout=layout, problem=problem)
     tests = [name for name in dataset.test_splits if name in tables]
     strata = LabelledStore.classes if problem == "classification" else None

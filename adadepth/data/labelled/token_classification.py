@@ -124,7 +124,7 @@ def load_tagging(
         stores = {split: store(split, table) for split, table in tables.items()}
     tags = numbering.classes
     later = list_continuation_labels(tags) if dataset.labelled_pieces == "all" else np.full(len(tags), IGNORE)
-    layout = Layout.of(words, dataset.sequence_length, cls_tokens).cut_at_end()
+    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens).cut_at_end()
     make = partial(TaggingExamples, layout=layout, later=later)
     splits = split_examples(dataset, tables, stores, make)
     describe = partial(_describe, names=tags)

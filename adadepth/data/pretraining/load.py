@@ -62,7 +62,7 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
     root = get_cache_root(dataset.cache_dir)
     with parallel_encoding():
         words = load_corpus_tokenizer(split, tokenizer, root)
-        vocabulary = Vocabulary.of(words)
+        vocabulary = Vocabulary.from_tokenizer(words)
         # The key omits the default value, because runs of earlier versions recorded it so.
         options = [True] if words.split_special_tokens else []
         key = digest(split.key, words.backend_tokenizer.to_str(), *options)

@@ -37,7 +37,7 @@ class Vocabulary:
     starts_word: np.ndarray
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
+    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
         """Read the tables from a tokenizer."""
         size = len(tokenizer)
         ordinary = np.setdiff1d(np.arange(size), tokenizer.all_special_ids)

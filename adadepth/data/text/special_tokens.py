@@ -50,7 +50,7 @@ class Layout:
     cut_side: CutSide = "right"
 
     @classmethod
-    def of(
+    def from_tokenizer(
         cls,
         tokenizer: PreTrainedTokenizerFast,
         sequence_length: int,

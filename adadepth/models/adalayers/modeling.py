@@ -274,7 +274,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         if learning:
             # A fused optimiser changes the scores without raising their version: no result outlives a training step.
             self._active = None
-            return self._find_active() if cuts or not self.training else self._states_of(self.mixed_layers)
+            return self._find_active() if cuts or not self.training else self._number_states(self.mixed_layers)
         key = self.distribution._version, self._cutoff, self.mixed_layers
         if self._active is None or self._active[0] != key:
             self._active = key, self._find_active()
@@ -282,9 +282,9 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     def _find_active(self) -> tuple[int, ...]:
         weights = whole(self.layer_distribution()).tolist()
-        return self._states_of(layer for layer in self.mixed_layers if weights[layer] != 0.0)
+        return self._number_states(layer for layer in self.mixed_layers if weights[layer] != 0.0)
 
-    def _states_of(self, layers: Iterable[int]) -> tuple[int, ...]:
+    def _number_states(self, layers: Iterable[int]) -> tuple[int, ...]:
         return tuple(self.config.layer_states[layer] for layer in layers)
 
     def states_to_read(self) -> tuple[int, ...]:
@@ -294,7 +294,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
     def _select_states(self, active: tuple[int, ...]) -> tuple[int, ...]:
         # With top-k a layer without weight needs a gradient to regain it, see `layer_weights`.
         explores = self.training and self.config.topk_distribution is not None
-        return self._states_of(self.mixed_layers) if explores else active
+        return self._number_states(self.mixed_layers) if explores else active
 
     @can_return_tuple
     def forward(

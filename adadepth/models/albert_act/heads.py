@@ -128,7 +128,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         readouts = {} if units is None else {"readout_slots": units.slots}
         return self.albert(*inputs, **{**options, **readouts, "return_dict": True})
 
-    def units_of(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
+    def select_units(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
         """Return the units that are read after every iteration, or None without readouts.
 
         Args:
@@ -216,11 +216,11 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         if exit_rule is not None or run_all_steps:
             steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, by_sequence=True)
             return TaskOutput(**steps)
-        units = self.units_of(labels, shape_of(inputs))
+        units = self.select_units(labels, get_shape(inputs))
         outputs = self.encode(inputs, kwargs, units)
         logits = self.classifier(self.dropout(self._select_class_state(outputs)))
         task = None if labels is None else sequence_loss(self.config, logits, labels)
-        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+        return self.with_loss(TaskOutput.from_base(outputs, logits=logits), outputs, task, num_targets, units)
 
     def _select_class_state(self, outputs: AlbertActOutput) -> Tensor:
         """Return the state that the classifier reads, (B, H)."""
@@ -291,11 +291,11 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
             has_label = None if labels is None or not run_all_steps else labels >= 0
             steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=has_label)
             return TaskOutput(**steps)
-        units = self.units_of(labels, shape_of(inputs))
+        units = self.select_units(labels, get_shape(inputs))
         outputs = self.encode(inputs, kwargs, units)
         logits = self.read(outputs.last_hidden_state)
         task = None if labels is None else class_loss(self.config, logits, labels)
-        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+        return self.with_loss(TaskOutput.from_base(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:
         """Return logits for states, (..., H) to (..., C)."""
@@ -344,7 +344,7 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
             start = sum_cross_entropy(start_logits, _ignore_outside(start_positions, length))
             end = sum_cross_entropy(end_logits, _ignore_outside(end_positions, length))
             task = LossTerm((start.total + end.total) / 2, (start.count + end.count) / 2)
-        result = SpanOutput.of(outputs, start_logits=start_logits, end_logits=end_logits)
+        result = SpanOutput.from_base(outputs, start_logits=start_logits, end_logits=end_logits)
         return self.with_loss(result, outputs, task, num_targets)
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -385,12 +385,12 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
     ) -> TaskOutput:
         """Choose; inputs are (B, choices, T), labels (B,). Logits are (B, choices), halting fields (B*choices, T)."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        shape = shape_of(inputs)
-        units = self.units_of(labels, shape)
+        shape = get_shape(inputs)
+        units = self.select_units(labels, shape)
         outputs = self.encode([None if x is None else x.flatten(0, 1) for x in inputs], kwargs, units)
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(shape[:2])
         task = None if labels is None else sum_cross_entropy(logits, labels)
-        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+        return self.with_loss(TaskOutput.from_base(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:
         """Return logits for the first tokens of all choices, (K, choices, H) to (K, choices)."""
@@ -450,7 +450,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
         outputs = self.albert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )
-        result = MaskedPredictionOutput.of(outputs)
+        result = MaskedPredictionOutput.from_base(outputs)
         terms = self.predict_words(result, outputs.last_hidden_state, labels)
         if units is not None:
             terms["readouts"] = readout_term(self.config, outputs, units, self.predictions)
@@ -485,7 +485,7 @@ class AlbertActForMaskedLM(AlbertActForPreTraining):
         return super().forward(*inputs, labels=labels, num_targets=num_targets, **kwargs)
 
 
-def shape_of(inputs: Sequence[Tensor | None]) -> torch.Size:
+def get_shape(inputs: Sequence[Tensor | None]) -> torch.Size:
     """Return the shape of a batch, (B, T) or (B, choices, T).
 
     Args:

@@ -36,9 +36,9 @@ from adadepth.models.shared.albert.block import (
     PositionEmbedding,
     SharedBlockModel,
     TypeEmbedding,
-    attention_mask_for,
+    build_attention_mask,
+    select_inputs,
     sinusoids,
-    words_of,
 )
 from adadepth.models.shared.albert.packed_attention import Kernel, choose_kernel
 from adadepth.models.shared.albert.pricing import computed_work, update_work
@@ -110,7 +110,7 @@ class HaltingOutput(TracedOutput):
     trace: DepthTrace | None = None
 
     @classmethod
-    def of(cls, outputs: AlbertActOutput, **predictions: Any) -> Self:
+    def from_base(cls, outputs: AlbertActOutput, **predictions: Any) -> Self:
         """Build a head's output from its predictions and the base model's output."""
         names = ("ponder_cost", "hidden_states", "attentions", "trace")
         shared: dict[str, Any] = {name: outputs.get(name) for name in names}
@@ -312,14 +312,14 @@ class AlbertActModel(AlbertActPreTrainedModel):
         inputs_embeds: Tensor | None = None,
     ) -> Start:
         """Return the input of the encoder; the arguments are those of the forward pass."""
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
+        words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         valid = (
             torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
             if attention_mask is None
             else attention_mask.bool()
         )
-        mask = attention_mask_for(self.config, embedded, attention_mask, training=self.training)
+        mask = build_attention_mask(self.config, embedded, attention_mask, training=self.training)
         return Start(self.encoder.embedding_hidden_mapping_in(embedded), mask, valid)
 
     def pooled(self, state: Tensor) -> Tensor:

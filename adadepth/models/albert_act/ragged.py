@@ -168,7 +168,7 @@ def run_ragged(
     finished.append((positions.slots, tokens))
     result, halting = _assemble(base, finished)
     masses = _scatter_by_step(probabilities, positions.valid.shape)
-    return result, encoder.trace(halting, masses, positions.valid, ComputedSteps.of(computed))
+    return result, encoder.trace(halting, masses, positions.valid, ComputedSteps.from_counts(computed))
 
 
 def least_to_leave(config: AlbertActConfig, device: torch.device) -> float:

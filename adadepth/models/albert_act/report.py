@@ -16,7 +16,7 @@ from markupsafe import Markup
 from adadepth.metrics.metric_names import CLASS_DEFINITIONS
 from adadepth.report.console_summary import ReferenceDepth
 from adadepth.report.run_files import RunFiles, max_updates
-from adadepth.report.section import Placed, Section
+from adadepth.report.section import Section, SectionEntry
 from adadepth.report.table import Column, Table, make_number_format, text, to_html
 
 
@@ -133,4 +133,4 @@ def published(files: RunFiles) -> Section | None:
     return Section("Published depths", "published", note + to_html(table), tables=[table])
 
 
-PUBLISHED_SECTION = Placed(75, published)  # directly above depth by class
+PUBLISHED_SECTION = SectionEntry(75, published)  # directly above depth by class

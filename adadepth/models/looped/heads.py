@@ -36,9 +36,9 @@ from adadepth.models.looped.exits import ROWS, LoopReading, LoopResults, run_loo
 from adadepth.models.looped.modeling import LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.models.looped.objectives import (
     causal_targets,
+    compute_curriculum_loops,
     draw_loops,
     loop_losses,
-    loops_at,
     mixed_losses,
     objective_terms,
     text_uniforms,
@@ -169,7 +169,9 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             return num_loops
         if config.loop_curriculum == "none":
             return None
-        return loops_at(config.num_loops, config.loop_curriculum, config.curriculum_share, self._step, self._steps)
+        return compute_curriculum_loops(
+            config.num_loops, config.loop_curriculum, config.curriculum_share, self._step, self._steps
+        )
 
     def _draw_loops(self, run: Looping, input_ids: Tensor | None, labels: Tensor | None, num_loops: int | None) -> None:
         """Draw a number of loops for every text, in training with `train_loops=drawn`."""
@@ -239,7 +241,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     def _trace(self, exits: Tensor, real: Tensor, run: Looping, tokens: Tensor | None = None) -> DepthTrace:
         width, before = run.embedded.shape[1], 0 if run.cache is None else run.cache.get_seq_length()
-        computed = ComputedSteps.of(run.computed) if run.computed else None
+        computed = ComputedSteps.from_counts(run.computed) if run.computed else None
         execution = Execution(run.done, tokens, width, computed=computed, memory_length=max(before - width, 0))
         unit: DepthUnit = "token" if exits.dim() == 2 else "sequence"
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)

@@ -139,7 +139,7 @@ def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
 # ---- Numbers of loops in training
 
 
-def loops_at(most: int, shape: str, share: float, done: int, total: int) -> int:
+def compute_curriculum_loops(most: int, shape: str, share: float, done: int, total: int) -> int:
     """Return the loops of the update after `done` of `total`: ceil(N f(x)), at least 1, with x = done / (share total).
 
     f(x) = x of `linear`, 1 - sqrt(1 - x) of `sqrt`, 1 from x = 1 on (the curricula of arXiv 2511.07384). It depends on

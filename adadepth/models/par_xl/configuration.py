@@ -104,7 +104,7 @@ def baseline_architectures(
     }
 
 
-def most_probable_at_cost(
+def find_most_probable_at_cost(
     probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
 ) -> str:
     """Return the most probable architecture whose cost is within the tolerance, or nearest to the target if none is.
@@ -314,14 +314,14 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
     @property
     def full_latency(self) -> float:
         """Milliseconds of the alternating network with as many blocks."""
-        return self.latency_of(alternating(self.num_hidden_layers))
+        return self.compute_latency(alternating(self.num_hidden_layers))
 
     @property
     def dearest_latency(self) -> float:
         """Milliseconds of as many blocks of the most expensive operation."""
-        return max(self.latency_of(operation * self.num_hidden_layers) for operation in OPERATIONS)
+        return max(self.compute_latency(operation * self.num_hidden_layers) for operation in OPERATIONS)
 
-    def latency_of(self, architecture: str) -> float:
+    def compute_latency(self, architecture: str) -> float:
         """Compute the milliseconds of an architecture, the sum over its blocks."""
         assert self.operation_costs is not None
         return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)

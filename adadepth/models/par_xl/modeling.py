@@ -31,7 +31,7 @@ from adadepth.models.par_xl.blocks import (
     make_path_mixes,
     one_hot,
 )
-from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost, price_par_xl
+from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig, find_most_probable_at_cost, price_par_xl
 from adadepth.models.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import whole
@@ -369,7 +369,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         """Return the most probable operation of every block as a string; ties go to the first operation."""
         return "".join(OPERATIONS[operation] for operation in self._select_most_probable())
 
-    def most_probable_within(self, target: float, tolerance: float) -> str:
+    def find_most_probable(self, target: float, tolerance: float) -> str:
         """Return the most probable architecture whose latency is within a tolerance of the target, or else nearest.
 
         Args:
@@ -378,7 +378,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         """
         assert self.config.operation_costs is not None
         milliseconds = [1e3 * cost for cost in self.config.operation_costs]
-        return most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
+        return find_most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
 
     def sample_path(self, generator: torch.Generator) -> list[int]:
         """Sample one operation per block from softmax(a), (N,); the generator is on the CPU."""

@@ -72,13 +72,13 @@ class ExitRuleKnob(DepthKnob):
         return f"exit_rule {self._set_rule_level(0.5).name}"
 
     def set_depth_level(self, level: float) -> None:
-        """Set the threshold of a level in (0, 1); see `ExitRule.at_level`."""
+        """Set the threshold of a level in (0, 1); see `ExitRule.with_level`."""
         self.config.exit_rule = self._set_rule_level(level).label
 
     def _set_rule_level(self, level: float) -> ExitRule:
         name = self.config.exit_rule
-        rule = None if name is None else parse_rule(name).at_level(level)
-        rule = parse_rule(self.level_rule).at_level(level) if rule is None else rule
+        rule = None if name is None else parse_rule(name).with_level(level)
+        rule = parse_rule(self.level_rule).with_level(level) if rule is None else rule
         assert rule is not None, "level_rule has a threshold"
         return rule
 
@@ -313,7 +313,7 @@ def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
     exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at its last step
     counts = torch.tensor([[len(result.logits), result.width] for result in results])
     computed = [result.computed for result in results if result.computed is not None]
-    of_tokens = ComputedSteps.of(computed) if computed else None
+    of_tokens = ComputedSteps.from_counts(computed) if computed else None
     deepest = max(step for _, step in taken)
     return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], deepest, of_tokens)
 

@@ -31,7 +31,7 @@ from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth.models.contract import DepthModel
 from adadepth.models.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
 from adadepth.models.loading import describe_place, read_stored_config, refuse_mismatched, refuse_missing
-from adadepth.models.shared.albert.block import words_of
+from adadepth.models.shared.albert.block import select_inputs
 from adadepth.models.shared.configuration import WithStockConfig
 from adadepth.models.shared.encoders import (
     compute_block_macs,
@@ -126,7 +126,7 @@ class StockClassifier(DepthModel, WithStockConfig):
     from_type: ClassVar[Any]
 
     @classmethod
-    def for_type(cls, config: PreTrainedConfig) -> Any:
+    def select_class(cls, config: PreTrainedConfig) -> Any:
         """Return the class of transformers for a configuration, with the members of this one.
 
         Raises:
@@ -177,7 +177,7 @@ class StockClassifier(DepthModel, WithStockConfig):
                 path, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
             )
         precision = {} if "torch_dtype" in kwargs else {"dtype": torch.float32}
-        model_class = cls.for_type(config)
+        model_class = cls.select_class(config)
         if config.architectures and not cls.has_head(config):
             raise CheckpointError(
                 f"{path}: holds a {config.architectures[0]} and no {model_class.__name__}; "
@@ -236,7 +236,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         **options: Any,
     ) -> StockOutput:
         """Classify ids (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
+        words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
         inputs = {
@@ -377,7 +377,7 @@ def build_on_pretrained(
     """
     place = resolve_path("model.pretrained", str(settings.pretrained))
     config = read_config("model.pretrained", place)
-    model_class = head.for_type(config)
+    model_class = head.select_class(config)
     if vocab_size is not None and vocab_size > config.vocab_size:
         raise ConfigError(f"model.pretrained={place}: it has {config.vocab_size} pieces, the tokenizer {vocab_size}")
     implementation = settings.attn_implementation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from adadepth.report.run_files import RunFiles
-from adadepth.report.section import Placed, Section
+from adadepth.report.section import Section, SectionEntry
 from adadepth.report.table import Column, Table, number, to_html
 
 
@@ -18,4 +18,4 @@ def _depths_reached(files: RunFiles) -> Section | None:
     return Section("Depths of brackets", "brackets", Markup(to_html(table)), tables=[table], of="n = 1 run")
 
 
-depths_reached = Placed(255, _depths_reached)  # before the losses and the text on words, which end a page
+depths_reached = SectionEntry(255, _depths_reached)  # before the losses and the text on words, which end a page

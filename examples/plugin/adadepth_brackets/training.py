@@ -37,7 +37,7 @@ class Deepening(Extension, TrainerCallback):
         deepest: Depth at which it stays.
     """
 
-    tells = ("stressed_depth",)
+    described_logs = ("stressed_depth",)
 
     def __init__(self, stress: float, advance_at: float, deepest: int) -> None:
         self._stress, self._advance_at, self._deepest = stress, advance_at, deepest
@@ -83,7 +83,7 @@ class Deepening(Extension, TrainerCallback):
         """Return the nesting depth that the additional loss is about."""
         return {"stressed_depth": float(self.depth)}
 
-    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+    def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
         """Yield the same depth for the console."""
         if "stressed_depth" in logs:
             yield f"stress on depth {logs['stressed_depth']:.0f}"

@@ -78,14 +78,16 @@ def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], t
     (["1:0", "2:3", "3:2"], "line 2: the heads of its words form a cycle"),
     (["1:1"], "line 1 begins a sentence without a root (head 0); a sentence must have one"),
     (["1:0", "2:1", "3:0"], "line 3 has a second root (head 0); a sentence must have one"),
-    *((["1:0", f"2:{head}"], f"line 2 has the head '{head}'; allowed are 0 for the root and the words 1 to 2 of its sentence") for head in ("3", "_", "-1", "x", "٢", "1.1", "01", "²")),
+    *((["1:0", f"2:{head}"], f"line 2 has the head '{head}'; allowed are 0 for the root and the "
+                             "words 1 to 2 of its sentence") for head in ("3", "_", "-1", "x", "٢", "1.1", "01", "²")),
     (["1:0", "", "1:0", "2:1", "1:0"],
-     "line 5 has the id '1' where 3 was due; an empty line must end the previous sentence"),
-    *((["1:0", f"{found}:1"], f"line 2 has the id '{found}' where 2 was due; words are numbered 1, 2, 3, ...; n-m is a contraction of "
+     "line 5 has the id '1' instead of 3; an empty line must end the previous sentence"),
+    *((["1:0", f"{found}:1"], f"line 2 has the id '{found}' instead of 2; words are numbered 1, 2, 3, "
+                              "...; n-m is a contraction of "
         "the following words, and n.1 is an empty node")
       for found in ("3", "0", "x", "٢", "²", "02", "1-2", "3-4", "2-1", "2-", "2-x", "1.2", "2.1", "-2", "")),
-    (["0:0"], "line 1 has the id '0' where 1 was due; words are numbered 1, 2, 3, ..., n-m is a contraction"),
-    (["1-2:_", "1-3:_", "1:0"], "line 2 has the id '1-3' where 1 was due; words are numbered"),
+    (["0:0"], "line 1 has the id '0' instead of 1; words are numbered 1, 2, 3, ...; n-m is a contraction"),
+    (["1-2:_", "1-3:_", "1:0"], "line 2 has the id '1-3' instead of 1; words are numbered"),
     (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, but a contraction spans words up to 3"),
 ])  # fmt: skip
 def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: Path) -> None:

@@ -375,7 +375,8 @@ def lengthen(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "whole", "unfinished"),
     [
-        (truncate("state_02.npy", 8), "state_02.npy is damaged (8 bytes of ", "state_02.npy is truncated or not an array"),
+        (truncate("state_02.npy", 8), "state_02.npy is damaged (8 bytes of ", "state_02.npy is "
+                                                                              "truncated or not an array"),
         (truncate("features.json", 1), "features.json is damaged (1 bytes of ", "features.json is unreadable"),
         (lambda folder: (folder / "lengths.npy").unlink(), "lengths.npy is missing", "lengths.npy is missing"),
         (lengthen, "lengths.npy is ", "lengths.npy belongs to other texts"),
@@ -415,7 +416,11 @@ def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("large", "precision", "says"),
     [
-        (7e4, "fp16", "features.precision=fp16: state 2 has values up to 7e+04, above the 6.55e+04 of fp16; use bf16 or fp32"),
+        (
+            7e4,
+            "fp16",
+            "features.precision=fp16: state 2 has values up to 7e+04, above the 6.55e+04 of fp16; use bf16 or fp32",
+        ),
         (float("nan"), "fp32", "features: state 2 of the base has values that are not finite"),
         (float("inf"), "bf16", "features: state 2 of the base has values that are not finite"),
     ],

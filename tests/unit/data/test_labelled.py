@@ -219,7 +219,7 @@ def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path:
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())
 def test_no_sequence_is_longer_than_allowed(lengths: list[int], extra: int, cls_tokens: int, both: bool) -> None:
-    layout = Layout.of(
+    layout = Layout.from_tokenizer(
         build_symbol_tokenizer(SYMBOLS), 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first"
     )
     found = layout.build([np.full(length, 7 + number) for number, length in enumerate(lengths)])

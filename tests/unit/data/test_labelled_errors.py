@@ -128,7 +128,9 @@ def test_damaged_and_empty_files(tmp_path: Path) -> None:
 def test_parts_of_a_split_have_the_same_columns(tmp_path: Path) -> None:
     write_table(tmp_path / "train-00000-of-00002.csv", rows_of_pairs(3))
     write_table(tmp_path / "train-00001-of-00002.csv", [{"premise": "a", "label": 1}])
-    assert "train-00001-of-00002.csv: its columns premise, label differ from those of" in message(tmp_path, tmp_path / "c")
+    assert ("train-00001-of-00002.csv: its columns premise, label differ from those of") in message(
+        tmp_path, tmp_path / "c"
+    )
 
 
 def test_the_hub_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,9 +215,9 @@ def test_messages(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the training text for the architecture has \d+ tokens, too few for a batch"):
         load_language_data(stream_config(tmp_path), word_config(), **ROWS, two_phase=TwoPhase(0, 50, 0.02))
     (tmp_path / "one.txt").write_text("only one line")
-    assert "1 line(s) or row(s) found, but a held-out text needs at least 2; give dataset.evaluation_path=..." in message(
-        tmp_path, path=str(tmp_path / "one.txt")
-    )
+    assert (
+        "1 line(s) or row(s) found, but a held-out text needs at least 2; give dataset.evaluation_path=..."
+    ) in message(tmp_path, path=str(tmp_path / "one.txt"))
     assert "dataset.test_path=none.txt: " in message(tmp_path, test_path="none.txt")
 
 

@@ -40,7 +40,7 @@ def test_sequences_are_those_of_the_tokenizer(kind: str, texts: list[str], lengt
         *texts, truncation="longest_first", max_length=length, return_token_type_ids=True,
         return_special_tokens_mask=True,
     )  # fmt: skip
-    layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
+    layout = Layout.from_tokenizer(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
     found = layout.build(encode_sentences(words, texts))
     for name in ("input_ids", "token_type_ids", "special_tokens_mask"):
         assert found[name].tolist() == expected[name]
@@ -55,7 +55,7 @@ def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str]
     words = tokenizer(kind)
     words.truncation_side = "left"
     expected = words(*texts, truncation="longest_first", max_length=length)["input_ids"]
-    layout = Layout.of(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
+    layout = Layout.from_tokenizer(words, length, cls_tokens=0 if words.cls_token_id is None else 1)
     assert layout.build(encode_sentences(words, texts))["input_ids"].tolist() == expected
     (encoded,) = encode_texts(words, layout, [tuple(texts)])
     assert encoded.example["input_ids"].tolist() == expected
@@ -65,7 +65,7 @@ def test_texts_are_cut_where_the_tokenizer_cuts_them(kind: str, texts: list[str]
 
 def test_further_cls_stand_where_the_first_one_does() -> None:
     words = TOKENIZERS["roberta"]
-    found = Layout.of(words, 40, cls_tokens=2, double_cls_pairs="both").build([[7, 8], [9]])
+    found = Layout.from_tokenizer(words, 40, cls_tokens=2, double_cls_pairs="both").build([[7, 8], [9]])
     assert found["input_ids"].tolist() == [0, 0, 7, 8, 2, 2, 0, 9, 2]
     assert found["special_tokens_mask"].tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 1]
 
@@ -73,7 +73,7 @@ def test_further_cls_stand_where_the_first_one_does() -> None:
 def test_a_model_that_reads_cls_gets_one_from_a_tokenizer_that_adds_none() -> None:
     words = bare(TOKENIZERS["bert"])
     cls, sep = words.cls_token_id, words.sep_token_id
-    own, given_one = Layout.of(words, 40, cls_tokens=0), Layout.of(words, 40)
+    own, given_one = Layout.from_tokenizer(words, 40, cls_tokens=0), Layout.from_tokenizer(words, 40)
     assert own.build([[7], [9]])["input_ids"].tolist() == [7, 9]
     found = given_one.build([[7], [9]])
     assert found["input_ids"].tolist() == [cls, 7, sep, 9, sep]

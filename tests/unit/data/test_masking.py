@@ -146,7 +146,7 @@ def test_word_starts_of_every_kind_of_vocabulary(pieces: list[str], starts: list
 
 
 def test_vocabulary_of_a_tokenizer(data: PretrainingData) -> None:
-    vocabulary = Vocabulary.of(data.tokenizer)
+    vocabulary = Vocabulary.from_tokenizer(data.tokenizer)
     assert (vocabulary.pad, vocabulary.cls, vocabulary.sep, vocabulary.mask) == (0, 2, 3, 4)
     assert vocabulary.ordinary.tolist() == list(range(5, len(data.tokenizer)))
     assert (vocabulary.ordinary[vocabulary.rank[5:]] == np.arange(5, len(data.tokenizer))).all()

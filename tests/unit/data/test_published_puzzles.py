@@ -148,8 +148,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "flat": (array("inputs", np.ravel), "all__inputs.npy: is int64 of shape (1944,); whole numbers of 2 dimensions"),
     "fractions": (array("inputs", lambda a: a + 0.5), "all__inputs.npy: is float64 of shape (24, 81); whole numbers"),
     "no rows": (array("labels", lambda a: a[:0]), "all__labels.npy: is uint8 of shape (0, 81)"),
-    "fewer rows": (array("labels", lambda a: a[1:]), "all__labels.npy: has shape (23, 81), but the inputs have (24, 81)"),
-    "a high token": (array("labels", lambda a: a + 1), "all__labels.npy: has the token 11; tokens must be from 0 to 10"),
+    "fewer rows": (array("labels", lambda a: a[1:]), "all__labels.npy: has shape (23, 81), "
+                                                     "but the inputs have (24, 81)"),
+    "a high token": (array("labels", lambda a: a + 1), "all__labels.npy: has the token 11; "
+                                                       "tokens must be from 0 to 10"),
     "a low token": (array("inputs", lambda a: a - 2), "all__inputs.npy: has the token -1; tokens must be from 0 to 10"),
     "puzzles end early": (array("puzzle_indices", lambda a: a[:-1]), "all__puzzle_indices.npy: must rise from 0 to 24"),
     "empty puzzles": (array("puzzle_indices", lambda a: a.clip(min=1) - 1), "all__puzzle_indices.npy: must rise"),

@@ -77,7 +77,11 @@ def test_published_files_are_read(sudoku: Path) -> None:
 
 
 def test_a_difficulty_that_is_no_number_is_told(sudoku: Path) -> None:
-    with pytest.raises(DataError, match=r"dataset\.difficulty_column=source: .* has values other than integers in that column"):
+    with pytest.raises(
+        DataError,
+        match=r"dataset\.difficulty_column=source: .* has values other "
+        r"than integers in that column",
+    ):
         load_puzzle_table(sudoku_table(sudoku, difficulty_column="source"), seed=0)
 
 

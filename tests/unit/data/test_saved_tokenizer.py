@@ -51,7 +51,7 @@ def test_every_layout_survives_the_folder(kind: str, cls_tokens: int, double: An
     words = made(kind)
     if cls_tokens and words.cls_token_id is None:
         pytest.skip("no [CLS]")
-    layout = Layout.of(words, 12, cls_tokens, double)
+    layout = Layout.from_tokenizer(words, 12, cls_tokens, double)
     again = saved(with_data_layout(words, layout), tmp_path)
     pieces = {text: np.array(words(text, add_special_tokens=False)["input_ids"]) for text in TEXTS}
     for text in TEXTS:
@@ -60,7 +60,7 @@ def test_every_layout_survives_the_folder(kind: str, cls_tokens: int, double: An
         for other in TEXTS:
             expected = fed(layout.build([pieces[text], pieces[other]]))
             assert written(again, text, other, truncation=True, max_length=12) == expected
-    assert Layout.of(again, 12, cls_tokens, double) == layout
+    assert Layout.from_tokenizer(again, 12, cls_tokens, double) == layout
     assert with_data_layout(again, layout) is again
     assert again.model_max_length == 64
 
@@ -75,15 +75,15 @@ def test_a_model_without_segments_is_told_none() -> None:
 
 def test_one_cls_is_left_of_two() -> None:
     words = tokenizer("bert")
-    two, one = Layout.of(words, 12, 2, "both"), Layout.of(words, 12)
+    two, one = Layout.from_tokenizer(words, 12, 2, "both"), Layout.from_tokenizer(words, 12)
     assert two != one
-    assert Layout.of(with_data_layout(words, two), 12) == one
+    assert Layout.from_tokenizer(with_data_layout(words, two), 12) == one
 
 
 def test_nothing_is_changed_that_need_not_be() -> None:
     for kind in KINDS:
         words = made(kind)
-        assert with_data_layout(words, Layout.of(words, 12, 0)) is words
+        assert with_data_layout(words, Layout.from_tokenizer(words, 12, 0)) is words
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,7 +92,7 @@ def test_batches_are_padded_behind_texts_as_in_training(kind: str, tmp_path: Pat
     words = made(kind)
     words.padding_side = words.truncation_side = "left"
     words.init_kwargs |= {"padding_side": "left", "truncation_side": "left"}
-    layout = Layout.of(words, 12, 0)
+    layout = Layout.from_tokenizer(words, 12, 0)
     again = saved(with_data_layout(words, layout), tmp_path)
     assert (again.padding_side, again.truncation_side, words.padding_side) == ("right", "left", "left")
     assert with_data_layout(again, layout) is again
@@ -107,7 +107,7 @@ def test_batches_are_padded_behind_texts_as_in_training(kind: str, tmp_path: Pat
 
 def test_spans_leave_the_space_out(tmp_path: Path) -> None:
     words = made("own roberta")
-    again = saved(with_data_layout(words, Layout.of(words, 12, 2)), tmp_path)
+    again = saved(with_data_layout(words, Layout.from_tokenizer(words, 12, 2)), tmp_path)
     spans = again("a cat", return_offsets_mapping=True, return_special_tokens_mask=True)
     texts = ["a cat"[slice(*span)] for span in spans["offset_mapping"]]
     assert "".join(texts) == "acat"

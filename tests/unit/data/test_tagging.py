@@ -271,7 +271,11 @@ def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
     path = write_treebank(
         tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu", text=CONLLU
     )
-    with pytest.raises(DataError, match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu all match the split train; cho"):
+    with pytest.raises(
+        DataError,
+        match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu all "
+        r"match the split train; cho",
+    ):
         load(tmp_path, path, tag_column="upos")
     (path / "en_gum-ud-train.conllu").unlink()
     (path / "en_ewt-ud-train.conllu").write_text("1 cats cat NOUN\n")

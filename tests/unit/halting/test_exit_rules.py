@@ -240,7 +240,7 @@ def test_a_higher_level_never_exits_earlier(label):
     """A budget is fitted by bisection over the level: at its lowest all exit, at its highest nobody does."""
     logits, halting, moves = torch.randn(50, 6, 3) * 2, torch.randn(50, 6), torch.rand(50, 6, 2)
     levels = [1 / (1 + math.exp(-place)) for place in (-9, -4, -2, -1, 0, 1, 2, 4, 8, 13)]
-    rules = [parse_rule(label).at_level(level) for level in levels]
+    rules = [parse_rule(label).with_level(level) for level in levels]
     assert [parse_rule(rule.label) for rule in rules] == rules
     depths = torch.stack([apply_rule(rule, logits, halting, None, moves) for rule in rules])
     assert (depths.diff(dim=0) >= 0).all()
@@ -250,7 +250,7 @@ def test_a_higher_level_never_exits_earlier(label):
 
 def test_rules_without_a_threshold_have_no_level():
     for label in ("fixed:2", "patience", "sample", "expectation"):
-        assert parse_rule(label).at_level(0.5) is None
+        assert parse_rule(label).with_level(0.5) is None
 
 
 def test_a_rule_says_what_it_reads():

@@ -17,7 +17,7 @@ SHAPE = {
 
 def full_trace() -> DepthTrace:
     """Every detail that several families share, filled."""
-    computed = ComputedSteps.of([(4, 4, 16), (2, 2, torch.tensor(8))])
+    computed = ComputedSteps.from_counts([(4, 4, 16), (2, 2, torch.tensor(8))])
     return DepthTrace(
         "token",
         updates=torch.tensor([[2.0, 1.0]]),

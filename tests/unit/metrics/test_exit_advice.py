@@ -61,7 +61,9 @@ def test_where_certainty_misleads_a_fixed_depth_is_advised() -> None:
     assert found["rule"] == found["fixed"]
     assert found["rule"]["rule"] == "fixed:6"
     text = format_advice({"advice": found, "max_steps": N, "rows": []})
-    assert text.startswith(f"use full depth for all examples, the cheapest rule that keeps {KEEP:.0%} of full depth's score")
+    assert text.startswith(
+        f"use full depth for all examples, the cheapest rule that keeps {KEEP:.0%} of full depth's score"
+    )
 
 
 def test_of_equal_examples_the_first_step_is_advised() -> None:

@@ -131,7 +131,15 @@ def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, A
     ]  # fmt: skip
     assert (lines[0]["gain"], lines[1]["gain"], lines[1]["matthews"]) == ("", "0.1", "0.5")
     page = write_report(tmp_path).read_text()
-    for expected in ("Linear probes after each update", "always PAST", "final state", "70.0%", "+10.0", "1 of the probes", "300"):
+    for expected in (
+        "Linear probes after each update",
+        "always PAST",
+        "final state",
+        "70.0%",
+        "+10.0",
+        "1 of the probes",
+        "300",
+    ):
         assert expected in page
     assert "halting.json" not in page
     assert (tmp_path / "tables" / "probes_test.tex").exists()

@@ -159,7 +159,7 @@ class Reading(Scorer):
     """Of a text whose words are known to the tokenizer, or to the data."""
 
     def __init__(self, starts: list[int] | None = None) -> None:
-        self.words_of = make_tokenizer()
+        self.word_tokenizer = make_tokenizer()
         self.starts = starts
 
     def find_word_starts(self, batch: Any) -> torch.Tensor | None:
@@ -173,7 +173,7 @@ class Reading(Scorer):
 def kept(batch: dict[str, torch.Tensor], starts: list[int] | None = None) -> dict[str, tuple[int, float]]:
     """n and sum of the depths of every word of a batch whose depths count from 1."""
     scorer = Reading(starts)
-    depths = VocabularyDepths(scorer, scorer.words_of, torch.device("cpu"))
+    depths = VocabularyDepths(scorer, scorer.word_tokenizer, torch.device("cpu"))
     depths.add(batch, torch.arange(1, 1 + batch["input_ids"].numel()).view(batch["input_ids"].shape).float())
     n, total = depths.tensors()[0][:2].tolist()
     names = [*PIECES, *(f"{piece}…" for piece in PIECES)]

@@ -33,7 +33,7 @@ from tests.unit.models.par_xl_support import small_network, small_supernet, word
 def small_stock(head):
     """A BERT of transformers."""
     config = BertConfig(**{name: value for name, value in SMALL.items() if name != "embedding_size"})
-    return head.for_type(config)(config)
+    return head.select_class(config)(config)
 
 
 TINY_PUZZLES = {

@@ -12,8 +12,8 @@ from adadepth.errors import ConfigError
 from adadepth.models.par_xl.configuration import (
     alternating,
     baseline_architectures,
+    find_most_probable_at_cost,
     match_macs,
-    most_probable_at_cost,
     paper_rule,
     parse_architecture,
     random_architecture,
@@ -134,6 +134,6 @@ def test_the_most_probable_architecture_at_a_cost(seed, tolerance):
     known = ["".join(path) for path in product("sf-", repeat=5)]
     bound = max(tolerance * target, min(abs(cost(path) - target) for path in known)) + 1e-9
     expected = max((path for path in known if abs(cost(path) - target) <= bound), key=probability)
-    found = most_probable_at_cost(probabilities, costs, target, tolerance)
+    found = find_most_probable_at_cost(probabilities, costs, target, tolerance)
     assert probability(found) == pytest.approx(probability(expected))
     assert abs(cost(found) - target) <= bound

@@ -297,7 +297,11 @@ def test_replacing_words():
     assert clustered.get_output_embeddings() is None
     with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: tied embeddings have no single table to replace$"):
         clustered.set_input_embeddings(table)
-    with pytest.raises(ConfigError, match=r"^cutoffs=\[9, 20\]: clustered embeddings have no single matrix to replace$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^cutoffs=\[9, 20\]: clustered embeddings have no "
+        r"single matrix to replace$",
+    ):
         clustered.set_output_embeddings(matrix)
 
 

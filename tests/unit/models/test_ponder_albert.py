@@ -352,7 +352,7 @@ def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
     """Once in front, in both halves of a pair on request, the longer text cut first: as in the collated batches."""
     model = small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)
     model.tokenizer = tokenizer
-    layout = Layout.of(tokenizer, 10, model.config.cls_tokens, double)
+    layout = Layout.from_tokenizer(tokenizer, 10, model.config.cls_tokens, double)
     for texts in ([("a b",), ("a b c d e f g h a b c",), ("",)], PAIRS):
         parts = [[torch.tensor(tokenizer(text)["input_ids"]).numpy() for text in example] for example in texts]
         rows = [layout.build(example) for example in parts]

@@ -16,7 +16,7 @@ from adadepth.cli.schemas import list_keys, list_model_schemas
 from adadepth.errors import ConfigError
 from adadepth.models import registry
 from adadepth.models.registry import families, family, load
-from adadepth.report.section import Placed
+from adadepth.report.section import SectionEntry
 from tests.plugins_support import package_on_path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -82,7 +82,7 @@ def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
     places += [*each.sections, *each.budget.checks, *filter(None, each.starts_from.values())]
     places += filter(None, (each.build, each.first_tokens, each.weights_from, each.config_from, each.tokenizer))
     places += filter(None, [each.reference_depth])
-    assert all(callable(load(place)) or isinstance(load(place), Placed) for place in places)
+    assert all(callable(load(place)) or isinstance(load(place), SectionEntry) for place in places)
     assert load(each.config).model_type == ("" if each.config == ANY_TYPE else name)
 
 
@@ -122,7 +122,11 @@ def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str
 
 
 def test_an_unknown_family_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"model.name=albert_at: unknown model family \(did you mean 'albert_act'\?\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model.name=albert_at: unknown model family \(did "
+        r"you mean 'albert_act'\?\)",
+    ):
         family("albert_at")
 
 

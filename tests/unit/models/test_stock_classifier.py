@@ -239,8 +239,10 @@ def test_mistakes(tmp_path):
         assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="it has 120 pieces, the tokenizer 121"):
         build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, fields(), "tagging")
-    with pytest.raises(ConfigError, match="model_type=gpt2: its compute is unknown, because it declares none of intermediate_"):
-        StockForSequenceClassification.for_type(GPT2Config())
+    with pytest.raises(
+        ConfigError, match="model_type=gpt2: its compute is unknown, because it declares none of intermediate_"
+    ):
+        StockForSequenceClassification.select_class(GPT2Config())
     with pytest.raises(DataError, match="labels: 3 is not a class"):
         build(tmp_path / "tagger")(**texts(), labels=torch.full((3, 11), 3))
 

@@ -86,7 +86,11 @@ def test_what_is_stored_has_the_whole_text(parts: Any) -> None:
 
 
 def test_only_language_models_write(parts: Any) -> None:
-    with pytest.raises(ConfigError, match=r"new_tokens=3: PonderAlbertForSequenceClassification does not generate text"):
+    with pytest.raises(
+        ConfigError,
+        match=r"new_tokens=3: "
+        r"PonderAlbertForSequenceClassification does not generate text",
+    ):
         Pipeline(small_ponder(), tokenizer("bert"), new_tokens=3)
     with pytest.raises(ConfigError, match="new_tokens"):
         Pipeline(*parts, new_tokens=0)

@@ -65,7 +65,7 @@ def stock(name: str, kind: str) -> Callable[[Path], Any]:
         config = type(BASES[kind]).from_dict(BASES[kind].to_dict() | {"vocab_size": SIZE, "num_labels": 3})
         torch.manual_seed(0)
         head = families()["stock_classifier"].head(name)
-        return head.for_type(config)(config).eval()
+        return head.select_class(config)(config).eval()
 
     return make
 
@@ -122,7 +122,7 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     kind, make = entry
     model = make(folder)
     if not isinstance(model, AlbertActForPreTraining):
-        layout = Layout.of(made(kind), 32, **get_first_tokens(model))
+        layout = Layout.from_tokenizer(made(kind), 32, **get_first_tokens(model))
     else:
         layout = Layout.bert(made(kind), 32)
     model.save_pretrained(folder / "model")

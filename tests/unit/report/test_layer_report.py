@@ -47,7 +47,8 @@ def test_prints_the_numbers_of_the_file(run: Path, page: Page) -> None:
     layers, cost = (summary_of(run)[key] for key in ("layers", "cost"))
     for expected in (
         f"{layers['deepest']} of {BLOCKS}", f"{layers['entropy']:.3f}", f"{layers['expected_depth']:.2f}",
-        f"{layers['effective_layers']:.2f} effective layers of {BLOCKS + 1}", f"{FACTS['added_parameters']:,}", "3.3% of",
+        f"{layers['effective_layers']:.2f} "
+        f"effective layers of {BLOCKS + 1}", f"{FACTS['added_parameters']:,}", "3.3% of",
         f"{cost['executed_macs']:.4g}", f"{100 * cost['adaptive_over_full']:.1f}%", f"{cost['layer_ratio']:.2f}",
         "Wall-clock time was not measured", "alpha_distribution 10.0",
         describe_needed_blocks(layers["deepest"], BLOCKS),

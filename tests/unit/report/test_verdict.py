@@ -103,7 +103,9 @@ def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_
     }
     found = verdict(with_files(files, halting={**files.halting, "classes": classes}))["worth"]
     assert found.answer == "no"
-    assert "always predicting the most frequent label: accuracy 0.750 to 0.750, no clear difference" in found.sentences[0]
+    assert (
+        "always predicting the most frequent label: accuracy 0.750 against 0.750, no clear difference"
+    ) in found.sentences[0]
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no"), (0.95, "no")])
@@ -282,7 +284,7 @@ def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Pa
     found = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows}}))["worth"]
     assert found.answer == "yes"
     (sentence,) = found.sentences
-    assert "paper, trained the same way (from scratch): test/loss 4.000 to 5.000, better by 1.000 (50 % of" in sentence
+    assert "paper, trained the same way (from scratch): test/loss 4.000 against 5.000, better by 1.000 (50 % of" in sentence
     none = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows[:1]}}))["worth"]
     assert none.answer == "unknown"
     assert "exit_rules" not in none.sentences[0]

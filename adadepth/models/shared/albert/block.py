@@ -34,7 +34,7 @@ def may_wait(device: torch.device, *, training: bool) -> bool:
     return not torch.compiler.is_compiling() and (not training or device.type == "cpu")
 
 
-def attention_mask_for(config: AlbertShape, states: Tensor, valid: Tensor | None, *, training: bool) -> Any:
+def build_attention_mask(config: AlbertShape, states: Tensor, valid: Tensor | None, *, training: bool) -> Any:
     """Return the attention mask in the form of the attention implementation, or None.
 
     Without padding there is no mask, for which attention has a faster kernel. Whether a mask has padding is checked
@@ -256,7 +256,7 @@ class AlbertLayer(GradientCheckpointingLayer):
         return output, weights if kwargs.get("output_attentions") else None, *(after or (None, None))
 
 
-def words_of(
+def select_inputs(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None, table: nn.Module
 ) -> Tensor:
     """Check the inputs of a batch, and return its words, ids (B, T) or word embeddings (B, T, E).

@@ -22,9 +22,9 @@ from adadepth.models.shared.albert.block import (
     AlbertEmbeddings,
     AlbertLayer,
     SharedBlockModel,
-    attention_mask_for,
+    build_attention_mask,
     may_wait,
-    words_of,
+    select_inputs,
 )
 from adadepth.models.shared.albert.configuration import AlbertShape, StepwiseAlbertShape
 from adadepth.models.shared.albert.convert import FromAnyAlbert
@@ -165,7 +165,7 @@ class PaddedRows:
     ) -> None:
         self._config, self._training = config, training
         self._state, self._valid = state, attention_mask
-        self._mask = attention_mask_for(config, state, attention_mask, training=training)
+        self._mask = build_attention_mask(config, state, attention_mask, training=training)
         self._requested = requested_states(config, options)
         self._options = {**options, "output_attentions": "attentions" in self._requested}
         self._states = [state]
@@ -212,7 +212,7 @@ class PaddedRows:
             width = min(width, -(-used // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE)
             self._valid = valid[:, :width]
         self._state = self._state[rows, :width]
-        self._mask = attention_mask_for(self._config, self._state, self._valid, training=self._training)
+        self._mask = build_attention_mask(self._config, self._state, self._valid, training=self._training)
 
 
 class PackedRows:
@@ -276,7 +276,7 @@ class PackedRows:
         valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
         self._active = pack(valid)
         shaped = self._state.new_empty(*valid.shape, 1)
-        self._mask = attention_mask_for(self._config, shaped, valid, training=self._training)
+        self._mask = build_attention_mask(self._config, shaped, valid, training=self._training)
 
 
 def _can_pack(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
@@ -347,7 +347,7 @@ class SteppedAlbertModel(SteppedAlbert):
             inputs_embeds: Word embeddings instead of ids, (B, T, E).
             **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and options of the attention.
         """
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
+        words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         state = self.encoder.embedding_hidden_mapping_in(embedded)
         rows = PaddedRows(self.config, state, attention_mask, kwargs, self.training)
@@ -404,7 +404,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
             The output without distribution and loss, and whether all steps ran.
         """
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = inputs
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
+        words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         rule, returns_states = resolve_exit_rule(self, exit_rule), bool(requested_states(self.config, options))
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=returns_states)
         embedded = self.albert.embeddings(words, token_type_ids, position_ids)

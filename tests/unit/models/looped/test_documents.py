@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from adadepth.errors import DataError
-from adadepth.models.looped.objectives import loops_at
+from adadepth.models.looped.objectives import compute_curriculum_loops
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, OURO, near, small
 
 ROW = IDS.flatten()[:12].view(1, -1)
@@ -83,7 +83,7 @@ def test_fewer_losses_where_fewer_loops_are_read() -> None:
     ("sqrt", [1, 1, 1, 2, 3, 4, 4, 4, 4, 4]),  # ceil(4 (1 - sqrt(1 - s / 5)))
 ])  # fmt: skip
 def test_loops_grow_with_the_steps(shape: str, expected: list[int]) -> None:
-    assert [loops_at(4, shape, 0.5, step, 10) for step in range(10)] == expected
+    assert [compute_curriculum_loops(4, shape, 0.5, step, 10) for step in range(10)] == expected
 
 
 def test_training_runs_as_many_loops_as_there_are_by_then() -> None:
