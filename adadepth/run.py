@@ -59,8 +59,8 @@ def run_job(composed: DictConfig) -> float | None:
         given = find_overridden_keys(composed)
         line = describe_inheritance(composed, given) or describe_resumption(config, composed, given)
         if is_main_process():
-            for told in filter(None, [line, *get_choices()]):
-                say(told)
+            for message in filter(None, [line, *get_choices()]):
+                say(message)
         _apply_runtime(config)
         doing = f"{modes()[config.mode].activity} {config.name}"
         with activity(doing, Path(config.output_dir)), restore_signal_handlers():

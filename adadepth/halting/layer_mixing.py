@@ -21,7 +21,7 @@ def layer_weights(
     alpha: float,
     cutoff: float = 0.0,
     top_k: int | None = None,
-    kept: Sequence[int] | None = None,
+    active: Sequence[int] | None = None,
 ) -> Tensor:
     """Return the mixing weights p~ of all layers, float32, (L,); they sum to one, and cut layers have exactly 0.
 
@@ -32,11 +32,11 @@ def layer_weights(
             layer has no direct gradient and seldom returns.
         top_k: Number of largest scores that take part; None for all. The gradient is that of the softmax over all
             layers (straight through), so that the other layers can enter.
-        kept: Layers that take part at all; None for all.
+        active: Layers that take part at all; None for all.
     """
     logits = alpha * scores.float()
-    if kept is not None and len(kept) < len(scores):
-        is_kept = torch.tensor([layer in kept for layer in range(len(scores))], device=scores.device)
+    if active is not None and len(active) < len(scores):
+        is_kept = torch.tensor([layer in active for layer in range(len(scores))], device=scores.device)
         logits = logits.masked_fill(~is_kept, -torch.inf)
     soft = weights = logits.softmax(dim=0)
     if top_k is not None and top_k < len(scores):

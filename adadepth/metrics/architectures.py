@@ -113,13 +113,13 @@ def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[f
 
 def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """(step, figures) of every evaluation, from the lines of metrics.jsonl; all of as many blocks as the last one."""
-    found = []
+    history = []
     for line in metrics:
         columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATION_NAMES]
         if columns[0] and len({len(column) for column in columns}) == 1:
             rows = list(zip(*columns, strict=True))
-            found.append((line["step"], describe_architecture(rows, line.get("search/temperature"))))
-    return [(step, described) for step, described in found if described["blocks"] == found[-1][1]["blocks"]]
+            history.append((line["step"], describe_architecture(rows, line.get("search/temperature"))))
+    return [(step, described) for step, described in history if described["blocks"] == history[-1][1]["blocks"]]
 
 
 def _numbers(values: Any) -> list[float]:
@@ -189,7 +189,7 @@ def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
             **row,
             "label": f"{row['name']} ({row['trained']})" if names[row["name"]] > 1 else row["name"],
             "counts": [row["architecture"].count(letter) for letter in LETTERS],
-            "costs": {shape: _with_shares(found, reference.get(shape, {})) for shape, found in costs.items()},
+            "costs": {shape: _with_shares(numbers, reference.get(shape, {})) for shape, numbers in costs.items()},
         }
         for row, costs in ((row, _costs(row, comparison)) for row in rows)
     ]
@@ -197,12 +197,12 @@ def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _costs(row: Mapping[str, Any], comparison: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return the measured numbers of a row by shape."""
-    found = {}
+    costs = {}
     for shape in (shape["name"] for shape in comparison["shapes"]):
         seconds = (row.get("seconds") or {}).get(shape, {})
         numbers = {"macs": (row.get("macs") or {}).get(shape)} | {key: seconds.get(key) for key in _SECONDS}
-        found[shape] = {key: value for key, value in numbers.items() if value is not None}
-    return found
+        costs[shape] = {key: value for key, value in numbers.items() if value is not None}
+    return costs
 
 
 _SECONDS = ("median", "p10", "p90", "blocks_median")
@@ -256,5 +256,5 @@ def conditions_text(comparison: Mapping[str, Any]) -> str:
     """Format the conditions of the measured times as a line."""
     if not any(row.get("seconds") for row in comparison["rows"]):
         return "time: not measured"
-    found = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())
-    return f"time: {found or 'conditions not told'}"
+    conditions = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())
+    return f"time: {conditions or 'conditions unknown'}"

@@ -56,10 +56,10 @@ class SumsByKey:
     def add(self, keys: Tensor, values: Tensor, clusters: Tensor) -> None:
         """Add a batch; no cluster may come in two of them. All (W,), keys and clusters int64."""
         count = self.table.shape[1]
-        pairs, place = (clusters * count + keys).unique(return_inverse=True)
+        pairs, groups = (clusters * count + keys).unique(return_inverse=True)
         values = values.double()
-        n = torch.bincount(place, minlength=len(pairs)).double()
-        total = torch.zeros_like(n).index_add_(0, place, values)
+        n = torch.bincount(groups, minlength=len(pairs)).double()
+        total = torch.zeros_like(n).index_add_(0, groups, values)
         moments = torch.stack([n, total, torch.ones_like(n), total**2, total * n, n**2])
         self.table.index_add_(1, pairs % count, moments)
 
@@ -143,7 +143,7 @@ class WordDepths:
             "shallowest": [row(key) for key in order[:count]],
             "tags": sorted(
                 ({"tag": name, **_described(of_tags, key)} for key, name in enumerate(tags) if of_tags[0, key]),
-                key=lambda found: -found["mean"],
+                key=lambda estimated: -estimated["mean"],
             ),
         }
 
@@ -153,11 +153,11 @@ def _sums(values: Tensor, owner: Tensor, count: int) -> Tensor:
 
 
 def _described(columns: NDArray[np.float64], key: int) -> dict[str, Any]:
-    found = estimate(Sums(*columns[:, key].tolist()))
+    estimated = estimate(Sums(*columns[:, key].tolist()))
     return {
         "n": int(columns[0, key]),
-        "sequences": found.clusters,
-        "mean": found.mean,
-        "low": found.low,
-        "high": found.high,
+        "sequences": estimated.clusters,
+        "mean": estimated.mean,
+        "low": estimated.low,
+        "high": estimated.high,
     }

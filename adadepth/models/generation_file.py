@@ -54,11 +54,11 @@ _FIELDS: dict[str, _Allowed] = {
 }
 
 
-def check_generation_file(place: str, folder: Path) -> None:
+def check_generation_file(origin: str, folder: Path) -> None:
     """Refuse a `generation_config.json` that transformers would ignore silently, or fail with later.
 
     Args:
-        place: Path of the model with its setting, for the message.
+        origin: Path of the model with its setting, for the message.
         folder: Folder of the model; it may lack the file.
 
     Raises:
@@ -67,7 +67,7 @@ def check_generation_file(place: str, folder: Path) -> None:
     file = folder / GENERATION_CONFIG_NAME
     if not file.is_file():
         return
-    owner = f"{place}: its {GENERATION_CONFIG_NAME}"
+    owner = f"{origin}: its {GENERATION_CONFIG_NAME}"
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -83,11 +83,11 @@ class StrictLoading:
         is_empty = path is None and not kwargs.get("state_dict")  # all weights are initialised
         if is_empty or _is_adapter(path, kwargs) or (path is None and _allows_new.get()):
             return parent.from_pretrained(path, *args, **kwargs)
-        place = "state_dict" if path is None else describe_place(path)
+        origin = "state_dict" if path is None else describe_place(path)
         stored = read_stored_config(path, kwargs)
-        check_model_type(cls, place, stored)
+        check_model_type(cls, origin, stored)
         if path is not None and getattr(cls, "can_generate", bool)():
-            check_generation_file(place, Path(str(path), kwargs.get("subfolder") or ""))
+            check_generation_file(origin, Path(str(path), kwargs.get("subfolder") or ""))
         wants_report, ignores_shapes = (
             kwargs.pop("output_loading_info", False),
             kwargs.pop("ignore_mismatched_sizes", False),
@@ -100,8 +100,8 @@ class StrictLoading:
             model, report = parent.from_pretrained(source, *args, **options)
         if published is not None:
             model.name_or_path = model.config.name_or_path = str(path)
-        _check_report(place, model, report, stored, ignores_shapes)
-        _refuse_integers(place, model, _read_types(path, kwargs))
+        _check_report(origin, model, report, stored, ignores_shapes)
+        _refuse_integers(origin, model, _read_types(path, kwargs))
         return (model, report) if wants_report else model
 
     @classmethod
@@ -131,13 +131,13 @@ def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_model_type(
-    loaded_class: Any, place: str, stored: Mapping[str, Any], *, starts: bool = False, advice: str = ""
+    loaded_class: Any, origin: str, stored: Mapping[str, Any], *, starts: bool = False, advice: str = ""
 ) -> None:
     """Refuse a configuration of a type that a class does not read.
 
     Args:
         loaded_class: Class of a model or of a configuration.
-        place: Path of the checkpoint, for the message.
+        origin: Path of the checkpoint, for the message.
         stored: Stored configuration.
         starts: Whether types are allowed, too, whose weights the class can start from.
         advice: Alternative, at the end of the message.
@@ -149,7 +149,7 @@ def check_model_type(
     kind = stored.get("model_type")
     if allowed and kind is not None and kind not in allowed:
         problem = f"holds a model of type {kind}; {loaded_class.__name__} reads {join_alternatives(allowed)}"
-        raise CheckpointError(f"{place}: {problem}{advice}")
+        raise CheckpointError(f"{origin}: {problem}{advice}")
 
 
 def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
@@ -236,7 +236,7 @@ def _list_spellings(names: Collection[str], model: Any) -> set[str]:
     return {spelling for name in weights for spelling in (name, prefix + name, name.removeprefix(prefix))}
 
 
-def refuse_mismatched(place: str, report: Mapping[str, Any], advice: str = "") -> None:
+def refuse_mismatched(origin: str, report: Mapping[str, Any], advice: str = "") -> None:
     """Refuse weights of another shape in the report of transformers.
 
     Raises:
@@ -244,15 +244,16 @@ def refuse_mismatched(place: str, report: Mapping[str, Any], advice: str = "") -
     """
     for name, stored, expected in sorted(report["mismatched_keys"]):
         raise WeightShapeError(
-            f"{place}: its weights {name!r} have the shape {format_shape(stored)}, not {format_shape(expected)}{advice}"
+            f"{origin}: its weights {name!r} have the shape {format_shape(stored)}, not {format_shape(expected)}"
+            f"{advice}"
         )
 
 
-def refuse_missing(place: str, missing: Iterable[str], surplus: Iterable[str] = ()) -> None:
+def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] = ()) -> None:
     """Refuse a model with missing weights: initialised at random, they would pass for trained.
 
     Args:
-        place: Path with its setting.
+        origin: Path with its setting.
         missing: Names of missing weights.
         surplus: Names of unread weights, of which the message names one.
 
@@ -267,24 +268,24 @@ def refuse_missing(place: str, missing: Iterable[str], surplus: Iterable[str] = 
     other = f"; it contains {unread[0]!r}" if unread else ""
     if wrapper is not None:
         other = f"; its names begin with {wrapper!r}: save the inner model, without its wrapper"
-    raise CheckpointError(f"{place}: its weights {listed} missing{other}")
+    raise CheckpointError(f"{origin}: its weights {listed} missing{other}")
 
 
-def refuse_unread(place: str, model: Any, surplus: Collection[str]) -> None:
+def refuse_unread(origin: str, model: Any, surplus: Collection[str]) -> None:
     """Refuse unread weights, but for types of transformers, whose older releases wrote more of them.
 
     Raises:
         CheckpointError: Naming the first.
     """
     if surplus and not _is_of_transformers(model):
-        raise CheckpointError(f"{place}: it has the weights {sorted(surplus)[0]!r}, which its model does not have")
+        raise CheckpointError(f"{origin}: it has the weights {sorted(surplus)[0]!r}, which its model does not have")
 
 
-def warn_about_new_weights(place: str, names: Collection[str]) -> None:
+def warn_about_new_weights(origin: str, names: Collection[str]) -> None:
     """Warn of weights that were initialised at random."""
     if names:
         logger.warning(
-            "%s: randomly initialised, because the checkpoint lacks them: %s", place, ", ".join(sorted(names))
+            "%s: randomly initialised, because the checkpoint lacks them: %s", origin, ", ".join(sorted(names))
         )
 
 
@@ -294,27 +295,27 @@ def format_shape(shape: Iterable[int]) -> str:
 
 
 def _check_report(
-    place: str, model: Any, report: Mapping[str, Any], stored: Mapping[str, Any], ignores_shapes: bool
+    origin: str, model: Any, report: Mapping[str, Any], stored: Mapping[str, Any], ignores_shapes: bool
 ) -> None:
     """Refuse weights that do not fit, and warn of new ones; see the module."""
     if not ignores_shapes:
         refuse_mismatched(
-            place, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True initialises them randomly"
+            origin, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True initialises them randomly"
         )
     missing, surplus, new = split_report(model, report, _list_weights_of_other_head(model, stored))
-    refuse_missing(place, missing, surplus)
-    refuse_unread(place, model, surplus)
-    _refuse_untied(place, model)
-    warn_about_new_weights(place, {*new, *(name for name, *_ in report["mismatched_keys"])})
+    refuse_missing(origin, missing, surplus)
+    refuse_unread(origin, model, surplus)
+    _refuse_untied(origin, model)
+    warn_about_new_weights(origin, {*new, *(name for name, *_ in report["mismatched_keys"])})
 
 
-def _refuse_untied(place: str, model: Any) -> None:
+def _refuse_untied(origin: str, model: Any) -> None:
     """Refuse weights that differ although the configuration ties them; transformers would not tie them."""
     tied = {} if _is_of_transformers(model) else model.get_expanded_tied_weights_keys(all_submodels=True)
     for name, source in sorted(tied.items()):
         if name not in model.all_tied_weights_keys:
             raise CheckpointError(
-                f"{place}: its weights {name!r} and {source!r} differ, but its configuration ties them"
+                f"{origin}: its weights {name!r} and {source!r} differ, but its configuration ties them"
             )
 
 
@@ -323,7 +324,7 @@ def _is_of_transformers(model: Any) -> bool:
     return type(model.config).__module__.startswith("transformers.")
 
 
-def _refuse_integers(place: str, model: Any, types: Iterable[tuple[str, str]]) -> None:
+def _refuse_integers(origin: str, model: Any, types: Iterable[tuple[str, str]]) -> None:
     """Refuse integers, such as quantised weights without their scales, for weights in floating point."""
     if getattr(model.config, "quantization_config", None) is not None:
         return
@@ -331,7 +332,7 @@ def _refuse_integers(place: str, model: Any, types: Iterable[tuple[str, str]]) -
     for name, stored in types:
         if name in weights and weights[name].is_floating_point() and not stored.startswith(("F", "BF")):
             raise CheckpointError(
-                f"{place}: its weights {name!r} have type {stored}, but {weights[name].dtype} or a similar type is "
+                f"{origin}: its weights {name!r} have type {stored}, but {weights[name].dtype} or a similar type is "
                 "needed"
             )
 

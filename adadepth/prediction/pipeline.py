@@ -364,7 +364,7 @@ class Pipeline:
         written = written[:-1] if written and written[-1] in ends else written
         prompt, spans = ids[0].tolist(), list(text.places)
         before = start = str(self.tokenizer.decode(prompt))
-        first = max((place.span[1] for place in spans if place is not None), default=0)
+        first = max((location.span[1] for location in spans if location is not None), default=0)
         for count in range(1, len(written) + 1):
             whole = str(self.tokenizer.decode(prompt + written[:count]))
             # A character in several tokens belongs to the last one.
@@ -372,7 +372,7 @@ class Pipeline:
             now = before if is_part else whole
             span = first + len(before) - len(start), first + len(now) - len(start)
             spans.append(
-                TokenLocation(max((place.part for place in text.places if place is not None), default=0), span)
+                TokenLocation(max((location.part for location in text.places if location is not None), default=0), span)
             )
             before = now
         return EncodedText({"input_ids": np.array(prompt + written)}, spans, text.is_cut), before[len(start) :]
@@ -402,8 +402,8 @@ class Pipeline:
             pieces = self.tokenizer.convert_ids_to_tokens(text.example["input_ids"].tolist())
             steps = _collect_token_halting(trace, row) if by_token else {}
             tokens = []
-            for position, (piece, place, depth) in enumerate(zip(pieces, text.places, depths.tolist(), strict=True)):
-                part, span = place or (None, None)
+            for position, (piece, location, depth) in enumerate(zip(pieces, text.places, depths.tolist(), strict=True)):
+                part, span = location or (None, None)
                 fields: dict[str, Any] = {"steps": steps.get(position)} | (
                     answers[row].get(position, {}) if answers else {}
                 )

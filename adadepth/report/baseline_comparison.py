@@ -151,10 +151,10 @@ def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> 
 
 
 def select_compared_metric(
-    metrics: Mapping[str, float], others: Mapping[str, float], endings: Sequence[str]
+    metrics: Mapping[str, float], other_metrics: Mapping[str, float], endings: Sequence[str]
 ) -> str | None:
     """Return the most telling quality metric that both runs have; of several sets the first one's."""
-    common = [name for name in metrics if name in others]
+    common = [name for name in metrics if name in other_metrics]
     return next((name for end in endings for name in common if name.endswith(end)), None)
 
 

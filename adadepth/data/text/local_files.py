@@ -253,7 +253,7 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 class Row(NamedTuple):
     """A line of a sentence: its location, for messages, and its fields, of which the first is the id."""
 
-    place: str
+    location: str
     fields: list[str]
 
 
@@ -283,7 +283,7 @@ def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
             rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
             if (field_count := len(rows[-1].fields)) != _FIELDS:
                 raise DataError(
-                    f"{rows[-1].place} has {field_count} fields with tabs between them, CoNLL-U has {_FIELDS}"
+                    f"{rows[-1].location} has {field_count} fields with tabs between them, CoNLL-U has {_FIELDS}"
                 )
     if rows:
         yield rows
@@ -304,7 +304,7 @@ def _check_ids(rows: list[Row]) -> None:
             raise DataError(f"{location} has the id {word_id[:_LONGEST_ID_TOLD]!r} instead of {word + 1}; {allowed}")
     if word < contracted:
         raise DataError(
-            f"{rows[-1].place} ends a sentence of {word} words, but a contraction spans words up to {contracted}"
+            f"{rows[-1].location} ends a sentence of {word} words, but a contraction spans words up to {contracted}"
         )
 
 
@@ -340,7 +340,7 @@ def open_conll_table(file: Path, key: str = "dataset.path") -> DataTable:
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
                 for name, position in columns.items()
             }
-            yield {**rows, WORD_LOCATIONS: [[word.place for word in sentence] for sentence in batch]}
+            yield {**rows, WORD_LOCATIONS: [[word.location for word in sentence] for sentence in batch]}
 
     return DataTable(f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source])
 

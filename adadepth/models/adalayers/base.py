@@ -52,18 +52,18 @@ def load_base(
         CheckpointError: If there is no such model, or it lacks weights.
         ConfigError: If its blocks cannot be found.
     """
-    place = resolve_path("base_model", path)
-    if Path(place).is_dir():  # its files are checked; those of the hub may be of another revision
-        read_config("base_model", place)
+    origin = resolve_path("base_model", path)
+    if Path(origin).is_dir():  # its files are checked; those of the hub may be of another revision
+        read_config("base_model", origin)
     options = {"revision": revision, "attn_implementation": attention}
     if is_weightless():
-        config = read_config("base_model", place)
+        config = read_config("base_model", origin)
         return extract_encoder(AutoModel.from_config(config, attn_implementation=attention)), config
     with silence_transformers(), convert_loading_errors("base_model", path):  # heads are dropped on purpose
         model, report = load_with_code_policy(
-            place,
+            origin,
             lambda trust: AutoModel.from_pretrained(
-                place,
+                origin,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
@@ -297,12 +297,12 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             return super().from_pretrained(path, *model_args, **kwargs)
         if not isinstance(stored.base_config, PreTrainedConfig):
             raise CheckpointError(f"{path}: holds no {cls.__name__}; from_base builds one on a pretrained model")
-        place = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
-        encoder, _ = load_base(str(place), stored.base_revision, kwargs.get("attn_implementation"))
+        origin = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
+        encoder, _ = load_base(str(origin), stored.base_revision, kwargs.get("attn_implementation"))
         digest = weights_digest(encoder)
         if digest != stored.base_hash:
             raise CheckpointError(
-                f"base_model={place}: its weights differ from those that {path} was trained on ({digest[:12]} "
+                f"base_model={origin}: its weights differ from those that {path} was trained on ({digest[:12]} "
                 f"instead of {str(stored.base_hash)[:12]})"
             )
         load_with_weights = super().from_pretrained(path, *model_args, build_base=False, **kwargs)

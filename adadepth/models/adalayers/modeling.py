@@ -339,15 +339,15 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        shown: Mapping[str, Any] = {} if states is not None else self._run_all_blocks(inputs, kwargs)
-        if shown:
-            states = {number: self._activate(shown["states"][number]) for number in self._select_states(active)}
-        mixed, blocks = self._mix(weights, active, inputs | kwargs, states, self.config.depth if shown else 0)
+        run_outputs: Mapping[str, Any] = {} if states is not None else self._run_all_blocks(inputs, kwargs)
+        if run_outputs:
+            states = {number: self._activate(run_outputs["states"][number]) for number in self._select_states(active)}
+        mixed, blocks = self._mix(weights, active, inputs | kwargs, states, self.config.depth if run_outputs else 0)
         logits = self.classify(self._prepare_features(mixed), attention_mask)
         trace = self._trace(weights, active, mixed, attention_mask, blocks)
-        uncut = layer_weights(self.distribution, self.config.alpha_distribution, kept=self.mixed_layers)
+        uncut = layer_weights(self.distribution, self.config.alpha_distribution, active=self.mixed_layers)
         result = AdaLayersOutput(logits=logits, trace=trace, distribution=uncut)
-        result.hidden_states, result.attentions = shown.get("hidden_states"), shown.get("attentions")
+        result.hidden_states, result.attentions = run_outputs.get("hidden_states"), run_outputs.get("attentions")
         if labels is not None:
             task = self.task_loss(logits, labels)
             terms = {"task": task, **distribution_terms(self.config, weights, task.count)}
@@ -368,10 +368,10 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         arguments |= {"output_hidden_states": True, "output_attentions": "attentions" in requests}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_base_model):
             outputs = self.model(**arguments)
-        shown = {"states": outputs.hidden_states, "attentions": outputs.attentions}
+        run_outputs = {"states": outputs.hidden_states, "attentions": outputs.attentions}
         if "hidden_states" in requests:
-            shown["hidden_states"] = choose_states(outputs.hidden_states, requests["hidden_states"])
-        return shown
+            run_outputs["hidden_states"] = choose_states(outputs.hidden_states, requests["hidden_states"])
+        return run_outputs
 
     def _mix(
         self,

@@ -37,7 +37,7 @@ def predict_steps(
     generator: torch.Generator | None,
     options: dict[str, Any],
     *,
-    chosen: Tensor | None = None,
+    selected: Tensor | None = None,
     by_sequence: bool = False,
 ) -> dict[str, Any]:
     """Step until every unit has exited, and return the predictions of the units, without a loss.
@@ -49,7 +49,7 @@ def predict_steps(
         run_all: Whether all tokens run all steps, and the rule is applied to the recorded predictions afterwards.
         generator: Random generator for stochastic rules.
         options: Keyword arguments of the attention implementation.
-        chosen: Mask of the tokens that are units, boolean, (B, T); None: all real tokens. Unused with `by_sequence`.
+        selected: Mask of the tokens that are units, boolean, (B, T); None: all real tokens. Unused with `by_sequence`.
         by_sequence: Whether units are whole sequences, read at their first token.
 
     Returns:
@@ -64,7 +64,7 @@ def predict_steps(
     if by_sequence:
         slots = torch.arange(rows, device=start.valid.device) * length
     else:
-        slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
+        slots = (start.valid if selected is None else selected).flatten().nonzero().squeeze(1)
     positions = _build_step_positions(albert, start, by_sequence, options)
     stepper = ActStepper(albert.encoder, positions, start.state, slots, model.read, by_sequence=by_sequence)
     steps = run_steps(stepper, rule, max_updates=model.max_updates, run_all=run_all, generator=generator)

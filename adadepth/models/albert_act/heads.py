@@ -289,7 +289,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
             has_label = None if labels is None or not run_all_steps else labels >= 0
-            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=has_label)
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, selected=has_label)
             return TaskOutput(**steps)
         units = self.select_units(labels, get_shape(inputs))
         outputs = self.encode(inputs, kwargs, units)

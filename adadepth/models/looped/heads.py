@@ -236,8 +236,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     def _show_moves(self, results: LoopResults, all_loops: bool, shape: torch.Size) -> Tensor | None:
         """Return how every loop moved the states of units of a shape, if all loops were read, outside training."""
-        shown = results.moves if all_loops and not self.training else None
-        return None if shown is None else shown.view(*shape, -1, 2)
+        moves = results.moves if all_loops and not self.training else None
+        return None if moves is None else moves.view(*shape, -1, 2)
 
     def _trace(self, exits: Tensor, real: Tensor, run: Looping, tokens: Tensor | None = None) -> DepthTrace:
         width, before = run.embedded.shape[1], 0 if run.cache is None else run.cache.get_seq_length()

@@ -175,17 +175,17 @@ def _describe_fields(config_class: type, settings: type) -> None:
     """Declare the fields of the settings, before `dataclass` and `strict` read the class."""
     bases = filter(dataclasses.is_dataclass, reversed(config_class.__mro__[1:]))  # it is no dataclass itself yet
     inherited = {field.name: field for base in bases for field in dataclasses.fields(base)}
-    own = inspect.get_annotations(config_class, eval_str=True)
-    declarations = {name: about for name, about in get_field_specs(settings).items() if about.in_model}
-    if missing := [name for name in declarations if name not in own and name not in inherited]:
+    annotations = inspect.get_annotations(config_class, eval_str=True)
+    declarations = {name: spec for name, spec in get_field_specs(settings).items() if spec.in_model}
+    if missing := [name for name in declarations if name not in annotations and name not in inherited]:
         raise TypeError(f"{config_class.__name__}: lacks {', '.join(missing)}, which {settings.__name__} declares")
-    for name, about in declarations.items():
-        if name in own:
+    for name, spec in declarations.items():
+        if name in annotations:
             default = vars(config_class)[name]
         else:
-            own[name], default = inherited[name].type, _default(inherited[name])
-        setattr(config_class, name, make_field(default, about))
-    config_class.__annotations__ = own
+            annotations[name], default = inherited[name].type, _default(inherited[name])
+        setattr(config_class, name, make_field(default, spec))
+    config_class.__annotations__ = annotations
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -197,7 +197,7 @@ def _build_docstring(config_class: type) -> str:
     options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
     wrap = functools.partial(textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     fields = [
-        wrap(f"{name}: {' '.join(filter(None, (f'{format_help(about, options.get(name, ()))}.', about.more)))}")
-        for name, about in get_field_specs(config_class).items()
+        wrap(f"{name}: {' '.join(filter(None, (f'{format_help(spec, options.get(name, ()))}.', spec.more)))}")
+        for name, spec in get_field_specs(config_class).items()
     ]
     return "\n".join([inspect.cleandoc(config_class.__doc__ or ""), "", "Attributes:", *fields])

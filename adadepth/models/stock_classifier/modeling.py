@@ -247,8 +247,8 @@ class StockClassifier(DepthModel, WithStockConfig):
             "inputs_embeds": inputs_embeds,
             **options,
         }
-        shown = {f"output_{name}": choice for name, choice in requested_states(self.config, options).items()}
-        outputs = super().forward(**{**select_accepted_inputs(encoder, inputs), **shown})
+        requested = {f"output_{name}": choice for name, choice in requested_states(self.config, options).items()}
+        outputs = super().forward(**{**select_accepted_inputs(encoder, inputs), **requested})
         result = StockOutput(
             logits=outputs.logits,
             hidden_states=outputs.hidden_states,
@@ -375,24 +375,24 @@ def build_on_pretrained(
         ConfigError: If the tokenizer is larger than the model's.
         CheckpointError: If there is no such model.
     """
-    place = resolve_path("model.pretrained", str(settings.pretrained))
-    config = read_config("model.pretrained", place)
+    origin = resolve_path("model.pretrained", str(settings.pretrained))
+    config = read_config("model.pretrained", origin)
     model_class = head.select_class(config)
     if vocab_size is not None and vocab_size > config.vocab_size:
-        raise ConfigError(f"model.pretrained={place}: it has {config.vocab_size} pieces, the tokenizer {vocab_size}")
+        raise ConfigError(f"model.pretrained={origin}: it has {config.vocab_size} pieces, the tokenizer {vocab_size}")
     implementation = settings.attn_implementation
     attention = {} if implementation is None else {"attn_implementation": str(implementation)}
     if not head.has_head(config):
-        return _build_new_head(model_class, place, config, fields, attention)
+        return _build_new_head(model_class, origin, config, fields, attention)
     if not _has_same_classes(config, fields):
         logger.warning(
             "model.pretrained=%s: new head, because the existing one predicts %s",
-            place,
+            origin,
             ", ".join(get_head_classes(config)),
         )
-        return _build_new_head(model_class, place, config, fields, attention)
+        return _build_new_head(model_class, origin, config, fields, attention)
     config.problem_type = fields["problem_type"]
-    model: Any = load_with_weights("model.pretrained", place, model_class, config, **attention)
+    model: Any = load_with_weights("model.pretrained", origin, model_class, config, **attention)
     if "id2label" in fields:
         model.take_classes(list(fields["id2label"].values()))
     return model
@@ -407,24 +407,24 @@ def _has_same_classes(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bo
 
 def _build_new_head(
     model_class: type[StockClassifier],
-    place: str,
+    origin: str,
     config: PreTrainedConfig,
     fields: Mapping[str, Any],
     attention: Mapping[str, str],
 ) -> StockClassifier:
     """Load the pretrained blocks under a head with random weights, whatever head the checkpoint has."""
     config.update(dict(fields))
-    with silence_transformers(), convert_loading_errors("model.pretrained", place):  # heads are dropped on purpose
+    with silence_transformers(), convert_loading_errors("model.pretrained", origin):  # heads are dropped on purpose
         model: StockClassifier = model_class._from_config(config, **attention)
         if is_weightless():
             return model
         pretrained, report = model_class.from_type.from_pretrained(
-            place, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+            origin, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
     blocks = f"{model.base_model_prefix}."
     mismatched = [key for key in report["mismatched_keys"] if key[0].startswith(blocks)]
-    refuse_mismatched(f"model.pretrained={place}", {"mismatched_keys": mismatched})
+    refuse_mismatched(f"model.pretrained={origin}", {"mismatched_keys": mismatched})
     missing = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
-    refuse_missing(f"model.pretrained={place}", missing)
+    refuse_missing(f"model.pretrained={origin}", missing)
     model.base_model.load_state_dict(pretrained.base_model.state_dict())
     return model

@@ -28,7 +28,7 @@ def test_top_k_leaves_the_scores_alone_and_its_gradient_reaches_all():
 
 def test_keeping_the_layers_with_weight_changes_nothing():
     weights = layer_weights(SCORES, 3.0, cutoff=0.1)
-    again = layer_weights(SCORES, 3.0, cutoff=0.1, kept=weights.nonzero().flatten().tolist())
+    again = layer_weights(SCORES, 3.0, cutoff=0.1, active=weights.nonzero().flatten().tolist())
     torch.testing.assert_close(again, weights)
 
 
