@@ -284,7 +284,9 @@ def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Pa
     found = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows}}))["worth"]
     assert found.answer == "yes"
     (sentence,) = found.sentences
-    assert "paper, trained the same way (from scratch): test/loss 4.000 against 5.000, better by 1.000 (50 % of" in sentence
+    assert (
+        "paper, trained the same way (from scratch): test/loss 4.000 against 5.000, better by 1.000 (50 % of"
+    ) in sentence
     none = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows[:1]}}))["worth"]
     assert none.answer == "unknown"
     assert "exit_rules" not in none.sentences[0]
