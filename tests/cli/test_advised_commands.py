@@ -83,7 +83,7 @@ def test_the_continuation_that_a_stopped_run_names(
     said = f"continue: {format_resume_command(run.relative_to(here))}"
     finished = command(*words_after("continue", said))
     assert (finished.status, "this run is finished" in finished.err) == (2, True), finished.err
-    advice = finished.err.partition("to train another from its weights: ")[2]
+    advice = finished.err.partition("to train another run from its weights: ")[2]
     python, script, *again = shlex.split(advice)
     assert (python, script) == ("python", "adadepth/run.py")
     command(*again).checked()

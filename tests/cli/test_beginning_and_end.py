@@ -28,7 +28,7 @@ def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     """An evaluation has the figures that it ended with."""
     out = command(*DEBUG, *BEST_FIRST, "seed=3").out
     lines = out.splitlines()
-    memory = r"memory [\d.,]+ of [\d.,]+ GiB free, an update takes at least \d+ MiB"
+    memory = r"memory [\d.,]+ of [\d.,]+ GiB free, an optimiser step needs at least \d+ MiB"
     assert re.search(rf"^fp32 on CPU, 1 thread; {memory}; 9 steps, at most 30 minutes$", out, re.M)
     (ended,) = (line for line in lines if line.startswith("training ended: "))
     found = re.fullmatch(

@@ -146,7 +146,7 @@ def test_nothing_to_choose_from_is_an_error_that_says_why(command: Command, trai
     trainings.failing = set(SCORES)
     result = command(*SWEEP)
     assert result.status == 2
-    assert "nothing to choose from: " in result.err
+    assert "no selection: " in result.err
     assert "ValueError: the loss is not finite" in result.err
     assert json.loads((FOLDER / "choice.json").read_text())["chosen"] is None
     assert "No selection" in (FOLDER / "report.html").read_text()

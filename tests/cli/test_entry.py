@@ -76,7 +76,7 @@ def test_one_run_gets_typed_settings_and_leaves_nothing_itself(command: Command,
     assert list(tmp_path.iterdir()) == []
 
 
-LESS = "a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps needs less"
+LESS = "use a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps"
 
 
 @pytest.mark.parametrize(("kind", "message", "advice"), [
@@ -211,7 +211,7 @@ def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
 
 
 @pytest.mark.parametrize(("error", "said"), [
-    (OSError(errno.EMFILE, "Too many open files", "/x/run.json"), "too many open files; the system lets"),
+    (OSError(errno.EMFILE, "Too many open files", "/x/run.json"), "too many open files; raise the limit"),
     (RuntimeError("unable to open shared memory object: Too many open files (24)"), "too many open files; the system"),
     (PermissionError(errno.EACCES, "Permission denied", "/x/run.json"), "/x/run.json: Permission denied"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", b"/x/text"), "/x/text: No such file or directory"),

@@ -117,7 +117,7 @@ def test_a_record_that_is_a_pickle_is_not_opened_as_one(refused: Refusal, tmp_pa
     folder = tmp_path / "outputs" / "act_tiny" / "sweep"
     folder.mkdir(parents=True)
     (folder / "optuna.log").write_bytes(pickle.dumps(Planted()) + b"\n{}\n")
-    assert "optuna.log: not the record of a study" in refused(*SWEEP)
+    assert "optuna.log: not a record of a study" in refused(*SWEEP)
 
 
 def test_a_missing_optuna_is_told_in_one_line(refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,9 @@ def test_an_agents_values_reach_the_configuration(command: Command, jobs: Jobs) 
 def test_a_mapping_of_files_with_marks_says_its_quotes(refused: Refusal, name: str) -> None:
     given = f"dataset.path={{train: {name}, validation: b.csv}}"
     written = f'dataset.path={{train: "{name}", validation: "b.csv"}}'
-    assert f"has quotes around it: '{written}'" in refused("--config-name=ponder_tiny", "dataset=table", given)
+    assert (f"put quotes around a text with such characters: '{written}'") in refused(
+        "--config-name=ponder_tiny", "dataset=table", given
+    )
     assert OverridesParser.create().parse_override(written).value() == {"train": name, "validation": "b.csv"}
 
 

@@ -220,7 +220,7 @@ def test_resume_with_the_same_command_is_no_change(tmp_path: Path) -> None:
 
 def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig, tmp_path: Path) -> None:
     directory = interrupted(config)
-    refused = f"resume={directory}: it ran with other settings: "
+    refused = f"resume={directory}: these settings of the run differ: "
 
     def resume(*given: str) -> Path:
         return run_directory(configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", *given))
@@ -246,7 +246,9 @@ def test_a_constant_rate_may_go_on_for_longer(tmp_path: Path) -> None:
 def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_path: Path) -> None:
     directory = finished(config)
     again = ("act_tiny", f"output_dir={tmp_path}", "resume=latest")
-    with pytest.raises(CheckpointError, match=re.escape(f"resume={directory}: this run is finished, there is nothing")):
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"resume={directory}: this run is finished and cannot be resumed")
+    ):
         configured(*again)
     write_jsonable(directory / "run.json", read_record(directory) | {"stopped_because": "time budget spent"})
     assert run_directory(configured(*again)) == directory
@@ -330,10 +332,10 @@ def test_json_is_strict() -> None:
 
 
 @pytest.mark.parametrize(("name", "content", "said"), quick_one_in(3, [
-    ("run.json", b"", "run.json: is damaged, it holds no record of a run"),
-    ("run.json", b'{"status": "inter', "run.json: is damaged, it holds no record of a run"),
-    ("run.json", b"[1, 2]", "run.json: is damaged, it holds no record of a run"),
-    ("run.json", b"\xff\xfe\x00", "run.json: is damaged, it holds no record of a run"),
+    ("run.json", b"", "run.json: is damaged and holds no record of a run"),
+    ("run.json", b'{"status": "inter', "run.json: is damaged and holds no record of a run"),
+    ("run.json", b"[1, 2]", "run.json: is damaged and holds no record of a run"),
+    ("run.json", b"\xff\xfe\x00", "run.json: is damaged and holds no record of a run"),
     ("config.yaml", None, "config.yaml: is missing"),
     ("config.yaml", b"\x00\xff\x01", "config.yaml: is damaged and holds no settings of a run"),
     ("config.yaml", b"", "config.yaml: is damaged and holds no settings of a run"),
@@ -364,7 +366,7 @@ def test_a_folder_with_garbage_gets_no_report(config: ExperimentConfig) -> None:
     before = sorted(directory.iterdir())
     with pytest.raises(CheckpointError) as caught:
         tasks.run(configured("act_tiny", "mode=report", f"run={directory}"))
-    assert str(caught.value).startswith(f"{directory}/run.json: is damaged and holds no record of a run (no JSON: ")
+    assert str(caught.value).startswith(f"{directory}/run.json: is damaged and holds no record of a run (not JSON: ")
     assert sorted(directory.iterdir()) == before
 
 

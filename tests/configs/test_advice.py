@@ -240,7 +240,9 @@ def test_what_fits_a_model_to_a_missed_target_composes(command: str, unit: str, 
     )
     finding = target(files)
     assert finding is not None
-    python, script, *words = shlex.split(finding.sentences[-1].partition("set the trained model to it, with ")[2][:-1])
+    python, script, *words = shlex.split(
+        finding.sentences[-1].partition("set the trained model to the target, with ")[2][:-1]
+    )
     assert (python, script, words[:2]) == ("python", "adadepth/run.py", ["--config-name", root])
     config = configured(root, *words[2:])
     assert config.checkpoint == str(files.directory)
@@ -267,7 +269,7 @@ EXEMPT = {
     "model.max_position_embeddings={}": "says what was chosen",
     "CPU cores (model={})": "says what was chosen",
     "dataset.held_out=0.1 'dataset.evaluation_splits=[{}]'": "a table of the user's",
-    "mode=serve asks it about whole examples": "a text of the user's",
+    "mode=serve takes whole examples": "a text of the user's",
     "no matched baseline (baseline=none)": "says what was given",
     "text={}": "a command of the page: tests/contrib/serve/test_rendering.py runs it",
     "new_tokens={}": "a command of the page: tests/contrib/serve/test_rendering.py runs it",
@@ -278,27 +280,27 @@ EXEMPT = {
     "model={}: task=finetune has no classifier": "what was given",
     "which mode=probe reads": "what was given",
     "mode=probe reads classes": "what was given",
-    "has no known length, give a number": "a number of the user's",
+    "is unknown; set a number": "a number of the user's",
     "read only with mode=train, but mode={}": "as that of seeds",
     "or choose another folder with dataset.cache_dir=...": "a folder of the user's",
     "choose with 'dataset.path={{}}'": "files of the user's; tests/unit/data/test_labelled_errors.py",
     "read local files with dataset.path=...": "files of the user's; every root of the hub takes them, below",
-    "name one with tokenizer.path=...": "a folder of the user's",
+    "give one with tokenizer.path=...": "a folder of the user's",
     "give dataset.evaluation_path=...": "files of the user's",
     "dataset.labels={}": "the user's own labels",
     "the package {} is missing": "pip; tests/contrib/serve/test_serve.py, tests/cli/test_optuna_sweep.py",
     "the package {} is not installed; pip install": "pip",
     "DEPTH": "a family's advice, below",
     "readout_weight={}: {} has no readouts": "of models in Python",
-    "or say model.vocab_size={}": "a fact of weights of the user's",
+    "or set model.vocab_size={}": "a fact of weights of the user's",
     "search.path=sampled leaves parameters unused": "only several processes are asked for it",
     "search.latency_weight={}: read only with": "a supernet of task=language_model, which no root has",
     "model.pretrained: model=stock_classifier trains": "a model of the user's",
     "model.pretrained={} trains one": "a model of the user's",
-    "no states were kept": "what was given",
+    "no states were recorded": "what was given",
     "'exit_rules=[{}]'": "a rule that was studied: tests/training/test_finetune.py",
     "log in with `hf auth login`": "an account",
-    "has one step, so there is nothing": "what was given",
+    "has one step, so there is no exit": "what was given",
     "task={} on dataset={}": "what was given",
     "estimate.words: set the vocabulary size": "a number of the user's",
     "start it with torchrun": "tests/cli/test_readme.py runs torchrun",

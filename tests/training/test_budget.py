@@ -94,7 +94,7 @@ def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
     assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
     assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
     assert "Compute-matched baselines" in (trained / "report.html").read_text()
-    assert "rivals of equal work" in capsys.readouterr().out
+    assert "compute-matched baselines" in capsys.readouterr().out
     (rival,) = trained.parents[1].glob("act_maze_rival/*")
     assert json.loads((rival / "model" / "config.json").read_text())["fixed_depth"] == rows[1]["max_depth"]
 
@@ -106,7 +106,7 @@ def test_a_rival_needs_a_finished_run(tmp_path, trained):
 
 def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
     with pytest.raises(
-        CheckpointError, match=r"^rival_of=\S+: it was task=finetune on dataset=maze; a rival is trained"
+        CheckpointError, match=r"^rival_of=\S+: that run has task=finetune on dataset=maze; a compute-matched"
     ):
         tasks.run(configured("act_tiny", "debug=default", f"rival_of={trained}", f"output_dir={tmp_path}"))
     assert list(tmp_path.iterdir()) == []
@@ -173,5 +173,5 @@ def test_a_geometric_prior_is_a_price():
 
 
 def test_a_model_without_a_depth_to_learn_is_refused():
-    with pytest.raises(ConfigError, match="model=albert learns no depth to hold"):
+    with pytest.raises(ConfigError, match="model=albert does not learn its depth"):
         configured("ponder_tiny", "model=albert_mini", "budget=depth")

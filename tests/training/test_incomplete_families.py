@@ -105,7 +105,7 @@ def test_a_member_is_missing(
     ("        return self.config.vocab_size", "        return 0",
      "vocabulary_size=0 must be a whole number of at least 1, or None"),
     ("SteppedAlbert", "SteppedAlbertModel",
-     "albert must be a part, not the model SteppedAlbertModel, which draws its weights before"),
+     "albert must be a part, not the model SteppedAlbertModel, which initialises its weights before"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.models.contract.DepthModel"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
      "error: model=router: its budget needs a model that extends adadepth.models.contract.HoldsBudget"),

@@ -195,7 +195,7 @@ def test_a_fixed_network_trains_and_is_evaluated_again(tmp_path):
     assert tasks.run(configured(NETWORK, *again)) == pytest.approx(trained, rel=1e-6)
     for file in (run / "model").glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(DataError, match=r"^tokenizer\.path=.*/model: .*name one with tokenizer\.path=\.\.\.$"):
+    with pytest.raises(DataError, match=r"^tokenizer\.path=.*/model: .*give one with tokenizer\.path=\.\.\.$"):
         tasks.run(configured(NETWORK, *again))
 
 

@@ -117,7 +117,7 @@ def test_a_name_is_that_of_the_experiment(hub: Hub) -> None:
 def test_a_hub_that_refuses_ends_a_run_before_it_begins(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     config = configured(*TINY, f"output_dir={tmp_path}/out", "trainer.push_to_hub=true")
-    with pytest.raises(ConfigError, match=r"trainer\.hub_model_id=ponder_tiny: the hub does not take it") as caught:
+    with pytest.raises(ConfigError, match=r"trainer\.hub_model_id=ponder_tiny: the hub rejected the upload") as caught:
         tasks.run(config)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()

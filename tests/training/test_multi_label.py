@@ -69,7 +69,7 @@ def test_from_a_table_to_predictions(tmp_path: Path) -> None:
     assert len(sets["test"]) == 5
     pipeline = Pipeline.from_pretrained(directory / "model")
     assert list(pipeline(["It says food"])[0].scores) == TOPICS
-    with pytest.raises(ConfigError, match=r"exit rule 'entropy:0.1': needs classes that exclude each other"):
+    with pytest.raises(ConfigError, match=r"exit rule 'entropy:0.1': needs exclusive classes"):
         Pipeline.from_pretrained(directory / "model", exit_rule="entropy:0.1")
     (tmp_path / "mine.jsonl").write_text('{"text": "It says food"}\n')
     tasks.run(configured(
@@ -100,7 +100,7 @@ MISTAKES = [
     (["mode=evaluate", "checkpoint=x", "exit_rules=[all]"], "has several labels per text; read only with classes"),
     (
         ["dataset.problem=regression", "dataset.metrics=[mse]", "dataset.class_weights={a: 1}"],
-        "has no classes of which",
+        "does not assign one class",
     ),
     (["dataset.problem=classification", "dataset.metrics=[f1]", "dataset.class_weights={a: -1}"], "weights above 0"),
     (["dataset.label_separator="], "dataset.label_separator: must not be empty"),

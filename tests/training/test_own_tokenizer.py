@@ -60,7 +60,7 @@ def grow(model: Path) -> None:
     quick_one_in(
         3,
         [
-            (remove, "there is no tokenizer in this folder"),
+            (remove, "no tokenizer in this folder"),
             (halve, "cannot load a tokenizer"),
             (empty, "cannot load a tokenizer"),
             (forget, "cannot load a tokenizer"),

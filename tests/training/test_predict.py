@@ -335,7 +335,7 @@ def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     lines = "".join(json.dumps({"question": each}) + "\n" for each in (puzzle, "12"))
     with pytest.raises(DataError, match=r"mine.jsonl: row 1, column question: '12': must be a puzzle of 16 cells"):
         table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
-    for text, message in (("12", "has 2"), ("5" * 16, "knows no '5' in a cell; allowed are '.1234'")):
+    for text, message in (("12", "but has 2"), ("5" * 16, "unknown symbol '5' in a cell; allowed are '.1234'")):
         with pytest.raises(DataError, match=message):
             Pipeline(model, build_puzzle_tokenizer(".1234"))(text)
 
@@ -346,9 +346,9 @@ MISTAKES = [
     ("mine.jsonl", '{"sentence": "a"}\n{"sentence": 3}\n', [], "row 1, column sentence: holds int, not text"),
     ("mine.jsonl", '{"sentence": "a"}\n{"x": "b"}\n', [], "row 1 lacks the column sentence"),
     ("mine.jsonl", "[1]\n", [], "row 0 is not an object"),
-    ("mine.jsonl", '{"sentence": "a", "x": "\\ud83d"}\n', [], "line 1 holds half of a surrogate pair"),
+    ("mine.jsonl", '{"sentence": "a", "x": "\\ud83d"}\n', [], "line 1 contains an unpaired surrogate"),
     ("mine.jsonl", "{\n", [], "line 1: Expecting property name"),
-    ("mine.csv", "sentence,updates\na,1\n", [], "row 0 has a column updates, as the output has"),
+    ("mine.csv", "sentence,updates\na,1\n", [], "row 0 has a column updates, which the output also has"),
     ("mine.csv", "sentence\n", [], "it has no rows"),
     ("mine.txt", "a\n", ["dataset.text_columns=[x,y]"], "row 0 has 1 texts with tabs between them"),
     ("mine.csv", "sentence\na\n", ["dataset.text_columns=[]"], "must name one column, or two for pairs"),

@@ -241,7 +241,7 @@ def test_one_without_a_manifest_is_of_an_older_version(tmp_path, ended, name, sa
     state.write_text(json.dumps(json.loads(whole) | {"unknown": 1}))
     assert find_checkpoint_error(checkpoint) == "its trainer_state.json has unknown keys: unknown"
     state.write_text(whole[:50])
-    assert find_checkpoint_error(checkpoint).startswith("its trainer_state.json is damaged (no JSON: ")
+    assert find_checkpoint_error(checkpoint).startswith("its trainer_state.json is damaged (not JSON: ")
     state.write_text(whole)
     (checkpoint / name).unlink()
     assert find_checkpoint_error(checkpoint) == said

@@ -49,7 +49,8 @@ def test_the_evaluation_at_which_it_ends(share, architectures, stops_at, capsys)
     if stops_at is not None:
         before, now = architectures[stops_at - 1 : stops_at + 1]
         assert (
-            f"are as at the evaluation before, {before} then, {now} now (search.stop_unchanged={share:g})" in lines[0]
+            f"are unchanged since the previous evaluation, from {before} to {now} "
+            f"(search.stop_unchanged={share:g})" in lines[0]
         )
 
 

@@ -118,7 +118,7 @@ def test_nothing_is_asked_for() -> None:
         ({"seeds": [1]}, "seeds: got 1 seeds for 5 prompts"),
         ({"generation_config": GenerationConfig(num_beams=2)}, "num_beams=2: decode_texts serves 1 only"),
         ({"generation_config": GenerationConfig(stop_strings=["a"])}, "stop_strings"),
-        ({"prompts": [[]]}, "every text begins"),
+        ({"prompts": [[]]}, "every text needs"),
     ],
 )
 def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:

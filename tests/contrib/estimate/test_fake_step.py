@@ -88,6 +88,6 @@ def test_of_truths_that_follow_from_weights_the_costliest_is_answered() -> None:
         assert weights[weights > 0].shape == (6,)
         assert float(weights.sum()) == 1.0
         with pytest.raises(
-            ConfigError, match=r"^mode=estimate: the model reads a number that follows from its weights"
+            ConfigError, match=r"^mode=estimate: not supported, because the model reads a value of its weights"
         ):
             int(weights.argmax())

@@ -198,13 +198,13 @@ def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None
 @pytest.mark.parametrize(
     ("text", "setting", "problem"),
     [
-        ("", Setting(), "there is no text"),
-        (" \n\t", Setting(), "there is no text"),
+        ("", Setting(), "no text: type one"),
+        (" \n\t", Setting(), "no text: type one"),
         ("x" * (MAX_CHARACTERS + 1), Setting(), "has 5,001 characters; at most 5,000"),
-        (TEXT, Setting("no such knob", 0.5), "has no such knob"),
+        (TEXT, Setting("no such knob", 0.5), "unknown setting"),
         (TEXT, Setting("exit rule quantile", 1.5), "must be from 0.01 to 0.99"),
         (TEXT, Setting("exit rule quantile", float("nan")), "must be from 0.01 to 0.99"),
-        ("\ud800", Setting(AS_TRAINED), "half of a surrogate pair"),
+        ("\ud800", Setting(AS_TRAINED), "an unpaired surrogate"),
     ],
 )
 def test_what_cannot_be_asked_is_told_in_a_line(text: str, setting: Setting, problem: str) -> None:

@@ -74,11 +74,11 @@ def test_a_sudoku_of_several_solutions_asks_for_no_answer() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("maze", "\n".join(["........"] * 8), "one start S, and this one has 0"),
+        ("maze", "\n".join(["........"] * 8), "one start S, but has 0"),
         ("maze", "S.x", "row 1: 'x' is not a symbol"),
         ("maze", "S..", "must have 8 rows of 8 cells, but has 3"),
         ("maze", "<script>", "row 1: '<' is not a symbol"),
-        ("hops", " ".join(["red", ">2", ">1", *["green"] * 13]), "pointers from node 1 lead in a circle"),
+        ("hops", " ".join(["red", ">2", ">1", *["green"] * 13]), "pointers from node 1 form a cycle"),
         ("sudoku", "11..\n....\n....\n....", "has no solution"),
         ("maze_path", "\n".join(["#" * 10] * 10), "one start S and one goal G"),
     ],

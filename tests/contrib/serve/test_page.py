@@ -155,7 +155,7 @@ def test_forged_requests_are_lines_of_the_console(address: str, capfd: pytest.Ca
 def test_a_port_that_is_taken_meanwhile_is_a_line(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "find_free_port", lambda host, port: int(address.rpartition(":")[2]))
     page = pages.build_page([of_text(small_ponder(), tokenizer("bert"))])
-    with pytest.raises(ConfigError, match=r"^serve\.host=127\.0\.0\.1 serve\.port=\d+: cannot be listened at"):
+    with pytest.raises(ConfigError, match=r"^serve\.host=127\.0\.0\.1 serve\.port=\d+: cannot be opened"):
         pages.launch_page(page, "127.0.0.1", 0)
 
 

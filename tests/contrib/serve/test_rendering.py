@@ -98,5 +98,5 @@ def test_a_drawn_sequence_is_told_as_a_text_with_what_is_right(tmp_path: Path) -
     html = str(render_answer(marked, example, compute_answer(marked, example, Setting())))
     assert 'class="board' not in html
     right = marked.model.config.id2label[int(example.example["label"])]
-    assert f"right is {right}, difficulty {example.example['difficulty']}" in html
+    assert f"the right answer is {right}, difficulty {example.example['difficulty']}" in html
     assert html.count('scope="row"') == 3

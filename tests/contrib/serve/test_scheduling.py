@@ -136,7 +136,7 @@ def test_nobody_waits_for_what_cannot_be_stopped(
     begun = time.perf_counter()
     with pytest.raises(DataError, match=r"^the request takes more than 0\.3 seconds"):
         compute_answer(one, PANIC, Setting())
-    with pytest.raises(DataError, match=r"^the model is still busy with a question before"):
+    with pytest.raises(DataError, match=r"^the model is still busy with a previous request"):
         compute_answer(one, "the naive cat", Setting())
     assert time.perf_counter() - begun < 30
     stuck.set()

@@ -69,7 +69,7 @@ def test_a_port_that_is_taken_is_a_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"^serve\.host=127\.0\.0\.1 serve\.port={port}: cannot be listened at"):
+        with pytest.raises(ConfigError, match=rf"^serve\.host=127\.0\.0\.1 serve\.port={port}: cannot be opened"):
             find_free_port("127.0.0.1", port)
     assert find_free_port("127.0.0.1", 0) > 0
 

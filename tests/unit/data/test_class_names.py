@@ -81,7 +81,7 @@ def test_a_number_that_is_a_name_is_that_class_among_configured_names(tmp_path: 
 
 def test_names_and_places_are_not_mixed_in_a_column(tmp_path: Path) -> None:
     for labels, wrong in ((["pos", "0", "neg"], "0"), (["1", "neg", "pos"], "1")):
-        with pytest.raises(DataError, match=f"has the label '{wrong}'; allowed are neg, pos; numbers are places in"):
+        with pytest.raises(DataError, match=f"has the label '{wrong}'; allowed are neg, pos; numbers are indices in"):
             load(dataset(write_csv(tmp_path / "in", labels), labels=["neg", "pos"]))
 
 
@@ -97,7 +97,7 @@ def test_numbers_beside_names_are_places_and_this_is_said(tmp_path: Path, caplog
     caplog.set_level(logging.INFO)
     data = load(dataset(write_csv(tmp_path / "in", ["1", "0", "1.0"]), labels=["neg", "pos"]))
     assert read_names(data) == ["pos", "neg", "pos"]
-    assert any("whole numbers are places in the list: 0 is neg, 1 is pos" in message for message in caplog.messages)
+    assert any("integers are indices in the list: 0 is neg, 1 is pos" in message for message in caplog.messages)
 
 
 def test_true_and_false_are_no_places(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_names_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptur
     data = load(dataset(write_csv(tmp_path / "in", ["Pos", "pos", "neg", "neg\u00a0", " neg"])))
     assert read_names(data) == ["Pos", "pos", "neg", "neg", "neg"]
     assert any("'Pos' and 'pos' differ only by case or Unicode form" in message for message in caplog.messages)
-    assert any("white space around them are one class: neg" in message for message in caplog.messages)
+    assert any("surrounding white space are merged: neg" in message for message in caplog.messages)
 
 
 def test_the_order_of_equal_numbers_is_fixed(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_lists_that_are_texts(tmp_path: Path, cell: str, expected: set[str]) -> 
 @pytest.mark.parametrize("cell", ["['joy' 'fear']", "[joy, fear]", "[['joy']]", "[1 2]", "['joy']['fear']", "[None]"])
 def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
     path = write_csv(tmp_path / "in", ["x", f'"{cell}"', "y"])
-    with pytest.raises(DataError, match=r"line 3 of .* has the labels .*, which is no list; write \['a', 'b'\]"):
+    with pytest.raises(DataError, match=r"line 3 of .* has the labels .*, which is not a list; write \['a', 'b'\]"):
         load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
 
 

@@ -263,9 +263,9 @@ def test_messages_about_files(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("Only one document.")
     assert "dataset.evaluation_path" in message(local_config(tmp_path / "one.txt", cache))
     (tmp_path / "folder").mkdir()
-    assert "no non-empty file there (in a folder: .txt" in message(local_config(tmp_path / "folder", cache))
-    assert "no non-empty file there" in message(local_config(tmp_path / "*.nothing", cache))
-    assert "hold no text" in message(local_config(file, cache, evaluation_path=str(file)))
+    assert "no non-empty file found (in a folder: .txt" in message(local_config(tmp_path / "folder", cache))
+    assert "no non-empty file found" in message(local_config(tmp_path / "*.nothing", cache))
+    assert "contain no text" in message(local_config(file, cache, evaluation_path=str(file)))
     assert not list(cache.glob("train-*"))
 
 

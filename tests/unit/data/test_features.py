@@ -294,7 +294,7 @@ def test_of_several_runs_one_computes(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_the_processes_do_not_share_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="never computed"):
+    with pytest.raises(DataError, match="have not been computed"):
         build(tmp_path, processes=(0, 2))
     assert folders(tmp_path)[0].endswith(".partial")
 
@@ -329,7 +329,7 @@ def test_what_an_earlier_run_wrote_needs_no_room_again(tmp_path: Path, monkeypat
         build(tmp_path, base=Base(fail_at=2, failure=interrupt))
     missing = SIZE - 2 * max(LENGTHS) * WIDTH * 4 * len(STATES)
     free(monkeypatch, missing - 1)
-    with pytest.raises(DataError, match="still to be written"):
+    with pytest.raises(DataError, match="not yet written"):
         build(tmp_path)
     free(monkeypatch, missing)
     expect_all(build(tmp_path), make_examples())
@@ -349,7 +349,7 @@ def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatc
         patch.setattr(feature_store.os, "pwrite", limited)
         with pytest.raises(DataError) as caught:
             build(tmp_path, base=first)
-    line = rf"dataset\.cache_dir={tmp_path}: No space left on device \([\d.,]+ MiB are free\); what was finished"
+    line = rf"dataset\.cache_dir={tmp_path}: No space left on device \([\d.,]+ MiB are free\); finished states"
     assert re.match(line, one_line(caught))
     second = Base()
     expect_all(build(tmp_path, base=second), make_examples())

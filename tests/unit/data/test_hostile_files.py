@@ -70,7 +70,7 @@ def test_mazes_of_walls_are_refused() -> None:
 def test_puzzles_without_a_question_are_refused() -> None:
     cells = np.ones((3, 4), dtype=np.int8)
     examples = PuzzleExamples(cells, cells, np.zeros(3, dtype=np.int64), {})
-    with pytest.raises(DataError, match="there is nothing to learn"):
+    with pytest.raises(DataError, match="nothing can be learned"):
         build_puzzle_data(MazePathConfig(name="maze_path"), examples, {}, "ab", {})
     wide = PuzzleExamples(cells.reshape(1, 12), cells.reshape(1, 12), np.zeros(1, dtype=np.int64), {})
     with pytest.raises(ConfigError, match=r"^dataset.sequence_length=8: a puzzle has 12 cells$"):

@@ -55,8 +55,9 @@ def test_a_wrong_name_or_value(folder: Path, tmp_path: Path, changes: dict[str, 
 def test_a_wrong_path(folder: Path, tmp_path: Path) -> None:
     text = message(folder / "train.tsv", tmp_path)
     assert text == (
-        f"dataset.evaluation_splits=validation: dataset.path={folder}/train.tsv is one table, the split train; hold "
-        "some rows out: dataset.held_out=0.1 'dataset.evaluation_splits=[held_out]'"
+        f"dataset.evaluation_splits=validation: dataset.path={folder}/train.tsv is one table, "
+        "the split train; hold out "
+        "some rows: dataset.held_out=0.1 'dataset.evaluation_splits=[held_out]'"
     )
     other = tmp_path / "tables"
     other.mkdir()
@@ -105,7 +106,7 @@ def test_damaged_and_empty_files(tmp_path: Path) -> None:
     file, cache = tmp_path / "train.csv", tmp_path / "cache"
     file.write_text("premise,hypothesis,label\n")
     assert "has the classes none" in message(tmp_path, cache)
-    assert "hold no text" in message(tmp_path, cache, labels=["a", "b"])
+    assert "contain no text" in message(tmp_path, cache, labels=["a", "b"])
     write_table(file, rows_of_pairs(3))
     (tmp_path / "validation.csv").write_text("premise,hypothesis,label\n")
     assert "the split validation of" in message(tmp_path, cache)

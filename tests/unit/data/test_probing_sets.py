@@ -175,7 +175,8 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "expected"), [
-    ({"verb_index": 9}, "agr.tsv has the verb_index '9'; from 2 to 7, which is how many words its orig_sentence has"),
+    ({"verb_index": 9}, "agr.tsv has the verb_index '9'; it must be from 2 to 7, the number of "
+                        "words of its orig_sentence"),
     ({"verb_index": 1}, "agr.tsv has the verb_index '1'; from 2 to 7"),
     ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; from 2 to 7"),
     ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: line 6 of"),

@@ -212,7 +212,8 @@ def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
     ({"answers": {"text": ["dog"], "answer_start": [3]}}, {},
      "dataset.answers_column=answers: row 0 of .* has the answer 'dog', but at character 3 of .* there is \"'t \""),
     ({"answers": {"text": ["cat"], "answer_start": []}}, {}, "has 1 answers but 0 positions"),
-    ({"answers": {"text": [""], "answer_start": [0]}}, {}, "has the answer '' at 0; a text and its first character"),
+    ({"answers": {"text": [""], "answer_start": [0]}}, {}, "has the answer '' at 0; a text and the "
+                                                           "position of its first character"),
     ({"answers": "cat"}, {}, r"holds str, not \{text: \[...\], answer_start: \[...\]\}"),
     ({"answers": {"text": [], "answer_start": []}}, {"unanswerable": False},
      "dataset.unanswerable=false: row 0 of .* has no answer; if questions may have no answer, set it to true"),

@@ -71,7 +71,7 @@ def test_a_class_that_stands_for_none_is_told(tmp_path: Path, caplog: pytest.Log
     write_splits(tmp_path, rows, rows[::-1])
     assert load(tmp_path).labels == ("-1", "0", "1")
     (told,) = warnings(caplog)
-    assert told.startswith("dataset.label_column=label: -1 is taken for a class;")
+    assert told.startswith("dataset.label_column=label: -1 is read as a class;")
 
 
 def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_json_is_what_json_says(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ('{"text": "a"}\n{"text": "b"\n', r"line 2: Expecting ',' delimiter"),
     ('{"text": "a"}\n["b"]\n', "line 2 is not an object"),
-    ('{"text": "a"}\n{"text": "\\ud800"}\n', "line 2 holds half of a surrogate pair"),
+    ('{"text": "a"}\n{"text": "\\ud800"}\n', "line 2 contains an unpaired surrogate"),
     ('[{"text": "a"}, 3]', "row 1 is not an object"),
     ('[{"text": "a"},\n{"text" 3}]', "line 2: Expecting ':' delimiter"),
     ('{\n "text": ["a"]\n}', "one object per line, or one list of objects, is needed"),

@@ -73,7 +73,7 @@ def test_words_are_those_of_the_library_and_none_is_lost(kind: str) -> None:
 def test_a_word_of_which_nothing_is_left_needs_an_unknown_token() -> None:
     words = tokenizer("bert")
     words.unk_token = None
-    with pytest.raises(DataError, match=r"makes nothing of the word '\\u200b', and has no unknown token"):
+    with pytest.raises(DataError, match=r"cannot encode the word '\\u200b', and has no unknown token"):
         encode_words(words, [["cat", "\u200b"]])
 
 

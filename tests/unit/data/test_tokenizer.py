@@ -98,7 +98,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_and_says_so(caplog: p
 def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text already need \d+"):
         train_tokenizer(["the quick brown fox jumps over the lazy dog"], 8, True)
-    with pytest.raises(DataError, match="the training documents hold no text to train on"):
+    with pytest.raises(DataError, match="the training documents contain no text"):
         train_tokenizer(["", "<unk> [MASK]"], 100, True)
 
     def broken() -> Iterator[str]:
@@ -110,7 +110,7 @@ def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "albert").mkdir()
     with pytest.raises(DataError, match=r"no such folder \(did you mean 'albert'\?\)"):
         load_tokenizer(str(tmp_path / "albertt"))
-    with pytest.raises(DataError, match=r"tokenizer.path=.*albert: there is no tokenizer in this folder"):
+    with pytest.raises(DataError, match=r"tokenizer.path=.*albert: no tokenizer in this folder"):
         load_tokenizer(str(tmp_path / "albert"))
     with pytest.raises(DataError, match=r"tokenizer.path=some/name: .*tokenizer.path=null to train one"):
         load_tokenizer("some/name")

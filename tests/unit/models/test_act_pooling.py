@@ -69,7 +69,7 @@ def test_steps_are_refused(call):
 
 def test_readouts_are_refused():
     model = mean_model(readout_weight=0.5)
-    with pytest.raises(ConfigError, match="pooling=mean: exit rules and readouts read the first token"):
+    with pytest.raises(ConfigError, match="pooling=mean: exit rules and readouts need pooling=first"):
         model(**padded_batch(LENGTHS), labels=torch.tensor([0, 1, 2]))
 
 

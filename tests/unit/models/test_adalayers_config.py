@@ -48,7 +48,7 @@ def test_survives_a_round_trip(kind, tmp_path):
         ({"distribution_cutoff": -0.1}, r"distribution_cutoff=-0\.1"),
         ({"classes_weights": [1.0], "num_labels": 2}, r"classes_weights=\[1\.0\]: 1 weights for 2 classes"),
         ({"classes_weights": [1.0, -1.0]}, "must not be negative, nor all 0"),
-        ({"classes_weights": [1.0], "num_labels": 1}, "only classification into one of several classes"),
+        ({"classes_weights": [1.0], "num_labels": 1}, "only single-label classification"),
         ({"layers_num": 4}, "layers_num=4 must be 5, the states to mix; seed_compat=true allows fewer"),
         ({"layers_num": 6, "seed_compat": True}, "layers_num=6: the base has 5 states to mix"),
         ({"layer_in_dim": 64}, "layer_in_dim=64: the states of the base have width 32"),

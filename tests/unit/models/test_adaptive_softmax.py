@@ -171,7 +171,7 @@ def test_tails_of_given_widths(widths):
 
 @pytest.mark.parametrize("widths", [(), (4,), (4, 1, 1), (4, 0)], ids=str)
 def test_widths_that_are_not_one_for_each_tail(widths):
-    with pytest.raises(ConfigError, match=r"^proj_dims=\[.*\]: must be a positive width for each tail, .* are 2$"):
+    with pytest.raises(ConfigError, match=r"^proj_dims=\[.*\]: must be 2 positive widths, one per tail$"):
         AdaptiveSoftmax(HIDDEN, VOCAB, CUTOFFS, tail_widths=widths)
 
 

@@ -325,7 +325,7 @@ def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> Non
         ('{"max_new_tokens": "a"}', "max_new_tokens='a' must be"),
         ('{"encoder_repetition_penalty": Infinity}', "encoder_repetition_penalty=inf must be a finite number"),
         ("[1]", "must hold an object, not list"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
     ],
 )
 def test_what_a_folder_says_of_generation_is_checked(text: str, message: str, tmp_path: Path) -> None:

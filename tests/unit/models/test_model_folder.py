@@ -149,9 +149,9 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "all names": (
         weights(lambda found: [found.update({f"x{name}": found.pop(name)}) for name in list(found)]), "more are missing"
     ),
-    "no JSON": (bytes_of(CONFIG, b"{"), f"its {CONFIG} is no JSON"),
+    "no JSON": (bytes_of(CONFIG, b"{"), f"its {CONFIG} is not JSON"),
     "a list": (bytes_of(CONFIG, b"[]"), f"its {CONFIG} must hold an object, not list"),
-    "deep JSON": (bytes_of(CONFIG, b"[" * 100_000), f"its {CONFIG} is no JSON"),
+    "deep JSON": (bytes_of(CONFIG, b"[" * 100_000), f"its {CONFIG} is not JSON"),
     "no type": (edited(model_type=...), r"config.json: model_type=None must be the name of a type"),
     "unknown type": (
         edited(model_type="albert_atc"),
@@ -172,7 +172,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "fifo": (fifo, f"its {CONFIG} is not a regular file"),
     "link to nothing": (link(WEIGHTS, "nowhere"), f"its {WEIGHTS} is a broken link"),
     "folder": (a_folder, f"its {CONFIG} is not a regular file"),
-    "index of a pickle": (index("pytorch_model.bin"), f"its {INDEX} names 'pytorch_model.bin'; allowed are files here"),
+    "index of a pickle": (index("pytorch_model.bin"), f"its {INDEX} names 'pytorch_model.bin'; allowed are files of"),
     "index outside": (index("../../x.safetensors"), f"its {INDEX} names '../../x.safetensors'"),
     "index of nothing": (index("model-1.safetensors"), f"its {INDEX} names model-1.safetensors, which is missing"),
     "index of no map": (

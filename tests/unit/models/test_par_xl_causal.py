@@ -78,7 +78,7 @@ def test_the_loss_comes_first(model):
 
 def test_two_kinds_of_targets_are_one_clear_line():
     ids = words()
-    with pytest.raises(DataError, match=r"^labels and targets: pass one of them; targets are labels that are shifted"):
+    with pytest.raises(DataError, match=r"^labels and targets: pass one of them; targets are labels that are already"):
         small_network()(ids, labels=ids, targets=ids)
 
 
@@ -280,7 +280,7 @@ def test_the_last_cluster_grows_and_shrinks(tied, tmp_path):
     assert torch.equal(type(model).from_pretrained(tmp_path)(targets).logits, after)
     model.resize_token_embeddings(21)
     assert model(ids.clamp(max=20)).logits.shape == (2, 12, 21)
-    with pytest.raises(ConfigError, match=r"^new_num_tokens=20: must be above 20, where the last cluster of words beg"):
+    with pytest.raises(ConfigError, match=r"^new_num_tokens=20: must be above 20, the start of the last cluster"):
         model.resize_token_embeddings(20)
 
 

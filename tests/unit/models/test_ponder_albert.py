@@ -383,7 +383,7 @@ def test_the_tokenizer_comes_from_beside_the_weights(tokenizer, tmp_path):
 
 
 def test_pairs_as_the_original_takes_them(tokenizer):
-    """Two lists, all first texts and all second ones: the n-th pair is the n-th of each."""
+    """Two lists, all first texts and all second texts: the n-th pair is the n-th of each."""
     model = small_ponder()
     model.tokenizer = tokenizer
     first, second = map(list, zip(*PAIRS[:3], strict=True))
@@ -401,8 +401,8 @@ def test_pairs_as_the_original_takes_them(tokenizer):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ((["a", "b"], ["c"]), "texts: 2 first texts and 1 second ones"),
-        ((["a", "b"], []), "texts: 2 first texts and 0 second ones"),
+        ((["a", "b"], ["c"]), "texts: 2 first texts and 1 second texts"),
+        ((["a", "b"], []), "texts: 2 first texts and 0 second texts"),
         (([], []), "texts: no texts to encode"),
         ([("a", "b", "c")], "texts: item 1 is neither a text nor a pair of texts"),
         (["a", 3], "texts: number 2 is neither"),

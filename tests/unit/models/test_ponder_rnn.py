@@ -106,7 +106,7 @@ def test_it_learns_the_parity_of_a_few_values():
 
 @pytest.mark.parametrize("shape", [(3, 4), (3,), (2, 3, 5)])
 def test_inputs_of_another_size_are_refused(shape):
-    with pytest.raises(ValueError, match=r"needed are \(batch, 5\)"):
+    with pytest.raises(ValueError, match=r"must be \(batch, 5\)"):
         small_model()(inputs=torch.zeros(shape))
 
 

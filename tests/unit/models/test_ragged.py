@@ -117,7 +117,7 @@ def test_a_rule_whose_halted_states_move_is_refused_and_auto_runs_it_dense():
     config = small_config(state_rule="accumulated")
     assert ragged_kernel(config, 10**9, CPU, torch.float32, training=False) is None
     config.execution = "ragged"
-    with pytest.raises(ConfigError, match="'accumulated' keep moving"):
+    with pytest.raises(ConfigError, match="'accumulated' keep changing"):
         ragged_kernel(config, 10**9, CPU, torch.float32, training=False)
 
 

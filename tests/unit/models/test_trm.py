@@ -319,7 +319,7 @@ def test_more_steps_than_trained() -> None:
 
 
 def test_mistakes_are_told() -> None:
-    with pytest.raises(DataError, match=r"input_ids of shape \(2, 8\): needed are \(batch, 9\)"):
+    with pytest.raises(DataError, match=r"input_ids of shape \(2, 8\): must be \(batch, 9\)"):
         small()(input_ids=torch.ones(2, 8, dtype=torch.long))
     with pytest.raises(ConfigError, match="num_attention_heads=5"):
         TrmConfig(hidden_size=16, num_attention_heads=5)

@@ -128,5 +128,5 @@ def test_the_names_that_the_original_prints(caplog):
 def test_a_distribution_that_not_all_steps_give_says_so():
     with torch.no_grad():
         output = small_ponder()(**padded_batch())
-    with pytest.raises(KeyError, match="model_halt_dist: posterior is there when all steps ran, as with run_all_steps"):
+    with pytest.raises(KeyError, match="model_halt_dist: posterior needs all steps; call with run_all_steps"):
         output["model_halt_dist"]

@@ -55,7 +55,7 @@ def test_pointers_are_followed() -> None:
 
 
 def test_a_maze_is_no_text() -> None:
-    with pytest.raises(DataError, match="more than the 12 tokens in a row that the model reads; mode=serve"):
+    with pytest.raises(DataError, match="more than the 12 tokens that the model reads; mode=serve"):
         Pipeline.from_pretrained("demo:maze")(" ".join("S" + "." * 143))
 
 

@@ -27,5 +27,5 @@ def test_columns_of_an_input(
 
 def test_columns_that_are_not_plain_are_listed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\nc,d\n")
-    with pytest.raises(DataError, match=r"^input=\S+a.csv: has the columns a, b; say with dataset.text_columns which"):
+    with pytest.raises(DataError, match=r"^input=\S+a.csv: has the columns a, b; name the columns of the texts"):
         resolve_input_columns(tmp_path / "a.csv", None, [])

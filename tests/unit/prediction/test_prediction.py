@@ -234,7 +234,7 @@ def test_lists_of_words_have_a_tag_a_word() -> None:
     ("texts", "message"),
     [
         ([], "texts=[]: no texts to predict"),
-        (["a", "b\ud800"], "texts[1]='b\\ud800': holds half of a surrogate pair"),
+        (["a", "b\ud800"], "texts[1]='b\\ud800': contains an unpaired surrogate"),
         (["a", 3], "texts[1]=3: must be a text, or a tuple of two"),
         ([("a", "b", "c")], "must be a text, or a tuple of two"),
         ([["a", "b"]], "must be a text, or a tuple of two"),
@@ -330,7 +330,7 @@ def test_a_model_that_says_no_numbers_is_one_line(head: type[PreTrainedModel]) -
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(1e30)
-    with pytest.raises(CheckpointError, match="it predicts no numbers") as caught:
+    with pytest.raises(CheckpointError, match="its predictions are not numbers") as caught:
         Pipeline(model, WORDS)("a [MASK] cat")
     assert "\n" not in str(caught.value)
 

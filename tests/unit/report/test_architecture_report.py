@@ -51,7 +51,7 @@ def test_prints_the_numbers_of_the_search(run: Path, page: Page) -> None:
     halting = json.loads((run / HALTING).read_text(encoding="utf-8"))
     found = halting["architecture"]
     for expected in (
-        found["string"], f"{found['mean_entropy']:.3f}", f"expected {found['expected_blocks']:.2f}", "200.0%",
+        found["string"], f"{found['mean_entropy']:.3f}", f"expected number {found['expected_blocks']:.2f}", "200.0%",
         "Architecture report", "per token of the tokenizer (unigram, 1,987 entries, lower-cased)", "method two_phase",
     ):  # fmt: skip
         assert expected in page.text
@@ -69,7 +69,7 @@ def test_prints_the_comparison(page: Page) -> None:
         assert expected in page.text
     near = page.text.split(f"Cost at {SHAPES[0]['name']}")[1].split("Cost at")[0]
     assert re.search(r"paper_rule 2\.50 100\.0% not measured", near)
-    assert "Not drawn, since not retrained: derived (not retrained)" in page.text
+    assert "Not shown, because not retrained: derived (not retrained)" in page.text
 
 
 def test_shows_nothing_about_halting(page: Page) -> None:

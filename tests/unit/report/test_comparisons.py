@@ -227,7 +227,7 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
     damaged.unlink() if content is None else damaged.write_text(content)
     comparison = compare(find_runs(tmp_path))
     (left_out,) = comparison.left_out
-    assert left_out.startswith(f"{tmp_path / 'b'}: left out, {said}")
+    assert left_out.startswith(f"{tmp_path / 'b'}: excluded, {said}")
     assert "\n" not in left_out
     assert len(comparison.runs) == 1
     assert said in write_comparison(tmp_path / "page", comparison).read_text()

@@ -129,7 +129,8 @@ def test_console_table() -> None:
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 160
     for part in (
-        "layers at step 1,250", f"entropy {layers['entropy']:.3f} nats, as {layers['effective_layers']:.2f} equal ones",
+        "layers at step 1,250", f"entropy {layers['entropy']:.3f} nats "
+                                f"({layers['effective_layers']:.2f} effective layers)",
         f"expected depth {layers['expected_depth']:.2f}", f"run {layers['deepest']} of {BLOCKS}", "parameters 345,098",
     ):  # fmt: skip
         assert part in text

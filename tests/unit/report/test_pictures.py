@@ -69,7 +69,7 @@ def test_what_is_zero_or_known_once_is_no_curve(files: RunFiles) -> None:
     ]
     section = losses(dataclasses.replace(files, metrics=lines))
     assert [panel.title for figure in section.figures for panel in figure.panels] == ["Loss"]
-    assert "Zero throughout, and not drawn: Ponder loss." in section.html
+    assert "Not drawn, because zero throughout: Ponder loss." in section.html
     assert "Not drawn, because known at one step only: Halt loss." in section.html
 
 

@@ -80,7 +80,7 @@ def test_a_run_without_dense_work_or_speed(run: Path, tmp_path: Path) -> None:
         del halting["cost"][name]
     page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting), metrics="")))
     assert re.search(r"dense: every row runs until the deepest row has halted\s+–\s+–\s+–", page.text)
-    assert "Wall clock was not measured" in page.text
+    assert "Wall-clock time was not measured" in page.text
 
 
 def test_every_token_carries_its_depth(run: Path, page: Page) -> None:

@@ -86,7 +86,7 @@ def test_fewer_blocks_than_a_ceiling_are_within_the_budget(tmp_path: Path) -> No
 
 def test_a_run_that_was_cut_says_so_on_its_page(tmp_path: Path) -> None:
     page = page_of(tmp_path, CUT)
-    assert f"run cut short: {SAID}" in told(page.split("<main")[0]), "header"
+    assert f"run ended early: {SAID}" in told(page.split("<main")[0]), "header"
     assert SAID in sections_of_page(page)["verdict"]
     assert "run finished" not in told(page)
 
@@ -104,4 +104,4 @@ def test_a_budget_that_was_spent_with_the_last_update_cut_nothing(tmp_path: Path
 
 
 def test_a_cut_run_of_before_says_as_much_as_it_knows(tmp_path: Path) -> None:
-    assert "run cut short: time budget spent" in told(page_of(tmp_path, {"stopped_because": "time budget spent"}))
+    assert "run ended early: time budget spent" in told(page_of(tmp_path, {"stopped_because": "time budget spent"}))

@@ -240,7 +240,7 @@ def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> No
                                      "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
     found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
     assert found.answer == "unknown"
-    assert "All examples exit at one step" in found.sentences[0]
+    assert "All examples exit at the same step" in found.sentences[0]
 
 
 def test_weights_that_were_set_chose_nothing(run: Path) -> None:

@@ -76,10 +76,10 @@ def test_a_problem_names_field_and_value(change: dict[str, Any], problem: str) -
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no JSON"), (b"{", "no JSON"), (b"\xff", "codec"), (b"[" * 100_000, "nested too deeply"),
+        (b"", "not JSON"), (b"{", "not JSON"), (b"\xff", "codec"), (b"[" * 100_000, "nested too deeply"),
         (b'{"name": NaN}', "NaN is not a JSON number"),
         (b'{"name": 1e999, "classes": {}}', "name must be a text or null"),
-        (b"[]", "the file must be a mapping, not a list"), (b"9" * 5000, "no JSON"), (b"{}", "the file lacks name"),
+        (b"[]", "the file must be a mapping, not a list"), (b"9" * 5000, "not JSON"), (b"{}", "the file lacks name"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:

@@ -20,7 +20,7 @@ SHARDED = ["trainer.fsdp=true"]
     (["trainer.deepspeed={stage: 1}"], r"^trainer.deepspeed: the package deepspeed is missing, install it with"),
     (["trainer.fsdp_config=gone.json"], r"^trainer.fsdp_config=gone.json: cannot be read \(No such file"),
     (["trainer.fsdp_config=list.json"], r"^trainer.fsdp_config=list.json: must hold a mapping$"),
-    (["trainer.fsdp_config=cut.json"], r"^trainer.fsdp_config=cut.json: no JSON \("),
+    (["trainer.fsdp_config=cut.json"], r"^trainer.fsdp_config=cut.json: not JSON \("),
     (["trainer.ddp_backend=glo"], r"^trainer.ddp_backend=glo: must be one of gloo, .* \(did you mean 'gloo'\?\)$"),
     (["trainer.ddp_backend=gloo"], r"^trainer.ddp_backend=gloo: read only with several processes"),
     (["runtime.compile=true", "trainer.torch_compile_mode=fast"], r"^trainer.torch_compile_mode=fast: must be one of"),

@@ -79,8 +79,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "decay is a text": (lambda s: s["param_groups"][0].update(weight_decay="x"), "group 0: weight_decay"),
     "parameters twice": (lambda s: s["param_groups"][0].update(params=[0, 0]), "group 0 must have the parameters"),
     "a group less": (lambda s: s["param_groups"].pop(), "1 groups"),
-    "no groups": (lambda s: s.update(param_groups=None), "no state of an optimizer"),
-    "no states": (lambda s: s.update(state=[]), "no state of an optimizer"),
+    "no groups": (lambda s: s.update(param_groups=None), "no optimizer state"),
+    "no states": (lambda s: s.update(state=[]), "no optimizer state"),
 }
 
 

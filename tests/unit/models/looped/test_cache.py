@@ -253,7 +253,7 @@ def test_the_configuration_names_a_policy() -> None:
         ({}, {"cache_policy": "frozn"}, r"cache_policy=frozn: must be one of .*ring:K.* \(did you mean 'frozen'\?\)"),
         ({}, {"cache_policy": "ring:0"}, "cache_policy=ring:0: must be one of"),
         ({}, {"cache_policy": "last:2"}, "cache_policy=last:2: must be one of"),
-        ({}, {"cache_policy": "last", "use_cache": False}, "cache_policy=last: is of calls with a cache"),
+        ({}, {"cache_policy": "last", "use_cache": False}, "cache_policy=last: needs a call with a cache"),
         ({}, {"cache_policy": "last", "past_key_values": DynamicCache()}, "is a DynamicCache of policy all"),
         ({"attn_implementation": "flex_attention"}, {"cache_policy": "last"}, "attn_implementation=flex_attention"),
     ],
@@ -271,16 +271,16 @@ def test_wrong_policies_and_caches_are_one_line() -> None:
     with pytest.raises(ConfigError, match="cache_policy=none"):
         small(core=1, cache_policy="none")
     model = small(core=1, num_loops=2)
-    with pytest.raises(ConfigError, match="cache_policy=all: is what DynamicCache"):
+    with pytest.raises(ConfigError, match="cache_policy=all: use DynamicCache"):
         LoopedCache(model.config)
     cache = LoopedCache(model.config, "frozen")
     with pytest.raises(ConfigError, match="num_loops=3: this cache stores 2 loops"):
         model(IDS, past_key_values=cache, num_loops=3)
-    with pytest.raises(ConfigError, match="nothing is cached yet"):
+    with pytest.raises(ConfigError, match="the cache is empty"):
         cache.bytes_per_token()
     with pytest.raises(ConfigError, match="has its own cache and does not support cache_implementation=static"):
         model.generate(IDS, cache_policy="last", cache_implementation="static", max_new_tokens=2)
-    with pytest.raises(ConfigError, match="for a model that is not in training"):
+    with pytest.raises(ConfigError, match="needs a model in evaluation mode"):
         model.train()(IDS, use_cache=True, cache_policy="last")
     with pytest.raises(ValueError, match=r"crop\(1\)"):
         cache.crop(1)

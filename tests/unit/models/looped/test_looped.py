@@ -246,7 +246,7 @@ def test_a_wrong_call_is_one_line(options: dict[str, Any], error: type[Exception
         (["model.exit_rule=quantile:0.5"], "model.exit_rule=quantile:0.5: needs a halting unit, which model.gate=true"),
         (["model.objective=gate"], "model.objective=gate: needs a halting unit"),
         (["model.injection=restart"], "model.injection=restart: every loop would be the same"),
-        (["model.hidden_size=null"], "model.hidden_size=null: must be given"),
+        (["model.hidden_size=null"], "model.hidden_size=null: required"),
     ],
 )
 def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str) -> None:

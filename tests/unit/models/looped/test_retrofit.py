@@ -163,7 +163,7 @@ def test_a_decoder_that_computes_more_than_layers_is_one_line(kind: str) -> None
 def test_sizes_are_the_decoders() -> None:
     looped = retrofit(decoder(), prelude=2, core=2, coda=2)
     assert (looped.config.hidden_size, looped.config.vocab_size, looped.config.num_key_value_heads) == (32, PIECES, 2)
-    with pytest.raises(ConfigError, match=r"base_config has 6 layers, prelude \+ core \+ coda are 3"):
+    with pytest.raises(ConfigError, match=r"base_config has 6 layers, but prelude \+ core \+ coda = 3"):
         LoopedConfig(base_config=looped.config.base_config.to_dict(), prelude=1, core=1, coda=1)
 
 
