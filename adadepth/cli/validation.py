@@ -130,7 +130,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
         value = getattr(config, key)
         if value is not None and config.mode not in able:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
-            allowed = f"read only with mode={join_alternatives(able)}"
+            allowed = f"only used with mode={join_alternatives(able)}"
             yield f"{key}={format_value(value)}: {allowed}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         choices = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a bundled model"
@@ -139,7 +139,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
     if config.mode is Mode.predict:
         yield from _check_predict_inputs(config)
     for group in find_misplaced_settings(config):
-        yield f"{group}: read only with {format_mode(group, config)}, but mode={config.mode}"
+        yield f"{group}: only used with {format_mode(group, config)}, but mode={config.mode}"
     for check in modes()[config.mode].checks:
         yield from load(check)(config)
 
@@ -148,9 +148,9 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs for a comparison"
     if config.run is not None and config.runs:
-        yield f"runs={config.runs}: read only without run={config.run}"
+        yield f"runs={config.runs}: only used without run={config.run}"
     if config.runs and config.mode is not Mode.report:
-        yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
+        yield f"runs={config.runs}: only used with mode=report, but mode={config.mode}"
 
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
@@ -158,17 +158,17 @@ def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
     has_examples = config.task is Task.finetune or get_kind(config.dataset).reading == "blocks"
     if config.exit_rules and not has_examples:
         data = "labelled data or blocks of text"
-        yield f"exit_rules={config.exit_rules}: read only with {data}, not with task={config.task}"
+        yield f"exit_rules={config.exit_rules}: only used with {data}, not with task={config.task}"
     elif config.exit_rules and config.mode is not Mode.evaluate:
-        how = f"read only with {format_mode(Mode.evaluate, config)}"
+        how = f"only used with {format_mode(Mode.evaluate, config)}"
         yield f"exit_rules={config.exit_rules}: {how}, but mode={config.mode}"
     if config.adopt_rule and not config.exit_rules:
-        yield "adopt_rule=true: read only with exit_rules, which compares the rules to adopt"
+        yield "adopt_rule=true: only used with exit_rules, which compares the rules to adopt"
     if config.adopt_rule and not hasattr(config.model, "exit_rule"):
         yield f"adopt_rule=true: model={config.model.name} has no exit rule in its configuration"
     if config.predictions and config.task is not Task.finetune:
         yield (
-            f"predictions=true: read only with labelled data, e.g. --config-name act_cola, not with task={config.task}"
+            f"predictions=true: only used with labelled data, e.g. --config-name act_cola, not with task={config.task}"
         )
     elif config.predictions and not config.trainer.halting_statistics:
         yield "predictions=true: needs trainer.halting_statistics=true"
@@ -177,7 +177,7 @@ def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
 def _check_baseline(config: ExperimentConfig) -> Iterator[str]:
     if config.rival_of is not None and family(config.model.name).fixed_depth is None:
         able = join_alternatives(name for name, spec in families().items() if spec.fixed_depth is not None)
-        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
+        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; only used with {able}"
     if config.rival_of is not None and config.seeds > 1:
         yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; set seed to that of the run"
 
@@ -186,13 +186,13 @@ def _check_seeds(config: ExperimentConfig) -> Iterator[str]:
     if config.seed + config.seeds > 2**32:
         yield f"seeds={config.seeds}: there are fewer seeds from seed={config.seed} on"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
-        yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
+        yield f"seeds={config.seeds}: only used with mode=train, and not with resume"
 
 
 def _check_several_checkpoints(config: ExperimentConfig) -> Iterator[str]:
     able = [name for name, mode in modes().items() if mode.checkpoints == "several"]
     if isinstance(config.checkpoint, list) and (config.mode not in able or not config.checkpoint):
-        hint = f"; a list is read only with mode={join_alternatives(able)}" if able else ""
+        hint = f"; a list is only used with mode={join_alternatives(able)}" if able else ""
         yield f"checkpoint={format_value(config.checkpoint)}: must be one{hint}"
 
 
@@ -200,9 +200,9 @@ def _check_predict_inputs(config: ExperimentConfig) -> Iterator[str]:
     text = config.text
     texts = text if isinstance(text, list) else [text]
     if config.new_tokens is not None and config.text is None:
-        yield f"new_tokens={config.new_tokens}: read only with text, which is continued"
+        yield f"new_tokens={config.new_tokens}: only used with text, which is continued"
     if config.output is not None and config.input is None:
-        yield f"output={config.output}: read only with input, a table to predict"
+        yield f"output={config.output}: only used with input, a table to predict"
     if text is not None and config.input is not None:
         yield f"input={config.input}: not with text={text!r:.60}; give one of them"
     elif config.input is not None:
@@ -254,7 +254,7 @@ def _check_trackers(config: ExperimentConfig) -> Iterator[str]:
             yield f"logger={name}: {missing_package(specs[name].library, specs[name].needs)}"
     if logger.artifacts and not any(specs[name].keeps_files for name in logger.report_to if name in specs):
         able = join_alternatives(name for name, spec in specs.items() if spec.keeps_files)
-        yield f"logger.artifacts={list(map(str, logger.artifacts))}: read only with logger={able}"
+        yield f"logger.artifacts={list(map(str, logger.artifacts))}: only used with logger={able}"
 
 
 def list_evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def _check_backend(config: ExperimentConfig) -> Iterator[str]:
     if backend not in backends:
         yield f"trainer.ddp_backend={backend}: must be one of {', '.join(backends)}{nearest(backend, backends)}"
     elif not is_distributed():
-        yield f"trainer.ddp_backend={backend}: read only with several processes; start it with torchrun"
+        yield f"trainer.ddp_backend={backend}: only used with several processes; start it with torchrun"
 
 
 def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unused") -> TrainingArguments:

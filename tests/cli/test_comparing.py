@@ -108,8 +108,8 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     (["mode=report", "runs=[all/run_1]"], "runs: folder not found: all/run_1 (did you mean 'all/run_0'?)"),
     (["mode=report", "runs=[empty]"], "runs: no run found in empty"),
     (["mode=report", "runs=[broken]"], "runs=['broken']: no runs to compare: broken: excluded, run.json is damaged ("),
-    (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: read only without run=all/run_0"),
-    (["runs=[all]"], "runs=['all']: read only"),
+    (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: only used without run=all/run_0"),
+    (["runs=[all]"], "runs=['all']: only used"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json "
                                                                     "found in outputs/act_tiny"),
     (["mode=report", "runs=[latest]"], "latest: names the newest run of a configuration; give it with --config-name"),

@@ -301,7 +301,7 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
     (("model.base_model=/nowhere/at/all",), UserError, "model.base_model=/nowhere/at/all"),
     (("dataset.sequence_length=256",), UserError, "dataset.sequence_length=256: "),
     (("model.pretrained=x",), ConfigError, "model.pretrained=x: set model.base_model instead"),
-    (("model.layers_num=2",), ConfigError, "model.layers_num=2: read only with model.seed_compat=true"),
+    (("model.layers_num=2",), ConfigError, "model.layers_num=2: only used with model.seed_compat=true"),
     (("features.limit_gib=1e-6",), DataError, "features.limit_gib"),
     ((*BUDGET, "budget=blocks", "budget.target=4"), ConfigError, "budget.target=4: must be at most 3, in"),
 ])  # fmt: skip
@@ -322,7 +322,7 @@ def test_what_needs_no_network_is_named_where_there_is_none(tmp_path, base):
 
 
 def test_features_are_for_frozen_bases():
-    with pytest.raises(ConfigError, match="features: read only by models of adalayers"):
+    with pytest.raises(ConfigError, match="features: only used by models of adalayers"):
         configured("ponder_tiny", "features.cache=false")
 
 

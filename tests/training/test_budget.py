@@ -154,8 +154,8 @@ def test_sequences_that_halt_are_held_too(tmp_path):
     (("budget=work", "budget.target=2"), "budget.target=2: must be from 0 to 1, in macs"),
     (("budget.grow=0.6", "budget.hold=0.3", "budget.ramp=0.3"), "but they add up to 1.2"),
     (("budget.grow_from=5",), "budget.grow_from=5: must be at most model.num_hidden_layers=4"),
-    (("budget.target=null",), "budget: read only with a target"),
-    (("budget.targets=[2]",), "budget.targets=[2.0]: read only"),
+    (("budget.target=null",), "budget: only used with a target"),
+    (("budget.targets=[2]",), "budget.targets=[2.0]: only used"),
     (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
     (("rival_of=x", "seeds=2"), "rival_of=x: not with seeds=2"),
 ])  # fmt: skip

@@ -130,16 +130,16 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
 
 @pytest.mark.parametrize(("root", "overrides", "message"), [
     ("ponder_tiny", ["halting.alone=true"], "model.pretrained: halting.alone=true needs it"),
-    ("ponder_tiny", ["halting.slope=3"], "halting: read only with halting.alone=true"),
+    ("ponder_tiny", ["halting.slope=3"], "halting: only used with halting.alone=true"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.threshold=-1"], "must be at least 0"),
-    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: read only by models of ponder_albert or"),
-    ("act_tiny", ["halting.alone=true"], "halting: read only"),
+    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: only used by models of ponder_albert or"),
+    ("act_tiny", ["halting.alone=true"], "halting: only used"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "optimise=eval/kl_loss"], "optimise=eval/kl_loss: "),
     (
         "ponder_tiny",
         ["halting.alone=true", "model.pretrained=a", "mode=evaluate", "checkpoint=a"],
-        "halting.alone=true: read only",
+        "halting.alone=true: only used",
     ),
 ])  # fmt: skip
 def test_a_second_stage_that_means_nothing_is_refused_in_one_line(root, overrides, message):

@@ -97,7 +97,7 @@ def test_a_rule_that_is_set_on_top_of_a_checkpoint_is_checked_when_it_is_loaded(
 MISTAKES = [
     (["dataset.metrics=[accuracy]"], "dataset.metrics=accuracy: not a metric of classification into several labels"),
     (["dataset.class_weights=balanced"], "dataset.problem=multi_label does not assign one class per text"),
-    (["mode=evaluate", "checkpoint=x", "exit_rules=[all]"], "has several labels per text; read only with classes"),
+    (["mode=evaluate", "checkpoint=x", "exit_rules=[all]"], "has several labels per text; only used with classes"),
     (
         ["dataset.problem=regression", "dataset.metrics=[mse]", "dataset.class_weights={a: 1}"],
         "does not assign one class",

@@ -208,7 +208,7 @@ def test_ids_of_puzzles_are_rows_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("root", "override", "message"), [
     ("ponder_tiny", "trainer.halting_statistics=false", "predictions=true: needs trainer.halting_statistics=true"),
-    ("act_tiny", "task=pretrain", "predictions=true: read only with labelled data"),
+    ("act_tiny", "task=pretrain", "predictions=true: only used with labelled data"),
 ])  # fmt: skip
 def test_predictions_that_nobody_would_write_are_refused(root: str, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:

@@ -115,7 +115,7 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
     (["dataset=hops"], "dataset=hops: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"),
     (["dataset=stsb"], "dataset=stsb: mode=probe reads classes, not dataset.problem=regression"),
     (["checkpoint=null"], "checkpoint: mode=probe needs it (a run directory"),
-    (["exit_rules=[all]"], "exit_rules=['all']: read only"),
+    (["exit_rules=[all]"], "exit_rules=['all']: only used"),
     (["dataset=senteval", "dataset.path=folder"], "dataset.task: dataset=senteval needs it, e.g. past_present"),
     (["dataset=senteval", "dataset.task=tree_depth"], "dataset.path: "),
     (["dataset=senteval", "dataset.task=tree_depth", "dataset.source=hub"],
@@ -133,5 +133,5 @@ def test_a_corpus_is_not_probed() -> None:
 
 
 def test_difficulty_of_embedded_sentences_is_their_own() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.difficulty_column=x: read only with"):
+    with pytest.raises(ConfigError, match=r"dataset\.difficulty_column=x: only used with"):
         configured("act_cola", "dataset=bigram_shift", "dataset.difficulty_column=x")

@@ -37,7 +37,7 @@ from adadepth.errors import ConfigError, nearest
 from adadepth.metrics.task_metrics import check_tags, is_hub_metric
 
 _HUB_KEYS = {"path": str, "name": str, "split": str, "rows_per_document": int, "streamed": bool}
-_OWN_ROWS = "read only with your own rows, dataset.source=local dataset.path=PATH, or with those of the hub"
+_OWN_ROWS = "only used with your own rows, dataset.source=local dataset.path=PATH, or with those of the hub"
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -64,21 +64,21 @@ def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]
     if dataset.source is Source.local and not dataset.path:
         yield f"dataset.path: dataset.source=local needs {needed}"
     if dataset.source is not Source.local and dataset.path is not None:
-        yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
+        yield f"dataset.path={dataset.path}: only used with dataset.source=local or auto"
 
 
 def _check_local_path(dataset: TextConfig, key: str) -> Iterator[str]:
     """Check that only local data have a path of another text."""
     if getattr(dataset, key) and dataset.source is not Source.local:
         path = "" if dataset.path else " dataset.path=PATH"
-        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=local{path}"
+        yield f"dataset.{key}={getattr(dataset, key)}: only used with dataset.source=local{path}"
 
 
 def _check_extra_hub(dataset: TextConfig, key: str) -> Iterator[str]:
     """Check that embedded text has no hub entries; local files may replace those of a configuration."""
     if getattr(dataset, key) and dataset.source is Source.embedded:
         entries = "" if dataset.hub else " 'dataset.hub=[{path: NAME}]'"
-        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub{entries}"
+        yield f"dataset.{key}={getattr(dataset, key)}: only used with dataset.source=hub{entries}"
 
 
 def _check_hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -123,10 +123,10 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
     if tokenizer.path is not None:
         return
     if kind is not TokenizerKind.unigram and not is_stream:
-        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. --config-name par_tiny"
+        yield f"tokenizer.kind={kind}: only used with streams of text, e.g. --config-name par_tiny"
     if tokenizer.symbols and kind is not TokenizerKind.unigram:
         size = "" if tokenizer.vocab_size else " tokenizer.vocab_size=8000"
-        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram{size}"
+        yield f"tokenizer.symbols={tokenizer.symbols}: only used with tokenizer.kind=unigram{size}"
     if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
         yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
     if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
@@ -317,7 +317,7 @@ def check_questions(dataset: QuestionConfig) -> Iterator[str]:
         yield f"dataset.labels={dataset.labels}: answers are text, not classes"
     if dataset.null_score_threshold and not dataset.unanswerable:
         yield (
-            f"dataset.null_score_threshold={dataset.null_score_threshold}: read only with dataset.unanswerable=true, "
+            f"dataset.null_score_threshold={dataset.null_score_threshold}: only used with dataset.unanswerable=true, "
             "e.g. dataset=squad_v2"
         )
 

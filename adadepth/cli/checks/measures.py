@@ -98,7 +98,7 @@ def check_prediction(config: ExperimentConfig) -> Iterator[str]:
         yield from _check_tagger(model, dataset) if problem == "tagging" else _check_head(model, dataset, predicted)
     if config.exit_rules and not predicted.studies_exits:
         yield (
-            f"exit_rules={config.exit_rules}: dataset={dataset.name} {predicted.what}; read only with classes, values "
+            f"exit_rules={config.exit_rules}: dataset={dataset.name} {predicted.what}; only used with classes, values "
             "and tags"
         )
     if hasattr(dataset, "metrics"):

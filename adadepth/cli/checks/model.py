@@ -21,7 +21,7 @@ def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
     for group in _GROUPS:
         if group not in model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
             readers = join_alternatives(list_families_reading(group))
-            yield f"{group}: read only by models of {readers}, but this one is of {config.model.name}"
+            yield f"{group}: only used by models of {readers}, but this one is of {config.model.name}"
     for check in model.checks:
         yield from load(check)(config)
 
@@ -54,10 +54,10 @@ def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
         return
     if not halting.alone:
         if halting != OPTIONAL_GROUPS["halting"]():
-            yield "halting: read only with halting.alone=true model.pretrained=RUN/model"
+            yield "halting: only used with halting.alone=true model.pretrained=RUN/model"
         return
     if config.mode is not Mode.train:
-        yield f"halting.alone=true: read only with mode=train, but mode={config.mode}"
+        yield f"halting.alone=true: only used with mode=train, but mode={config.mode}"
     if model.pretrained is None:
         yield "model.pretrained: halting.alone=true needs it, the folder of a trained model, e.g. RUN/model"
 
@@ -69,7 +69,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         yield from _check_targets(config)
     if budget.target is None:
         if config.mode is Mode.train and budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
-            yield "budget: read only with a target depth, budget.target"
+            yield "budget: only used with a target depth, budget.target"
         return
     prefix, model = f"budget.target={budget.target:g}", config.model.name
     if not able.targets:
@@ -109,7 +109,7 @@ def _check_targets(config: ExperimentConfig) -> Iterator[str]:
     """Check the depths that a checkpoint is fitted to."""
     prefix, units = f"budget.targets={config.budget.targets}", family(config.model.name).budget.fitted
     if config.mode is not Mode.evaluate:
-        yield f"{prefix}: read only with {format_mode(Mode.evaluate, config)}; in training, set budget.target"
+        yield f"{prefix}: only used with {format_mode(Mode.evaluate, config)}; in training, set budget.target"
     if not config.trainer.halting_statistics:
         yield f"{prefix}: needs trainer.halting_statistics=true"
     if not units:
@@ -141,7 +141,7 @@ def _check_growth(config: ExperimentConfig) -> Iterator[str]:
     if not model.budget.grows:
         able = [name for name, spec in families().items() if spec.budget.grows]
         alternatives = join_alternatives(able)
-        yield f"budget.grow={budget.grow:g}: model={model.name} always trains every step; read only with {alternatives}"
+        yield f"budget.grow={budget.grow:g}: model={model.name} always trains every step; only used with {alternatives}"
     elif most is not None and budget.grow_from > most:
         yield f"budget.grow_from={budget.grow_from}: must be at most model.{model.depth}={most:g}"
 

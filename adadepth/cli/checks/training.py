@@ -21,7 +21,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
         yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
     if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
-        yield "trainer.early_stopping_threshold: read only with trainer.early_stopping_patience"
+        yield "trainer.early_stopping_threshold: only used with trainer.early_stopping_patience"
     if trainer.optimizer is Optimizer.adam_atan2 and trainer.adam_epsilon != TrainerConfig.adam_epsilon:
         unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
         yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
@@ -32,7 +32,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.fsdp and trainer.deepspeed:
         yield "trainer.fsdp and trainer.deepspeed: choose one"
     if trainer.fsdp and not modes()[config.mode].describes_training:
-        yield f"trainer.fsdp=true: read only with mode=train, but mode={config.mode}"
+        yield f"trainer.fsdp=true: only used with mode=train, but mode={config.mode}"
     if trainer.fsdp and config.task is Task.architecture_search:
         yield (
             "trainer.fsdp=true: not supported in an architecture search, which reads the gates between the steps "
@@ -56,7 +56,7 @@ def _check_hub(config: ExperimentConfig) -> Iterator[str]:
     if not trainer.push_to_hub:
         for name in ("hub_model_id", "hub_private_repo"):
             if (value := getattr(trainer, name)) is not None:
-                yield f"trainer.{name}={value}: read only with trainer.push_to_hub=true"
+                yield f"trainer.{name}={value}: only used with trainer.push_to_hub=true"
         return
     if config.mode is not Mode.train or config.task is Task.architecture_search or config.seeds > 1:
         yield (
@@ -73,7 +73,7 @@ def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
         if trainer.plateau_patience is not None:
             warmup = " trainer.warmup_steps=0" if trainer.warmup_steps else ""
             patience = f"trainer.plateau_patience={trainer.plateau_patience}"
-            yield f"{patience}: read only with trainer.schedule=plateau{warmup}"
+            yield f"{patience}: only used with trainer.schedule=plateau{warmup}"
         return
     if trainer.plateau_patience is None:
         yield "trainer.plateau_patience: trainer.schedule=plateau needs it"

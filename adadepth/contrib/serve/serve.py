@@ -95,7 +95,7 @@ def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
         return [dataclasses.replace(config, mode=Mode.predict)]
     if ignored := [key for key in list_overridden_keys() if key.partition(".")[0] not in _SHARED_KEYS]:
         raise ConfigError(
-            f"{ignored[0]}: read only with one checkpoint; with several, each keeps the settings of its run"
+            f"{ignored[0]}: only used with one checkpoint; with several, each keeps the settings of its run"
         )
     return [_load_run_config(config, path) for path in config.checkpoint]
 

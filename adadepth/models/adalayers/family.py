@@ -138,7 +138,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.attention_heads_num={heads}: must divide model.project_dim={width}"
     if model.layers_num is not None and not model.seed_compat:
         yield (
-            f"model.layers_num={model.layers_num}: read only with model.seed_compat=true; otherwise the base defines it"
+            f"model.layers_num={model.layers_num}: only used with model.seed_compat=true; otherwise the base defines it"
         )
 
 

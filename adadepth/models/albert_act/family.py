@@ -162,7 +162,7 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
     if model.pooling is Pooling.first:
         return
     if config.task is not Task.finetune or get_problem(config.dataset) not in _SEQUENCE_PROBLEMS:
-        yield f"model.pooling={model.pooling}: read only for classification of whole sequences"
+        yield f"model.pooling={model.pooling}: only used for classification of whole sequences"
     if model.readout_weight:
         yield (
             f"model.readout_weight={model.readout_weight:g}: readouts read the first token; set it to 0 or "

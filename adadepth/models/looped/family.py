@@ -200,7 +200,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
         yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
-        yield f"model.curriculum_share={model.curriculum_share:g}: read only with model.loop_curriculum"
+        yield f"model.curriculum_share={model.curriculum_share:g}: only used with model.loop_curriculum"
     if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
         yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
     if model.queries is Queries.state and model.injection is Injection.restart:

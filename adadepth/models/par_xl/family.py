@@ -158,7 +158,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.cutoff_clusters={model.cutoff_clusters}: chooses the cutoffs; set model.cutoffs=[]"
     if (widths := model.proj_dims) is not None:
         if model.proj_factor != ParXLSettings.proj_factor:
-            yield f"model.proj_factor={model.proj_factor}: read only without model.proj_dims={widths}"
+            yield f"model.proj_factor={model.proj_factor}: only used without model.proj_dims={widths}"
         if len(widths) != tails or min(widths, default=1) < 1:
             yield f"model.proj_dims={widths}: must be {tails} positive widths, one per tail"
     if model.architecture is None:
@@ -171,7 +171,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         )
     elif config.search != SearchConfig():
         yield (
-            "search: read only by a supernet, which has no model.architecture, as in --config-name par_tiny; "
+            "search: only used by a supernet, which has no model.architecture, as in --config-name par_tiny; "
             "remove it for one network"
         )
 
@@ -203,7 +203,7 @@ def _check_search(config: ExperimentConfig) -> Iterator[str]:
     if search.stop_unchanged is not None and config.trainer.eval_strategy is EvalStrategy.no:
         yield f"search.stop_unchanged={search.stop_unchanged:g}: compares evaluations, but trainer.eval_strategy=no"
     if search.latency_weight > 0 and not is_search:
-        yield f"search.latency_weight={search.latency_weight}: read only with task=architecture_search"
+        yield f"search.latency_weight={search.latency_weight}: only used with task=architecture_search"
     if is_search and not search.stages:
         yield f"search.stages=[]: at least one is needed, of {', '.join(Stage)}"
     for shape in search.shapes:

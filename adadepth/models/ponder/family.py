@@ -106,7 +106,7 @@ def check_prior(config: ExperimentConfig) -> Iterator[str]:
     probability = model.target_halt_probability
     if model.prior is Prior.uniform and probability is not None:
         yield (
-            f"model.target_halt_probability={probability}: read only with model.prior=geometric; with "
+            f"model.target_halt_probability={probability}: only used with model.prior=geometric; with "
             "model.prior=uniform set it to null"
         )
 
@@ -128,7 +128,7 @@ def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, PonderAlbertSettings)
     layers = model.halting_head_layers
     if layers > 1 and model.halting_head is not HaltingHead.linear_cat:
-        yield f"model.halting_head_layers={layers}: read only with model.halting_head=linear_cat"
+        yield f"model.halting_head_layers={layers}: only used with model.halting_head=linear_cat"
 
 
 def first_tokens(model: Any) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_several_devices_share_and_are_faster(hub: Path) -> None:
 
 
 @pytest.mark.parametrize(("overrides", "line"), [
-    (["estimate.share=0.5"], "estimate: read only with mode=estimate, but mode=train"),
+    (["estimate.share=0.5"], "estimate: only used with mode=estimate, but mode=train"),
     (["mode=estimate", "estimate.device=H10"], "estimate.device=H10: must be a number of TFLOPS or one of"),
     (["mode=estimate", "trainer.fsdp=true"], "trainer.fsdp=true: shards over several devices"),
     (["mode=estimate", "estimate.devices=0"], "estimate.devices=0: must be at least 1"),

@@ -33,5 +33,5 @@ def test_any_training_is_estimated(root: str) -> None:
 
 def test_only_a_fact_is_read_with_other_modes() -> None:
     assert configured("par_tiny", "estimate.words=7").estimate.words == 7  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"^estimate: read only with mode=estimate, but mode=train$"):
+    with pytest.raises(ConfigError, match=r"^estimate: only used with mode=estimate, but mode=train$"):
         configured("par_tiny", "estimate.devices=2")

@@ -23,12 +23,12 @@ SERVE = ("mode=serve", "checkpoint=somewhere")
     ("overrides", "message"),
     [
         (["mode=serve"], "checkpoint: mode=serve needs it"),
-        (["serve.port=1"], "serve: read only with mode=serve checkpoint=latest, but mode=train"),
+        (["serve.port=1"], "serve: only used with mode=serve checkpoint=latest, but mode=train"),
         ([*SERVE, "serve.port=70000"], "serve.port=70000: must be from 0 to 65535"),
-        (["mode=predict", "checkpoint=[a,b]", "text=x"], "checkpoint=.*: must be one; a list is read only with"),
+        (["mode=predict", "checkpoint=[a,b]", "text=x"], "checkpoint=.*: must be one; a list is only used with"),
         (["mode=serve", "checkpoint=[]"], "checkpoint=.*: must be one"),
         (["mode=serve", "checkpoint=[a,'']"], "checkpoint: is empty"),
-        ([*SERVE, "text=x"], "text=.*: read only with mode=predict, but mode=serve"),
+        ([*SERVE, "text=x"], "text=.*: only used with mode=predict, but mode=serve"),
     ],
 )  # fmt: skip
 def test_mistakes_are_lines(overrides: list[str], message: str) -> None:
@@ -50,7 +50,7 @@ def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest
     monkeypatch.setattr(
         serve, "list_overridden_keys", lambda: ["mode", "checkpoint", "serve.port", "model.act_epsilon"]
     )
-    with pytest.raises(ConfigError, match=r"^model\.act_epsilon: read only with one checkpoint"):
+    with pytest.raises(ConfigError, match=r"^model\.act_epsilon: only used with one checkpoint"):
         serve._list_configs(config)
 
 

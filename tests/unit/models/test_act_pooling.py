@@ -75,10 +75,10 @@ def test_readouts_are_refused():
 
 @pytest.mark.parametrize(("root", "overrides", "message"), [
     ("act_cola", ["model.readout_weight=0.5"], "model.readout_weight=0.5: readouts read the first token"),
-    ("act_pos", [], "model.pooling=mean: read only for classification of whole sequences"),
-    ("act_squad", [], "model.pooling=mean: read only for classification of whole sequences"),
-    ("act_swag", [], "model.pooling=mean: read only for classification of whole sequences"),
-    ("act_tiny", [], "model.pooling=mean: read only for classification of whole sequences"),
+    ("act_pos", [], "model.pooling=mean: only used for classification of whole sequences"),
+    ("act_squad", [], "model.pooling=mean: only used for classification of whole sequences"),
+    ("act_swag", [], "model.pooling=mean: only used for classification of whole sequences"),
+    ("act_tiny", [], "model.pooling=mean: only used for classification of whole sequences"),
 ])  # fmt: skip
 def test_where_nobody_reads_it_the_setting_is_refused(root, overrides, message):
     with pytest.raises(ConfigError, match=message):

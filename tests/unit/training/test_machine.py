@@ -22,7 +22,7 @@ SHARDED = ["trainer.fsdp=true"]
     (["trainer.fsdp_config=list.json"], r"^trainer.fsdp_config=list.json: must hold a mapping$"),
     (["trainer.fsdp_config=cut.json"], r"^trainer.fsdp_config=cut.json: not JSON \("),
     (["trainer.ddp_backend=glo"], r"^trainer.ddp_backend=glo: must be one of gloo, .* \(did you mean 'gloo'\?\)$"),
-    (["trainer.ddp_backend=gloo"], r"^trainer.ddp_backend=gloo: read only with several processes"),
+    (["trainer.ddp_backend=gloo"], r"^trainer.ddp_backend=gloo: only used with several processes"),
     (["runtime.compile=true", "trainer.torch_compile_mode=fast"], r"^trainer.torch_compile_mode=fast: must be one of"),
     (["runtime.compile=true", "trainer.torch_compile_backend=inducto"],
      r"^trainer.torch_compile_backend=inducto: must be one of .*inductor.* \(did you mean 'inductor'\?\)$"),
