@@ -76,7 +76,7 @@ class MaskingConfig:
 
 @dataclass
 class TextConfig(DatasetConfig):
-    """Running text, wherever it is."""
+    """Running text from files, the hub or the package."""
 
     source: Source = setting(
         Source.embedded, "embedded (Python's documentation), local files, or the hub; auto: local if path names files"
@@ -103,7 +103,7 @@ class TextConfig(DatasetConfig):
 
 @dataclass
 class StreamConfig(TextConfig):
-    """Text as contiguous streams, read from beginning to end by a model that remembers."""
+    """Text as contiguous streams, read in order by a model with memory."""
 
     test_path: Any = setting(
         None,
@@ -122,7 +122,7 @@ class StreamConfig(TextConfig):
 
 @dataclass
 class CausalConfig(StreamConfig):
-    """The same text as blocks, in any order, in which documents stand side by side without seeing each other."""
+    """Text as blocks in any order; documents of a block do not attend to each other."""
 
     document_separator: Separator = setting(
         Separator.auto,
@@ -133,7 +133,7 @@ class CausalConfig(StreamConfig):
 
 @dataclass
 class CorpusConfig(TextConfig, ExamplesConfig):
-    """A pretraining corpus and how examples are cut from it."""
+    """A pretraining corpus, and how it is split into examples."""
 
     document_separator: Separator = setting(Separator.auto, "what ends a document in plain text")
     streaming: bool = setting(False, "read hub or local data while training instead of preparing it")
@@ -155,7 +155,7 @@ LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 
 @dataclass
 class TableConfig(ExamplesConfig):
-    """Rows of a table, whatever is to be predicted of them."""
+    """Rows of a table, for every kind of prediction."""
 
     source: Source = setting(
         Source.hub, "hub, local files, or embedded (Python's documentation); auto: local if path names files"
@@ -181,7 +181,7 @@ class TableConfig(ExamplesConfig):
 
 @dataclass
 class LabelledConfig(TableConfig):
-    """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
+    """Sentences or sentence pairs with a class or a value: the tasks of GLUE, and tables of that format."""
 
     text_columns: list[str] | None = setting(None, "text column, or two for pairs; None: sentence, or the usual names")
     label_column: str | None = setting(
@@ -216,12 +216,12 @@ class SentEvalConfig(LabelledConfig):
 
 @dataclass
 class AgreementConfig(LabelledConfig):
-    """Number of a verb from the words before it (Linzen, Dupoux and Goldberg 2016)."""
+    """Subject-verb agreement: the number of a verb from the words before it (Linzen, Dupoux and Goldberg 2016)."""
 
 
 @dataclass
 class TaggingConfig(TableConfig):
-    """Sentences as lists of words with a tag each: named entities, parts of speech."""
+    """Tagged sentences, lists of words with one tag each: named entities, parts of speech."""
 
     token_column: str = setting("tokens", "column with lists of words")
     tag_column: str = setting("ner_tags", "column with lists of tags, as class numbers or names")
@@ -234,7 +234,7 @@ class TaggingConfig(TableConfig):
 
 @dataclass
 class QuestionConfig(TableConfig):
-    """Questions about a text that holds their answers, in the columns of SQuAD (Rajpurkar et al. 2016, 2018)."""
+    """Extractive question answering, in the columns of SQuAD (Rajpurkar et al. 2016, 2018)."""
 
     sequence_length: int = setting(
         384, "number of tokens of a window: the question and a part of its context", at_least(8)
@@ -262,7 +262,7 @@ class QuestionConfig(TableConfig):
 
 @dataclass
 class ChoiceConfig(TableConfig):
-    """One of several endings of a text, in columns of their own: SWAG (Zellers et al. 2018)."""
+    """Multiple choice between endings of a text, one column each: SWAG (Zellers et al. 2018)."""
 
     context_columns: list[str] = setting(
         ["sent1", "sent2"], "column of the context; a second column holds the beginning of the endings"
@@ -279,14 +279,14 @@ HopsDrawing = StrEnum("HopsDrawing", ["even", "natural"])
 
 @dataclass
 class GeneratedConfig(ExamplesConfig):
-    """Examples that are drawn afresh in every epoch, and of which it is known how much computing a unit needs."""
+    """Examples generated anew in every epoch, with a known difficulty of every unit."""
 
     train_examples: int = setting(100000, "number of training examples per epoch", between(1, 10**8))
 
 
 @dataclass
 class ParityConfig(GeneratedConfig):
-    """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet."""
+    """Parity: whether the number of ones is odd, the task of ACT (Graves 2016) and PonderNet."""
 
     representation: Representation = setting(
         Representation.vectors, "format of the inputs: vectors for a recurrent cell, or tokens"
@@ -305,14 +305,14 @@ class ParityConfig(GeneratedConfig):
 
 @dataclass
 class FieldConfig(GeneratedConfig):
-    """Generated examples that lie at a random place of a larger field, so that larger ones can be read as well."""
+    """Generated examples at a random position of a larger field, which also fits larger examples."""
 
     field: int = setting(16, "side length of the grid of positions; the model needs as many positions", at_least(1))
 
 
 @dataclass
 class MazeConfig(FieldConfig):
-    """Can a cell be reached from the start? A cell's difficulty is its distance."""
+    """Mazes: whether a cell can be reached from the start; its difficulty is the distance."""
 
     size: int = setting(8, "number of cells along each side", at_least(1))
     walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)
@@ -321,7 +321,7 @@ class MazeConfig(FieldConfig):
 
 @dataclass
 class HopsConfig(GeneratedConfig):
-    """Which colour do pointers lead to? A node's difficulty is how many pointers must be followed."""
+    """Pointers: the colour that the pointers of a node lead to; its difficulty is the number of pointers."""
 
     unit: LabelledUnit = setting(
         LabelledUnit.token, "label every node, or the sequence with the label of one marked node"
@@ -341,7 +341,7 @@ class HopsConfig(GeneratedConfig):
 
 @dataclass
 class AdditionConfig(FieldConfig):
-    """The sum of two numbers, a column a token; a column's difficulty is how far away its carry is decided."""
+    """The sum of two numbers, one column per token; the difficulty is the distance to the source of the carry."""
 
     digits: int = setting(12, "number of digits of each number", at_least(1))
     nines: float = setting(0.5, "share of columns with digits that sum to 9 and propagate a carry", BELOW_ONE)
@@ -350,7 +350,7 @@ class AdditionConfig(FieldConfig):
 
 @dataclass
 class TraceConfig(GeneratedConfig):
-    """What does a name stand for? Lines `b = a`, then `print b`; difficulty is how many lines must be read."""
+    """Variable tracing: lines `b = a`, then `print b`; the difficulty is the number of lines to read."""
 
     lines: int = setting(8, "number of lines of an example, each with a different name", between(2, 26))
     values: int = setting(
@@ -364,7 +364,7 @@ class TraceConfig(GeneratedConfig):
 
 @dataclass
 class ManoConfig(GeneratedConfig):
-    """Mano: prefix expressions of +, - and * modulo a number. Difficulty is how many operations there are."""
+    """Mano: prefix expressions of +, - and * modulo a number; the difficulty is the number of operations."""
 
     modulus: int = setting(23, "modulus of the arithmetic; operands are smaller", between(2, 100))
     operations: int = setting(10, "maximum number of operations; every number from 1 is equally likely", between(1, 40))
@@ -382,7 +382,7 @@ _SYMBOLS = Allowed(
 
 @dataclass
 class DrawnPuzzleConfig(GeneratedConfig):
-    """Generated puzzles: a grid is given, its solution is the answer, and all cells have to be right."""
+    """Generated puzzles: a grid and its solution, in which all cells must be right."""
 
     train_examples: int = setting(
         100000, "number of training examples per epoch", between(1, 10**8), debug=256
@@ -393,7 +393,7 @@ class DrawnPuzzleConfig(GeneratedConfig):
 
 @dataclass
 class SudokuConfig(DrawnPuzzleConfig):
-    """Sudoku with one solution each. A puzzle's difficulty is how many rounds of simple conclusions fill it."""
+    """Sudoku with a unique solution; the difficulty is the number of rounds of simple deduction that solve it."""
 
     size: int = setting(
         6, "number of digits and of cells along each side", Allowed(lambda size: size in (4, 6, 9), "4, 6 or 9")
@@ -405,7 +405,7 @@ class SudokuConfig(DrawnPuzzleConfig):
 
 @dataclass
 class MazePathConfig(DrawnPuzzleConfig):
-    """The shortest way from start to goal, where there is but one. A maze's difficulty is its length."""
+    """Mazes with a unique shortest path from start to goal; the difficulty is its length."""
 
     size: int = setting(10, "number of cells along each side", at_least(3))
     walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)
@@ -413,7 +413,7 @@ class MazePathConfig(DrawnPuzzleConfig):
 
 @dataclass
 class PuzzleTableConfig(TableConfig):
-    """Puzzles of a table, written with a character a cell: Sudoku-Extreme, Maze-Hard."""
+    """Puzzles of a table, with one character per cell: Sudoku-Extreme, Maze-Hard."""
 
     question_column: str = setting("question", "column of texts")
     answer_column: str = setting("answer", "columns of puzzle and answer, texts of the same length")

@@ -210,7 +210,7 @@ BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs", "deepest_layer", "expecte
 
 @dataclass
 class BudgetConfig:
-    """Depth budget: a mean depth that training holds, instead of a penalty on depth."""
+    """Depth budget: a target mean depth of training, instead of a depth penalty."""
 
     target: float | None = setting(
         None, "target mean depth of a token or sequence, in `unit`; None: no budget", POSITIVE
@@ -234,7 +234,7 @@ class BudgetConfig:
 
 @dataclass
 class DistanceConfig:
-    """Distances in attention, which a model's configuration has, too."""
+    """Distances in attention, also fields of the configuration of a model."""
 
     clamp_length: int | None = setting(
         None, "longest distance; longer ones are clamped to it; None: no limit", at_least(1)
@@ -248,7 +248,7 @@ class DistanceConfig:
 
 @dataclass
 class ContextConfig(DistanceConfig):
-    """Context of attention in evaluation, where that differs from training."""
+    """Attention context in evaluation, if it differs from training."""
 
     memory_length: int | None = setting(
         None, "number of memory positions before the segment; None: as in the model", at_least(0)
@@ -260,7 +260,7 @@ StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 
 @dataclass
 class FeaturesConfig:
-    """Hidden states of a frozen base, computed once and read again in every epoch, run and seed."""
+    """Cached hidden states of a frozen base, shared by epochs, runs and seeds."""
 
     cache: bool = setting(True, "cache the states of the frozen base; false: run the base in every epoch")
     precision: StatePrecision = setting(
@@ -283,7 +283,7 @@ _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 @dataclass
 class GateConfig:
-    """Gates of a supernet in training, which a model's configuration has, too."""
+    """Gates of a supernet in training, also fields of the configuration of a model."""
 
     straight_through: bool = setting(
         False, "use only the largest gate in the forward pass and all soft gates in the backward pass"

@@ -24,7 +24,7 @@ Pairing = StrEnum("Pairing", ["next", "made"])
 
 @dataclass
 class LoopedSettings(ModelConfig):
-    """A decoder whose middle layers, the core, are applied N times: prelude, core x N, coda."""
+    """Looped decoder with middle layers, the core, applied N times: prelude, core x N, coda."""
 
     name: str = family_name("looped")
     vocab_size: int | None = setting(

@@ -28,7 +28,7 @@ Initializer = StrEnum("Initializer", ["normal", "glorot"])
 
 @dataclass
 class ParXLSettings(ModelConfig):
-    """PAR-XL: a Transformer-XL whose blocks attend, feed forward or vanish (Mandava et al. 2020)."""
+    """PAR-XL: a Transformer-XL with blocks of attention, feed-forward or identity (Mandava et al. 2020)."""
 
     name: str = family_name("par_xl")
     architecture: str | None = setting(

@@ -20,7 +20,7 @@ CellKind = StrEnum("CellKind", ["tanh", "gru"])
 
 @dataclass
 class PonderSettings:
-    """The halting distribution of PonderNet (Banino et al. 2021), whatever computes the steps."""
+    """Halting distribution of PonderNet (Banino et al. 2021), for every step function."""
 
     prior: Prior = setting(
         Prior.geometric,
@@ -56,7 +56,7 @@ class PonderSettings:
 
 @dataclass
 class PonderAlbertSettings(PonderSettings, AlbertSettings):
-    """PonderALBERT: a halting distribution over the iterations of ALBERT's block, one a sequence."""
+    """PonderALBERT: a halting distribution over the iterations of the ALBERT block, one per sequence."""
 
     name: str = family_name("ponder_albert")
     ce_normalisation: Normalisation = setting(
