@@ -172,7 +172,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
     elif config.search != SearchConfig():
         yield (
             "search: only used by a supernet, which has no model.architecture, as in --config-name par_tiny; "
-            "remove it for one network"
+            "leave it out for one network"
         )
 
 
