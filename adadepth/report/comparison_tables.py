@@ -189,7 +189,7 @@ def build_run_table(comparison: Comparison) -> Table:
     for entry in comparison.entries:
         for run in entry.runs:
             fields = {key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")}
-            status = "cut short" if get_early_stop_reason(run) else run.run.get("status")
+            status = "ended early" if get_early_stop_reason(run) else run.run.get("status")
             identity = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
             rows.append({**fields, **identity, "status": status})
     return Table("runs", columns, rows)

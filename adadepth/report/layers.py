@@ -139,7 +139,7 @@ def format_layers(summary: Mapping[str, Any], step: int | None = None) -> str:
     layers = summary["layers"]
     weights = layers["weights"]
     header = [
-        f"layers{format_at_step(step)}: entropy {layers['entropy']:.3f} nats({layers['effective_layers']:.2f} "
+        f"layers{format_at_step(step)}: entropy {layers['entropy']:.3f} nats ({layers['effective_layers']:.2f} "
         "effective layers)",
         f"expected depth {layers['expected_depth']:.2f}",
         f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",

@@ -68,7 +68,9 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         "Step": "" if (step := get_evaluation_step(files)) is None else number(step),
         "Seed": _format_seeds(files),
         "Hardware": _format_value(run.get("hardware")),
-        "Status": ", cut short: ".join(filter(None, (_format_value(run.get("status")), get_early_stop_reason(files)))),
+        "Status": ", ended early: ".join(
+            filter(None, (_format_value(run.get("status")), get_early_stop_reason(files)))
+        ),
         "Started": _format_value(run.get("started")),
         "Wall time": format_duration(run["wall_time_s"]) if is_number(run.get("wall_time_s")) else "",
         "Command": _format_value(run.get("command")),

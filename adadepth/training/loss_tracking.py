@@ -79,7 +79,7 @@ def raise_if_diverged(problem: str | None, checkpoints: Path) -> None:
     if problem is not None:
         raise DivergedError(
             f"{problem}; {describe_last_checkpoint(checkpoints)}. A lower trainer.learning_rate, a longer warm-up "
-            "or trainer.precision=fp32 may help, in a new run; resuming this run would diverge again"
+            "or trainer.precision=fp32 may help in a new run: resuming this run would diverge again"
         )
 
 

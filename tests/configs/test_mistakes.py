@@ -36,7 +36,8 @@ MISTAKES = [
     ("act_tiny dataset.streaming=true", "dataset.streaming=true: the embedded corpus is not streamed"),
     ("act_tiny dataset.path=a.txt", "dataset.path=a.txt: only used with dataset.source=local or auto"),
     ("act_tiny dataset.evaluation_path=a.txt", "dataset.evaluation_path=a.txt: only used with dataset.source=local"),
-    ("act_tiny dataset=wikipedia_bookcorpus trainer.max_steps=-1", "trainer.max_steps=-1: dataset.streaming=true"),
+    ("act_tiny "
+     "dataset=wikipedia_bookcorpus trainer.max_steps=-1", "trainer.max_steps=-1: the length of data with dataset"),
     ("act_tiny trainer.max_steps=0", "trainer.max_steps=0: must be at least 1, or -1"),
     ("act_tiny trainer.per_device_train_batch_size=0", "trainer.per_device_train_batch_size=0: "),
     ("act_tiny trainer.learning_rate=0", "trainer.learning_rate=0.0: must be above 0"),
@@ -161,7 +162,7 @@ MISTAKES = [
      "of every ending"),
     ("act_swag dataset.ending_columns=[ending0]", "dataset.ending_columns=['ending0']: must name at least two columns"),
     ("act_swag dataset.ending_columns=[sent1,ending0]",
-     "dataset.ending_columns=['sent1', 'ending0']: the column sent1 appears twice"),
+     "dataset.ending_columns=['sent1', 'ending0']: the column sent1 is named twice"),
     ("act_swag dataset.labels=[a,b]",
      "dataset.labels=['a', 'b']: must name each of the 4 dataset.ending_columns, in order"),
     # ---- generated data
@@ -254,7 +255,7 @@ MISTAKES = [
     ("par_tiny task=language_model search.latency_weight=1", "only used with task=architecture_search"),
     ("par_tiny trainer.fsdp=true", "trainer.fsdp=true: not supported in an architecture search, which reads"),
     ("par_tiny dataset=python_docs", "task=architecture_search reads streams of text"),
-    ("par_tiny model=albert_act_mini", "task=architecture_search trains par_xl"),
+    ("par_tiny model=albert_act_mini", "task=architecture_search supports par_xl"),
     ("par_tiny dataset.test_path=a.txt", "dataset.test_path=a.txt: only used with dataset.source=local"),
     ("par_tiny 'dataset.test_hub=[{path: a}]'", "dataset.test_hub=[{'path': 'a'}]: only used with dataset.source=hub"),
     ("par_base 'dataset.evaluation_hub=[{paht: a}]'", "dataset.evaluation_hub[0].paht: unknown key (did you mean"),

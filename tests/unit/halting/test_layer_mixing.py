@@ -32,7 +32,7 @@ def test_keeping_the_layers_with_weight_changes_nothing():
     torch.testing.assert_close(again, weights)
 
 
-@pytest.mark.parametrize("options", [{}, {"cutoff": 0.1}, {"top_k": 2}, {"kept": (1, 3)}])
+@pytest.mark.parametrize("options", [{}, {"cutoff": 0.1}, {"top_k": 2}, {"active": (1, 3)}])
 def test_gradients_are_numbers(options):
     scores = SCORES.clone().requires_grad_()
     weights = layer_weights(scores, 200.0, **options)

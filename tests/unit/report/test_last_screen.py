@@ -100,9 +100,9 @@ def test_the_verdict_has_at_most_eight_lines(count: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("accuracies", "answer", "said"), [
     ((0.5,), "yes", "score 0.600 against 0.500 of a compute-matched network of fixed depth 3"),
     ((0.7, 0.5), "partly", "score 0.600 against 0.500 of a compute-matched network of fixed depth 3; "
-     "better than 1 of 2"),
+     "better than 1 of 2 baselines"),
     ((0.7,) * 30, "no", "score 0.600 against 0.700 of a compute-matched network of fixed depth 3; "
-     "better than 0 of 30"),
+     "better than 0 of 30 baselines"),
 ])  # fmt: skip
 def test_the_deciding_comparison_is_told(run: Path, accuracies: tuple[float, ...], answer: str, said: str) -> None:
     files = with_rivals(read_run(run), *accuracies)
@@ -150,7 +150,13 @@ def test_published_depths_stand_beside_those_of_a_run(most: int, tmp_path: Path)
     names = ("all", "unmasked", "mask/mask", "mask/original", "cls", "sep")
     column = {line.split()[0]: line[at : at + 5].strip() for line in rows}
     assert [float(column[name]) for name in names] == PUBLISHED[most]
-    for said in ("width 128 (768)", "other text (python_docs)", "1,600 steps of 32", "no sentence pairs", "a budget"):
+    for said in (
+        "width 128 (768)",
+        "other text (python_docs)",
+        "1,600 steps of 32",
+        "no sentence pairs",
+        "a depth budget",
+    ):
         assert said in reference.remark
     assert reference_depth(dataclasses.replace(files, config={**config, "task": "finetune"})) is None
 

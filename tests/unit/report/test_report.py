@@ -163,7 +163,7 @@ def test_absent_figures_are_named_never_zero(run: Path, tmp_path: Path) -> None:
     page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting))))
     for sentence in (
         "no token of this class", "Cosine similarity between iterations not available: no hidden states were given",
-        "correlation of depth with loss not available", "Work is not available",
+        "correlation of depth with loss not available", "Compute is not available",
     ):  # fmt: skip
         assert sentence in page.text
     assert "Ponder cost N + R" not in page.text

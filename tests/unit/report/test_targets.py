@@ -36,9 +36,9 @@ def page_of(folder: Path, run: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("depth", "answer", "first"),
     [
-        (2.97, "yes", "Reached: set to 3 updates a token, 2.97 in the evaluation"),
-        (2.47, "no", "Missed by 0.53, 18 % below: set to 3 updates a token, 2.47 in the evaluation"),
-        (3.6, "no", "Missed by 0.6, 20 % above: set to 3 updates a token, 3.6 in the evaluation"),
+        (2.97, "yes", "Reached: target 3 updates per token, 2.97 in the evaluation"),
+        (2.47, "no", "Missed by 0.53, 18 % below: target 3 updates per token, 2.47 in the evaluation"),
+        (3.6, "no", "Missed by 0.6, 20 % above: target 3 updates per token, 3.6 in the evaluation"),
     ],
 )
 def test_the_first_line_says_whether_the_target_was_reached(
@@ -50,7 +50,7 @@ def test_the_first_line_says_whether_the_target_was_reached(
     assert found["target"].sentences[0].startswith(first)
     assert len(found["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
     assert format_verdict_lines(found)[0] == (
-        f"Was the target depth reached? {answer.capitalize()}: {depth:.3g}, set to 3 updates a token."
+        f"Was the target depth reached? {answer.capitalize()}: {depth:.3g}, target 3 updates per token."
     )
 
 
@@ -60,7 +60,7 @@ def test_advice_names_what_went_wrong(tmp_path: Path) -> None:
     assert "training ended while the target was still 5.2" in advice
     assert "'budget.targets=[3]'" in advice
     (_, advice) = verdict(run_with(tmp_path / "cut", 4.4, **CUT))["target"].sentences
-    assert f"cut short ({SAID})" in advice
+    assert f"ended early ({SAID})" in advice
 
 
 def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -
     found = verdict(files)["target"]
     assert found.answer == "unknown"
     assert "Training ended before halting began: all units had depth 3" in found.sentences[0]
-    assert f"cut short ({SAID})" in found.sentences[1]
+    assert f"ended early ({SAID})" in found.sentences[1]
 
 
 def test_without_a_target_and_in_an_evaluation_nothing_is_asked(tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_a_run_that_was_cut_says_so_on_its_page(tmp_path: Path) -> None:
 def test_and_in_a_comparison(tmp_path: Path) -> None:
     runs = [run_with(tmp_path / "cut", 2.0, **CUT), run_with(tmp_path / "whole", 3.0, target=4.0)]
     sections = sections_of_page(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
-    assert f"cut short, {SAID}" in sections["differs"]
-    assert "cut short" in sections["runs"]
+    assert f"ended early, {SAID}" in sections["differs"]
+    assert "ended early" in sections["runs"]
     assert "Was the target depth reached?" in sections["verdicts"]
 
 
 def test_a_budget_that_was_spent_with_the_last_update_cut_nothing(tmp_path: Path) -> None:
-    assert "cut short" not in told(page_of(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
+    assert "ended early" not in told(page_of(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
 
 
 def test_a_cut_run_of_before_says_as_much_as_it_knows(tmp_path: Path) -> None:

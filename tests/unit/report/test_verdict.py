@@ -91,7 +91,7 @@ def test_a_model_that_knows_no_more_than_a_bag_of_words_is_not_worth_it(run: Pat
     files.halting["classes"]["all"]["accuracy_n"] = 1000
     found = verdict(with_files(files, run=record))["worth"]
     assert found.answer == answer
-    assert f"Against logistic regression: score {own:.3f} to 0.700" in found.sentences[0]
+    assert f"Compared with logistic regression: score {own:.3f} against 0.700" in found.sentences[0]
 
 
 def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_it(run: Path) -> None:
@@ -116,7 +116,7 @@ def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
     files.halting["classes"]["all"]["accuracy_n"] = 1000
     found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
     assert found.answer == answer
-    assert f"score 0.900 to {other:.3f}" in found.sentences[0]
+    assert f"score 0.900 against {other:.3f}" in found.sentences[0]
 
 
 def matched_set(own: float, low: float, high: float, dealt: float, *, std: float = 1.0) -> dict[str, Any]:
@@ -160,7 +160,9 @@ def test_against_the_last_layer_that_was_trained(run: Path, other: float, answer
     others = {MATCHED_BASELINE: {"networks": [network]}}
     found = verdict(with_files(read_run(run), run=record, others=others))["worth"]
     assert found.answer == answer
-    assert f"the last layer only, trained the same way in this run: score 0.900 to {other:.3f}" in found.sentences[0]
+    assert (
+        f"the last layer only, trained the same way in this run: score 0.900 against {other:.3f}"
+    ) in found.sentences[0]
 
 
 def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
