@@ -84,7 +84,7 @@ MISTAKES = [
     (["--config-name", "trm_tiny", "dataset.train_examples=9223372036854775807"], "must be from 1 to 100000000"),
     (["--config-name", "trm_tiny", "model.exit_rule=correct:0"], "every puzzle would exit after its first step"),
     (["--config-name", "trm_tiny", "dataset=sudoku_extreme", "dataset.symbols='.1234567889'"],
-     "dataset.symbols=.1234567889: two or more different ASCII characters"),
+     "dataset.symbols=.1234567889: must be two or more different ASCII characters"),
     ([*TINY, "seed=${seed}"], "recursive interpolation detected"),
     (["--config-name", "ponder_tiny", "dataset.metrics=[evaluate:./mine]"], "set runtime.trust_remote_code=true"),
 ]  # fmt: skip
