@@ -83,5 +83,5 @@ def test_reading_an_original_configuration():
     assert config.lambda_distribution_entropy == 0.02
     with pytest.raises(CheckpointError, match="use_crf: heads with a conditional random field"):
         convert_reference_config("adalayers", {"use_crf": True})
-    with pytest.raises(CheckpointError, match="known are adalayers and albert_act"):
+    with pytest.raises(CheckpointError, match="supported are adalayers and albert_act"):
         convert_reference_config("par", {})
