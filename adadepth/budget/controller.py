@@ -1,5 +1,9 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
+The controller has two actuators. Near the target it weighs a smooth depth in the loss. Far from a lowered target it moves
+the halting bias itself, because the probabilities of a saturated halting unit have no gradient. Wang et al. 2024 (arXiv
+2408.15664) balance the load of experts with such a bias.
+
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
 no gradient. Its smooth form raises the survivals to a small power instead:
 
@@ -42,6 +46,10 @@ SMOOTHING = 0.95
 INTEGRAL = 3e-3
 PROPORTIONAL = 0.3
 LIMIT = 1.0
+# Share of full depth by which the measured depth misses the target before the bias moves, and the logits it then moves
+# a step, per share of full depth.
+DEAD_ZONE = 0.15
+BIAS_GAIN = 0.5
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,7 @@ class BudgetController:
         gain: Factor of both gains.
         device: Device of the measured depths.
         response: Gains and smoothing; None: the defaults.
+        moves_bias: Whether a halting bias follows `compute_bias_shift`; the integral rests while it moves.
     """
 
     def __init__(
@@ -120,10 +129,12 @@ class BudgetController:
         gain: float = 1.0,
         device: torch.device | str = "cpu",
         response: Response | None = None,
+        moves_bias: bool = False,
     ) -> None:
         self.schedule = schedule
         self.gain = gain
         self.response = response or Response()
+        self.moves_bias = moves_bias
         self._state = torch.zeros(3, dtype=torch.float64, device=device)  # lambda, smoothed m, m
         self._begun = torch.zeros((), dtype=torch.bool, device=device)
 
@@ -144,7 +155,10 @@ class BudgetController:
             return
         followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
         smoothed = torch.where(self._begun, followed, measured)
-        error = (smoothed - self.schedule.compute_target(progress)) / self.schedule.full
+        target = self.schedule.compute_target(progress)
+        error = (smoothed - target) / self.schedule.full
+        if self.moves_bias:
+            error = torch.where(self._is_far(measured, target), 0.0, error)
         multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
         self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
         self._begun = self._begun | is_counted
@@ -165,6 +179,20 @@ class BudgetController:
         """Return k_p (m - t) / D, times the gain."""
         error = (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
         return self.gain * self.response.proportional * error
+
+    def compute_bias_shift(self, progress: float) -> Tensor:
+        """Return the shift of the halting bias before the next step, in logits, a scalar.
+
+        It is k_b (m - t) / D where the target is below full depth and m misses it by more than `DEAD_ZONE`, else 0.
+        """
+        target = self.schedule.compute_target(progress)
+        error = (self._state[2] - target) / self.schedule.full
+        return torch.where(self._begun & self._is_far(self._state[2], target), BIAS_GAIN * error, 0.0).float()
+
+    def _is_far(self, measured: Tensor, target: float) -> Tensor:
+        """Return whether a depth is outside the dead zone around a target below full depth."""
+        error = (measured - target).abs() / self.schedule.full
+        return (error > DEAD_ZONE) & (target < self.schedule.full)
 
     def figures(self, progress: float) -> dict[str, float]:
         """Return the logged figures: target, measured depth and multiplier, by name."""

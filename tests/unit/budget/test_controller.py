@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from adadepth.budget.controller import (
+    BIAS_GAIN,
+    DEAD_ZONE,
     INTEGRAL,
     LIMIT,
     PROPORTIONAL,
@@ -16,8 +18,8 @@ from adadepth.budget.controller import (
 )
 
 
-def controller(target=3.0, full=6.0, gain=1.0, **shares) -> BudgetController:
-    return BudgetController(BudgetSchedule(target, full, int(full), **shares), gain)
+def controller(target=3.0, full=6.0, gain=1.0, moves_bias=False, **shares) -> BudgetController:
+    return BudgetController(BudgetSchedule(target, full, int(full), **shares), gain, moves_bias=moves_bias)
 
 
 def advance(found: BudgetController, mean: float, progress: float, units: int = 7) -> None:
@@ -99,6 +101,41 @@ def test_a_simulated_model_is_brought_to_its_target(target, own_price, stiffness
         slope = found.price(step / 3000).item() - own_price
         depth = min(max(depth - stiffness * slope, 1.0), 6.0)
     assert depth == pytest.approx(target, rel=0.05)
+
+
+@pytest.mark.parametrize(("depth", "error"), [(6.0, 0.5), (4.0, 1 / 6), (3.8, 0.0), (2.2, 0.0), (1.0, -1 / 3)])
+def test_the_bias_moves_and_the_integral_rests_outside_the_dead_zone(depth, error):
+    found = controller(target=3.0, full=6.0, moves_bias=True)
+    assert found.compute_bias_shift(0.5).item() == 0.0, "nothing has been measured"
+    advance(found, depth, 0.5)
+    assert found.compute_bias_shift(0.5).item() == pytest.approx(BIAS_GAIN * error)
+    integral = 0.0 if error else INTEGRAL * (depth - 3.0) / 6.0
+    assert found.figures(0.5)["multiplier"] == pytest.approx(integral)
+
+
+def test_the_bias_rests_while_the_target_is_full_depth_and_while_depth_grows():
+    found = controller(target=3.0, full=6.0, moves_bias=True, grow=0.3, hold=0.3)
+    for progress, depth in ((0.1, 2.0), (0.5, 2.0)):
+        advance(found, depth, progress)
+        assert found.compute_bias_shift(progress).item() == 0.0
+    assert found.figures(0.5)["multiplier"] < 0.0, "the integral counts the depth that is missing"
+    assert found.compute_bias_shift(0.7).item() < 0.0
+
+
+@pytest.mark.parametrize("start", [-9.0, 6.0])
+@pytest.mark.parametrize("moves_bias", [True, False])
+def test_a_saturated_halting_unit_is_brought_back_by_its_bias_alone(start, moves_bias):
+    """A halting logit z of gradient s(1 - s): depth 1 + 5 (1 - s(z)) falls with z, and the loss pulls z nowhere."""
+    found, logit, steps = controller(target=3.8, full=6.0, moves_bias=moves_bias), torch.tensor(start), 200
+    for step in range(steps):
+        halting = torch.sigmoid(logit)
+        advance(found, float(1 + 5 * (1 - halting)), step / steps)
+        logit += (
+            found.price(step / steps) * 5 * halting * (1 - halting)
+            + found.compute_bias_shift(step / steps) * moves_bias
+        )
+    error = abs(float(1 + 5 * (1 - torch.sigmoid(logit))) - 3.8) / 6.0
+    assert (error <= DEAD_ZONE) == moves_bias
 
 
 def test_a_state_goes_on_exactly():
