@@ -1,8 +1,8 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
-The controller has two actuators. Near the target it weighs a smooth depth in the loss. Far from a lowered target it moves
-the halting bias itself, because the probabilities of a saturated halting unit have no gradient. Wang et al. 2024 (arXiv
-2408.15664) balance the load of experts with such a bias.
+The controller has two actuators. Near the target it weighs a smooth depth in the loss. Far from a lowered target it
+moves the halting bias itself, because the probabilities of a saturated halting unit have no gradient. Wang et al. 2024
+(arXiv 2408.15664) balance the load of experts with such a bias.
 
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
 no gradient. Its smooth form raises the survivals to a small power instead:
