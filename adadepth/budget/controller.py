@@ -1,8 +1,8 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
-The controller has two actuators. Near the target it weighs a smooth depth in the loss. Far from a lowered target it
-moves the halting bias itself, because the probabilities of a saturated halting unit have no gradient. Wang et al. 2024
-(arXiv 2408.15664) balance the load of experts with such a bias.
+The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far from the target after
+the schedule has reached it, it moves the halting bias itself, because the probabilities of a saturated halting unit
+have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of experts with such a bias.
 
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
 no gradient. Its smooth form raises the survivals to a small power instead:
@@ -46,8 +46,8 @@ SMOOTHING = 0.95
 INTEGRAL = 3e-3
 PROPORTIONAL = 0.3
 LIMIT = 1.0
-# Share of full depth by which the measured depth misses the target before the bias moves, and the logits it then moves
-# a step, per share of full depth.
+# Share of full depth by which depth misses the final target before the bias moves, and the logits that it then moves a
+# step, per share of full depth.
 DEAD_ZONE = 0.15
 BIAS_GAIN = 0.5
 
@@ -155,10 +155,9 @@ class BudgetController:
             return
         followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
         smoothed = torch.where(self._begun, followed, measured)
-        target = self.schedule.compute_target(progress)
-        error = (smoothed - target) / self.schedule.full
+        error = (smoothed - self.schedule.compute_target(progress)) / self.schedule.full
         if self.moves_bias:
-            error = torch.where(self._is_far(measured, target), 0.0, error)
+            error = torch.where(self._is_far(smoothed, measured, progress), 0.0, error)
         multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
         self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
         self._begun = self._begun | is_counted
@@ -183,16 +182,23 @@ class BudgetController:
     def compute_bias_shift(self, progress: float) -> Tensor:
         """Return the shift of the halting bias before the next step, in logits, a scalar.
 
-        It is k_b (m - t) / D where the target is below full depth and m misses it by more than `DEAD_ZONE`, else 0.
+        It is k_b (m - t) / D where the schedule has reached its target and depth is far from it, else 0.
         """
-        target = self.schedule.compute_target(progress)
-        error = (self._state[2] - target) / self.schedule.full
-        return torch.where(self._begun & self._is_far(self._state[2], target), BIAS_GAIN * error, 0.0).float()
+        _, smoothed, measured = self._state.unbind()
+        error = (measured - self.schedule.compute_target(progress)) / self.schedule.full
+        is_far = self._begun & self._is_far(smoothed, measured, progress)
+        return torch.where(is_far, BIAS_GAIN * error, 0.0).float()
 
-    def _is_far(self, measured: Tensor, target: float) -> Tensor:
-        """Return whether a depth is outside the dead zone around a target below full depth."""
-        error = (measured - target).abs() / self.schedule.full
-        return (error > DEAD_ZONE) & (target < self.schedule.full)
+    def _is_far(self, smoothed: Tensor, measured: Tensor, progress: float) -> Tensor:
+        """Return whether both depths miss the final target by more than the dead zone, on the same side.
+
+        While the target still falls, the loss alone moves depth: it tells tokens apart, a bias moves all of them.
+        """
+        target, zone = self.schedule.compute_target(progress), DEAD_ZONE * self.schedule.full
+        if target != self.schedule.target:
+            return torch.zeros_like(self._begun)
+        too_deep = torch.minimum(smoothed, measured) > target + zone
+        return too_deep | (torch.maximum(smoothed, measured) < target - zone)
 
     def figures(self, progress: float) -> dict[str, float]:
         """Return the logged figures: target, measured depth and multiplier, by name."""

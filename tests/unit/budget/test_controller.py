@@ -113,13 +113,13 @@ def test_the_bias_moves_and_the_integral_rests_outside_the_dead_zone(depth, erro
     assert found.figures(0.5)["multiplier"] == pytest.approx(integral)
 
 
-def test_the_bias_rests_while_the_target_is_full_depth_and_while_depth_grows():
-    found = controller(target=3.0, full=6.0, moves_bias=True, grow=0.3, hold=0.3)
-    for progress, depth in ((0.1, 2.0), (0.5, 2.0)):
+def test_the_bias_rests_until_the_schedule_has_reached_its_target():
+    found = controller(target=3.0, full=6.0, moves_bias=True, grow=0.3, hold=0.2, ramp=0.2)
+    for progress, depth in ((0.1, 2.0), (0.4, 2.0), (0.65, 6.0)):
         advance(found, depth, progress)
         assert found.compute_bias_shift(progress).item() == 0.0
-    assert found.figures(0.5)["multiplier"] < 0.0, "the integral counts the depth that is missing"
-    assert found.compute_bias_shift(0.7).item() < 0.0
+    assert found.figures(0.5)["multiplier"] != 0.0, "the integral counts the error"
+    assert found.compute_bias_shift(0.8).item() == 0.0, "one deep batch among shallow ones is noise"
 
 
 @pytest.mark.parametrize("start", [-9.0, 6.0])
