@@ -1,6 +1,6 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
-The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far from the target after
+The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far above the target after
 the schedule has reached it, it moves the halting bias itself, because the probabilities of a saturated halting unit
 have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of experts with such a bias.
 
@@ -46,7 +46,7 @@ SMOOTHING = 0.95
 INTEGRAL = 3e-3
 PROPORTIONAL = 0.3
 LIMIT = 1.0
-# Share of full depth by which depth misses the final target before the bias moves, and the logits that it then moves a
+# Share of full depth by which depth exceeds the final target before the bias moves, and the logits that it then moves a
 # step, per share of full depth.
 DEAD_ZONE = 0.15
 BIAS_GAIN = 0.5
@@ -182,7 +182,7 @@ class BudgetController:
     def compute_bias_shift(self, progress: float) -> Tensor:
         """Return the shift of the halting bias before the next step, in logits, a scalar.
 
-        It is k_b (m - t) / D where the schedule has reached its target and depth is far from it, else 0.
+        It is k_b (m - t) / D where the schedule has reached its target and depth is far above it, else 0.
         """
         _, smoothed, measured = self._state.unbind()
         error = (measured - self.schedule.compute_target(progress)) / self.schedule.full
@@ -190,15 +190,14 @@ class BudgetController:
         return torch.where(is_far, BIAS_GAIN * error, 0.0).float()
 
     def _is_far(self, smoothed: Tensor, measured: Tensor, progress: float) -> Tensor:
-        """Return whether both depths miss the final target by more than the dead zone, on the same side.
+        """Return whether both depths exceed the final target by more than the dead zone.
 
-        While the target still falls, the loss alone moves depth: it tells tokens apart, a bias moves all of them.
+        While the target still falls, and below it, the loss alone moves depth: it can treat tokens differently, a bias
+        moves all of them.
         """
-        target, zone = self.schedule.compute_target(progress), DEAD_ZONE * self.schedule.full
-        if target != self.schedule.target:
+        if self.schedule.compute_target(progress) != self.schedule.target:
             return torch.zeros_like(self._begun)
-        too_deep = torch.minimum(smoothed, measured) > target + zone
-        return too_deep | (torch.maximum(smoothed, measured) < target - zone)
+        return torch.minimum(smoothed, measured) > self.schedule.target + DEAD_ZONE * self.schedule.full
 
     def figures(self, progress: float) -> dict[str, float]:
         """Return the logged figures: target, measured depth and multiplier, by name."""

@@ -103,7 +103,7 @@ def test_a_simulated_model_is_brought_to_its_target(target, own_price, stiffness
     assert depth == pytest.approx(target, rel=0.05)
 
 
-@pytest.mark.parametrize(("depth", "error"), [(6.0, 0.5), (4.0, 1 / 6), (3.8, 0.0), (2.2, 0.0), (1.0, -1 / 3)])
+@pytest.mark.parametrize(("depth", "error"), [(6.0, 0.5), (4.0, 1 / 6), (3.8, 0.0), (1.0, 0.0)])
 def test_the_bias_moves_and_the_integral_rests_outside_the_dead_zone(depth, error):
     found = controller(target=3.0, full=6.0, moves_bias=True)
     assert found.compute_bias_shift(0.5).item() == 0.0, "nothing has been measured"
@@ -122,11 +122,10 @@ def test_the_bias_rests_until_the_schedule_has_reached_its_target():
     assert found.compute_bias_shift(0.8).item() == 0.0, "one deep batch among shallow ones is noise"
 
 
-@pytest.mark.parametrize("start", [-9.0, 6.0])
 @pytest.mark.parametrize("moves_bias", [True, False])
-def test_a_saturated_halting_unit_is_brought_back_by_its_bias_alone(start, moves_bias):
+def test_a_saturated_halting_unit_is_brought_back_by_its_bias_alone(moves_bias):
     """A halting logit z of gradient s(1 - s): depth 1 + 5 (1 - s(z)) falls with z, and the loss pulls z nowhere."""
-    found, logit, steps = controller(target=3.8, full=6.0, moves_bias=moves_bias), torch.tensor(start), 200
+    found, logit, steps = controller(target=3.8, full=6.0, moves_bias=moves_bias), torch.tensor(-9.0), 200
     for step in range(steps):
         halting = torch.sigmoid(logit)
         advance(found, float(1 + 5 * (1 - halting)), step / steps)
