@@ -1,7 +1,7 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
-The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far above the target after
-the schedule has reached it, it moves the halting bias itself, because the probabilities of a saturated halting unit
+The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far from the target after
+the schedule has reached it, it moves the halting bias instead, because the probabilities of a saturated halting unit
 have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of experts with such a bias.
 
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
@@ -46,10 +46,11 @@ SMOOTHING = 0.95
 INTEGRAL = 3e-3
 PROPORTIONAL = 0.3
 LIMIT = 1.0
-# Share of full depth by which depth exceeds the final target before the bias moves, and the logits that it then moves a
-# step, per share of full depth.
-DEAD_ZONE = 0.15
-BIAS_GAIN = 0.5
+# Shares of full depth by which depth misses the final target before the bias moves. Below the target the loss rewards
+# depth, which is enough unless depth has collapsed.
+FAR_BELOW, FAR_ABOVE = 0.3, 0.15
+# Logits that the bias moves a step, per share of full depth.
+BIAS_GAIN = 1.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class BudgetController:
         gain: Factor of both gains.
         device: Device of the measured depths.
         response: Gains and smoothing; None: the defaults.
-        moves_bias: Whether a halting bias follows `compute_bias_shift`; the integral rests while it moves.
+        moves_bias: Whether a halting bias follows `compute_bias_shift`; the loss rests while it moves.
     """
 
     def __init__(
@@ -156,8 +157,7 @@ class BudgetController:
         followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
         smoothed = torch.where(self._begun, followed, measured)
         error = (smoothed - self.schedule.compute_target(progress)) / self.schedule.full
-        if self.moves_bias:
-            error = torch.where(self._is_far(smoothed, measured, progress), 0.0, error)
+        error = torch.where(self._is_far(measured, progress), 0.0, error)
         multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
         self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
         self._begun = self._begun | is_counted
@@ -175,29 +175,31 @@ class BudgetController:
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return k_p (m - t) / D, times the gain."""
-        error = (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
-        return self.gain * self.response.proportional * error
+        """Return k_p (m - t) / D, times the gain; 0 while the bias moves."""
+        proportional = self.gain * self.response.proportional * self._compute_error(progress)
+        return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
 
     def compute_bias_shift(self, progress: float) -> Tensor:
         """Return the shift of the halting bias before the next step, in logits, a scalar.
 
-        It is k_b (m - t) / D where the schedule has reached its target and depth is far above it, else 0.
+        It is k_b (m - t) / D where depth is far from a target that the schedule has reached, else 0.
         """
-        _, smoothed, measured = self._state.unbind()
-        error = (measured - self.schedule.compute_target(progress)) / self.schedule.full
-        is_far = self._begun & self._is_far(smoothed, measured, progress)
-        return torch.where(is_far, BIAS_GAIN * error, 0.0).float()
+        is_far = self._begun & self._is_far(self._state[2], progress)
+        return torch.where(is_far, BIAS_GAIN * self._compute_error(progress), 0.0).float()
 
-    def _is_far(self, smoothed: Tensor, measured: Tensor, progress: float) -> Tensor:
-        """Return whether both depths exceed the final target by more than the dead zone.
+    def _compute_error(self, progress: float) -> Tensor:
+        """Return (m - t) / D."""
+        return (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
 
-        While the target still falls, and below it, the loss alone moves depth: it can treat tokens differently, a bias
-        moves all of them.
+    def _is_far(self, measured: Tensor, progress: float) -> Tensor:
+        """Return whether a depth is outside the zone around the final target in which the loss moves it.
+
+        While the target falls the loss alone moves depth: it treats tokens differently, a bias moves all of them.
         """
-        if self.schedule.compute_target(progress) != self.schedule.target:
+        if not self.moves_bias or self.schedule.compute_target(progress) != self.schedule.target:
             return torch.zeros_like(self._begun)
-        return torch.minimum(smoothed, measured) > self.schedule.target + DEAD_ZONE * self.schedule.full
+        error = (measured - self.schedule.target) / self.schedule.full
+        return (error < -FAR_BELOW) | (error > FAR_ABOVE)
 
     def figures(self, progress: float) -> dict[str, float]:
         """Return the logged figures: target, measured depth and multiplier, by name."""
