@@ -1,5 +1,9 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
+The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far from the target after
+the schedule has reached it, it moves the halting bias instead, because the probabilities of a saturated halting unit
+have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of experts with such a bias.
+
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
 no gradient. Its smooth form raises the survivals to a small power instead:
 
@@ -42,6 +46,11 @@ SMOOTHING = 0.95
 INTEGRAL = 3e-3
 PROPORTIONAL = 0.3
 LIMIT = 1.0
+# Shares of full depth by which depth misses the final target before the bias moves. Below the target the loss rewards
+# depth, which is enough unless depth has collapsed.
+FAR_BELOW, FAR_ABOVE = 0.3, 0.15
+# Logits that the bias moves a step, per share of full depth.
+BIAS_GAIN = 1.0
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,7 @@ class BudgetController:
         gain: Factor of both gains.
         device: Device of the measured depths.
         response: Gains and smoothing; None: the defaults.
+        moves_bias: Whether a halting bias follows `compute_bias_shift`; the loss rests while it moves.
     """
 
     def __init__(
@@ -120,10 +130,12 @@ class BudgetController:
         gain: float = 1.0,
         device: torch.device | str = "cpu",
         response: Response | None = None,
+        moves_bias: bool = False,
     ) -> None:
         self.schedule = schedule
         self.gain = gain
         self.response = response or Response()
+        self.moves_bias = moves_bias
         self._state = torch.zeros(3, dtype=torch.float64, device=device)  # lambda, smoothed m, m
         self._begun = torch.zeros((), dtype=torch.bool, device=device)
 
@@ -145,6 +157,7 @@ class BudgetController:
         followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
         smoothed = torch.where(self._begun, followed, measured)
         error = (smoothed - self.schedule.compute_target(progress)) / self.schedule.full
+        error = torch.where(self._is_far(measured, progress), 0.0, error)
         multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
         self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
         self._begun = self._begun | is_counted
@@ -162,9 +175,31 @@ class BudgetController:
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return k_p (m - t) / D, times the gain."""
-        error = (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
-        return self.gain * self.response.proportional * error
+        """Return k_p (m - t) / D, times the gain; 0 while the bias moves."""
+        proportional = self.gain * self.response.proportional * self._compute_error(progress)
+        return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
+
+    def compute_bias_shift(self, progress: float) -> Tensor:
+        """Return the shift of the halting bias before the next step, in logits, a scalar.
+
+        It is k_b (m - t) / D where depth is far from a target that the schedule has reached, else 0.
+        """
+        is_far = self._begun & self._is_far(self._state[2], progress)
+        return torch.where(is_far, BIAS_GAIN * self._compute_error(progress), 0.0).float()
+
+    def _compute_error(self, progress: float) -> Tensor:
+        """Return (m - t) / D."""
+        return (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
+
+    def _is_far(self, measured: Tensor, progress: float) -> Tensor:
+        """Return whether a depth is outside the zone around the final target in which the loss moves it.
+
+        While the target falls the loss alone moves depth: it treats tokens differently, a bias moves all of them.
+        """
+        if not self.moves_bias or self.schedule.compute_target(progress) != self.schedule.target:
+            return torch.zeros_like(self._begun)
+        error = (measured - self.schedule.target) / self.schedule.full
+        return (error < -FAR_BELOW) | (error > FAR_ABOVE)
 
     def figures(self, progress: float) -> dict[str, float]:
         """Return the logged figures: target, measured depth and multiplier, by name."""

@@ -104,6 +104,13 @@ STATE = "budget.json"
 BUDGET_PREFIX = "budget/"  # of the names in the log
 
 
+@torch.no_grad()
+def shift_bias(bias: Tensor | None, shift: Tensor) -> None:
+    """Add a shift to a halting bias in place."""
+    assert bias is not None
+    bias += shift.to(bias)
+
+
 class _ControllerState(TypedDict):
     """Multiplier, smoothed and last measured depth, and whether a depth was measured."""
 
@@ -145,7 +152,9 @@ class TrainingBudget(Extension, TrainerCallback):
             settings.ramp,
             settings.grow_from,
         )
-        self.controller = BudgetController(schedule, settings.gain, device, self.measure.response)
+        self.controller = BudgetController(
+            schedule, settings.gain, device, self.measure.response, moves_bias=model.halting_bias is not None
+        )
         self.progress = 0.0
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
@@ -157,12 +166,14 @@ class TrainingBudget(Extension, TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Advance the schedule; force the depth while it grows, and limit it once the target is reached."""
+        """Advance the schedule; force the depth while it grows, limit it at the target, and shift the halting bias."""
         self.progress = state.global_step / max(state.max_steps, 1)
         if self.controller.schedule.grow > 0:
             self.model.force_depth(self.controller.schedule.compute_forced_depth(self.progress))
         if self._has_ceiling:
             self.model.limit_depth(int(self.controller.schedule.target))
+        if self.controller.moves_bias:
+            shift_bias(self.model.halting_bias, self.controller.compute_bias_shift(self.progress))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -64,6 +64,22 @@ def test_halted_tokens_that_are_left_out_are_timed(trained):
     check_costs(trained)
 
 
+def test_a_saturated_halting_unit_is_brought_to_the_target(tmp_path):
+    """Halting probabilities of 1e-9 have no gradient: the budget's loss alone leaves every token at the cap."""
+    phases = ("budget.grow=0", "budget.hold=0", "budget.ramp=0", "budget.grow_from=1")
+    saturated = (
+        "model.halt_bias_init=-20",
+        "trainer.max_steps=120",
+        "trainer.eval_strategy=no",
+        "trainer.load_best_model_at_end=false",
+    )
+    tasks.run(configured("act_maze", *TINY, *phases, *saturated, f"output_dir={tmp_path}"))
+    (directory,) = tmp_path.glob("*/*")
+    depths = [line["budget/measured"] for line in lines_of(directory) if "budget/measured" in line]
+    assert depths[0] == 4.0
+    assert 1.4 <= depths[-1] <= 2.6
+
+
 def test_one_checkpoint_is_set_to_several_depths(trained, tmp_path, capsys):
     overrides = ("mode=evaluate", f"checkpoint={trained}", "budget.targets=[1,3,4]", f"output_dir={tmp_path}")
     tasks.run(configured("act_maze", *TINY, "budget.target=null", *overrides))

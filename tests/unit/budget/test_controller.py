@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from adadepth.budget.controller import (
+    BIAS_GAIN,
+    FAR_ABOVE,
+    FAR_BELOW,
     INTEGRAL,
     LIMIT,
     PROPORTIONAL,
@@ -16,8 +19,8 @@ from adadepth.budget.controller import (
 )
 
 
-def controller(target=3.0, full=6.0, gain=1.0, **shares) -> BudgetController:
-    return BudgetController(BudgetSchedule(target, full, int(full), **shares), gain)
+def controller(target=3.0, full=6.0, gain=1.0, moves_bias=False, **shares) -> BudgetController:
+    return BudgetController(BudgetSchedule(target, full, int(full), **shares), gain, moves_bias=moves_bias)
 
 
 def advance(found: BudgetController, mean: float, progress: float, units: int = 7) -> None:
@@ -99,6 +102,41 @@ def test_a_simulated_model_is_brought_to_its_target(target, own_price, stiffness
         slope = found.price(step / 3000).item() - own_price
         depth = min(max(depth - stiffness * slope, 1.0), 6.0)
     assert depth == pytest.approx(target, rel=0.05)
+
+
+@pytest.mark.parametrize(("depth", "error"), [(6.0, 0.5), (4.0, 1 / 6), (3.8, 0.0), (1.3, 0.0), (1.0, -1 / 3)])
+def test_far_from_the_target_the_bias_moves_and_the_loss_rests(depth, error):
+    found = controller(target=3.0, full=6.0, moves_bias=True)
+    assert found.compute_bias_shift(0.5).item() == 0.0, "nothing has been measured"
+    advance(found, depth, 0.5)
+    assert found.compute_bias_shift(0.5).item() == pytest.approx(BIAS_GAIN * error)
+    near = 0.0 if error else (depth - 3.0) / 6.0
+    assert found.price(0.5).item() == pytest.approx((INTEGRAL + PROPORTIONAL) * near)
+
+
+def test_the_bias_rests_until_the_schedule_has_reached_its_target():
+    found = controller(target=3.0, full=6.0, moves_bias=True, grow=0.3, hold=0.2, ramp=0.2)
+    for progress, depth in ((0.1, 2.0), (0.4, 2.0), (0.65, 6.0)):
+        advance(found, depth, progress)
+        assert found.compute_bias_shift(progress).item() == 0.0
+    assert found.figures(0.5)["multiplier"] != 0.0, "the integral counts the error"
+    assert found.compute_bias_shift(0.8).item() == pytest.approx(BIAS_GAIN / 2)
+
+
+@pytest.mark.parametrize("start", [-9.0, 6.0])
+@pytest.mark.parametrize("moves_bias", [True, False])
+def test_a_saturated_halting_unit_is_brought_back_by_its_bias_alone(start, moves_bias):
+    """A halting logit z of gradient s(1 - s): depth 1 + 5 (1 - s(z)) falls with z, and the loss pulls z nowhere."""
+    found, logit, steps = controller(target=3.8, full=6.0, moves_bias=moves_bias), torch.tensor(start), 200
+    for step in range(steps):
+        halting = torch.sigmoid(logit)
+        advance(found, float(1 + 5 * (1 - halting)), step / steps)
+        logit += (
+            found.price(step / steps) * 5 * halting * (1 - halting)
+            + found.compute_bias_shift(step / steps) * moves_bias
+        )
+    error = (float(1 + 5 * (1 - torch.sigmoid(logit))) - 3.8) / 6.0
+    assert (-FAR_BELOW <= error <= FAR_ABOVE) == moves_bias
 
 
 def test_a_state_goes_on_exactly():
