@@ -1,8 +1,8 @@
 """adadepth: transformers whose depth is not fixed.
 
-Names are imported when they are first used, so that `import adadepth` costs nothing. The Auto classes of transformers
-know the models from then on. Besides the names below there are those of the model families: configurations, models
-and conversions, see `adadepth.models.public_names`.
+Each name is imported at its first use, so that `import adadepth` is fast. That first use also registers the models with
+the Auto classes of transformers. The package also exports the configurations, models and conversions of the model
+families; see `adadepth.models.public_names`.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""`python -m adadepth` is the program `adadepth`."""
+"""Entry point of `python -m adadepth`, which runs the same program as the command `adadepth`."""
 
 from adadepth.run import main
 

@@ -1,4 +1,4 @@
-"""Errors a person can act on, and the nearest-match hint used in their messages."""
+"""Errors that a user can act on, and the nearest-match hint in their messages."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -7,33 +7,36 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave: the entry point prints the message on one line and exits with status 2."""
+    """Error caused by the user's input. The entry point prints the message on one line and exits with status 2."""
 
     def __str__(self) -> str:
-        """Return the message; of an error in a process that loads data, torch puts a traceback around it."""
+        """Return the message, without the traceback that torch adds to an error in a data-loading process."""
         text = super().__str__()
         is_wrapped = text.startswith("Caught ") and "\nOriginal Traceback" in text
         return text.rstrip().rpartition("\n")[2].partition(": ")[2] if is_wrapped else text
 
 
 class ConfigError(UserError):
-    """A key, value or combination of settings that is not allowed."""
+    """Error about a key, value or combination of settings that is not allowed."""
 
 
 class DataError(UserError):
-    """A corpus, file or tokenizer that is missing, empty or unreadable."""
+    """Error about a corpus, file or tokenizer that is missing, empty or unreadable."""
 
 
 class UnreachableError(DataError):
-    """A part of a pretrained model that only the hub has, and the hub cannot be asked."""
+    """Error about a part of a pretrained model that must be read from the hub while the hub is unreachable."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint or run directory that is missing, damaged, in use, or of another family."""
+    """Error about a checkpoint or run directory that is missing, damaged, in use, or of another family."""
 
 
 class WeightShapeError(CheckpointError, RuntimeError):
-    """Weights of another shape than the model's; transformers raises a RuntimeError there."""
+    """Error about weights with another shape than the model's.
+
+    It is also a RuntimeError because transformers raises a RuntimeError in this case.
+    """
 
 
 def nearest(value: object, allowed: Iterable[str]) -> str:
@@ -43,34 +46,39 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
 
 
 def missing_package(name: str, needs: str) -> str:
-    """Say that a package is missing, and what installs it: a package, or an extra such as ``adadepth[optuna]``.
+    """Return the message that a package is missing, with the command that installs it.
 
-    pip finds an extra of adadepth wherever adadepth itself was installed from: a clone, a wheel or an index.
+    The command installs a package or an extra of adadepth, such as ``adadepth[optuna]``.
+
+    pip finds an extra whether adadepth was installed from a clone, a wheel or an index.
     """
     return f"the package {name} is missing; install it with pip install {shlex.quote(needs)}"
 
 
 def is_exit(error: BaseException) -> bool:
-    """Return whether an error ends a process or a generator, and must go on its way."""
+    """Return whether an exception ends a process or a generator and therefore must be re-raised."""
     return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
 def format_error(error: BaseException) -> str:
-    """Return an error that nobody foresaw as one line, with its kind."""
+    """Return an unexpected error as one line that starts with its type."""
     return f"{type(error).__name__}: {' '.join(str(error).split()):.300}".removesuffix(": ")
 
 
 @contextmanager
 def refuse_panics(subject: str) -> Iterator[None]:
-    """Raise a panic of compiled code, which is no `Exception`, as a line; usable as a decorator, too.
+    """Convert a panic of compiled code into a one-line error. It also works as a decorator.
+
+    A panic is no subclass of `Exception`. For example, a tokenizer panics if its regular expression backtracks without
+    end.
 
     A tokenizer whose regular expression backtracks without end panics, for one.
 
     Args:
-        subject: Name of the object with that code, such as `tokenizer`.
+        subject: Name of the object that runs the code, such as `tokenizer`.
 
     Raises:
-        DataError: It panicked.
+        DataError: If the code panicked.
     """
     try:
         yield

@@ -1,4 +1,7 @@
-"""Former names of packages, which can still be imported in version 0.1 and warn; the release after it drops them."""
+"""Support for the former names of packages.
+
+Former names can still be imported in version 0.1, with a warning. The release after it removes them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ RENAMED = {
 
 
 def find_new_name(name: str) -> str | None:
-    """Return the present name of a module under its former one; None if the name is not a former one."""
+    """Return the current name of a module from its former name, or None if the name is not a former one."""
     for old, new in RENAMED.items():
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
@@ -27,13 +30,13 @@ def find_new_name(name: str) -> str | None:
 
 
 class _RenamedLoader(Loader):
-    """Loader that puts the renamed module itself in place of the former name."""
+    """Loader that registers the renamed module itself under its former name."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave the creation of the placeholder to the import system."""
+        """Return None, so that the import system creates a placeholder module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Replace the placeholder by the renamed module, so that classes are the same under both names."""
+        """Replace the placeholder with the renamed module, so that both names give the same classes."""
         new = find_new_name(module.__name__)
         assert new is not None
         sys.modules[module.__name__] = import_module(new)
@@ -45,7 +48,7 @@ class RenamedFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the specification of a renamed module, with a warning that names its new path."""
+        """Return the import specification of a renamed module, and warn with its new path."""
         new = find_new_name(fullname)
         if new is None:
             return None

@@ -1,10 +1,10 @@
-"""Entry point: compose and check a configuration, run its task, return the metric that a sweep optimises.
+"""Entry point: composes and checks a configuration, runs its task, and returns the metric that a sweep optimises.
 
     python adadepth/run.py --config-name act_tiny [group=option] [key=value] [-m] [--help] [--cfg job]
 
-Exit status: 0 done, 2 a mistake in what the user gave (one line on stderr), 1 an unexpected failure (one line, and a
-file with the traceback),
-129, 130 and 143 interrupted by a terminal that closes (SIGHUP), Ctrl-C and SIGTERM.
+The exit status is 0 on success, 2 after an error in the user's input (one line on stderr), and 1 after an unexpected
+failure (one line on stderr and a file with the traceback). It is 129, 130 or 143 if the run was interrupted by the
+closing of its terminal (SIGHUP), by Ctrl-C or by SIGTERM.
 """
 
 # ruff: noqa: E402
@@ -74,7 +74,7 @@ def run_job(composed: DictConfig) -> float | None:
 
 
 def main() -> None:
-    """Run the command line ``sys.argv`` and exit; mistakes end in one line, what nobody foresaw leaves a traceback."""
+    """Run the command line ``sys.argv`` and exit. User errors end in one line, unexpected errors leave a traceback."""
     show = os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith("debug=") for word in sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
     with convert_signals_to_exits():
@@ -102,7 +102,7 @@ def _main(show: bool) -> None:
 
 
 def _run(given: list[str]) -> None:
-    """Say the help that is asked for, or hand the command line on to Hydra."""
+    """Print the requested help, or pass the command line on to Hydra."""
     register_schema()
     register_key_help()
     guard_hydra_keys()
@@ -122,7 +122,7 @@ def _run(given: list[str]) -> None:
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:
-    """Set what must be in place before the libraries are imported."""
+    """Apply the settings that must take effect before the libraries are imported."""
     if config.runtime.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     set_malloc_thresholds()
@@ -134,7 +134,7 @@ def _apply_runtime(config: ExperimentConfig) -> None:
 
 
 def _is_of_composition(error: BaseException) -> TypeGuard[Exception]:
-    """Return whether Hydra raised the error about the command line or a YAML file, before any job."""
+    """Return whether Hydra raised the error while it composed the command line and YAML files, before any job."""
     if not isinstance(error, Exception):
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -146,7 +146,7 @@ def _is_of_composition(error: BaseException) -> TypeGuard[Exception]:
 
 
 def _leave_process_group() -> None:
-    """Leave the process group of a distributed run; do nothing if torch was never imported."""
+    """Leave the process group of a distributed run. Do nothing if torch was never imported."""
     if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

@@ -1,6 +1,7 @@
-"""Hydra search path plug-in that adds the configuration folders of model families.
+"""Hydra search-path plug-in that adds the configuration folders of model families.
 
-Hydra discovers such plug-ins in the namespace `hydra_plugins` only; this module therefore lives outside `adadepth`.
+Hydra discovers such plug-ins only in the namespace `hydra_plugins`, so this module is outside of the package
+`adadepth`.
 """
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -10,7 +11,7 @@ from adadepth.models.registry import config_folders
 
 
 class FamilyConfigs(SearchPathPlugin):
-    """Search path with the families' folders last, so that no family replaces a YAML file of the package."""
+    """Search path with the folders of the families last, so that no family replaces a YAML file of the package."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append the configuration folders of all families."""

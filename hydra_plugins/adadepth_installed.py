@@ -1,6 +1,6 @@
 """Sweepers of installed packages, registered with Hydra as `hydra/sweeper=NAME`.
 
-Hydra instantiates only sweepers of the namespace `hydra_plugins`; every sweeper therefore gets a subclass here.
+Hydra instantiates only sweepers of the namespace `hydra_plugins`, so every installed sweeper gets a subclass here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RESERVED_NAMES = ("basic", "choice", "grid", "optuna")
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Return why an object is not a valid sweeper; None if it is one."""
+    """Return why an object is not a valid sweeper, or None if it is valid."""
     if not isinstance(descriptor, type) or not issubclass(descriptor, Sweeper):
         return f"must be a subclass of hydra.plugins.sweeper.Sweeper, not {descriptor!r}"
     if not is_dataclass(getattr(descriptor, "settings", None)):

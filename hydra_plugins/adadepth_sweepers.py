@@ -1,9 +1,9 @@
-"""Sweepers for Hydra's multirun: a grid, a grid that selects the best cell over seeds, and Optuna by ask and tell.
+"""Sweepers for Hydra's multirun: a grid, a grid that selects its best cell over seeds, and a search with Optuna.
 
-All parse Hydra's own syntax (``key=a,b``, ``choice``, ``range``, ``interval``, ``tag(log, ...)``) from
-``hydra.sweeper.params`` and the command line, and check every value before the first job runs. Optuna is an optional
-extra, imported only by its sweeper. Hydra instantiates only sweepers of the namespace ``hydra_plugins``; this module
-therefore lives outside ``adadepth``.
+All sweepers parse Hydra's own syntax (``key=a,b``, ``choice``, ``range``, ``interval``, ``tag(log, ...)``) from
+``hydra.sweeper.params`` and the command line. They check every value before the first job runs. Optuna is an optional
+extra that only its sweeper imports. Hydra instantiates only sweepers of the namespace ``hydra_plugins``, so this module
+is outside of the package ``adadepth``.
 """
 
 import itertools
@@ -48,9 +48,10 @@ _MAX_JOBS = 10_000  # in a grid; composing and checking so many takes an hour
 
 
 class GridSweeper(Sweeper):
-    """Sweeper that runs every combination of the values.
+    """Sweeper that runs every combination of the values of a grid.
 
-    The jobs run in one process unless the launcher decides otherwise. A page compares their runs at the end.
+    All jobs run in one process, unless the launcher starts others. At the end the sweeper writes a page that compares
+    the runs.
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
@@ -72,7 +73,7 @@ class GridSweeper(Sweeper):
         )
 
     def parse(self, arguments: list[str]) -> list[Override]:
-        """Parse the parameters from YAML and the command line; the last override of a key wins."""
+        """Parse the parameters from YAML and from the command line. The last override of a key takes precedence."""
         parser = OverridesParser.create(config_loader=self.context.config_loader)
         overrides = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
         return list({override.get_key_element(): override for override in overrides}.values())
@@ -81,14 +82,15 @@ class GridSweeper(Sweeper):
         """Compose and validate the configuration of every job.
 
         Raises:
-            ConfigError: If one is invalid, before any job has run.
+            ConfigError: If a configuration is invalid. No job has run by then.
         """
         return [build_config(self.context.config_loader.load_sweep_config(self.base, list(job))) for job in jobs]
 
     def launch(self, jobs: Sequence[list[str]], first: int) -> Sequence[JobReturn]:
-        """Run jobs and record why any failed.
+        """Run jobs, and record why any of them failed.
 
-        The environment passes the name of the sweep to the runs, in this process or in those of the launcher.
+        An environment variable passes the name of the sweep to the runs, both in this process and in those of the
+        launcher.
 
         Args:
             jobs: Overrides of each job.
@@ -109,7 +111,7 @@ class GridSweeper(Sweeper):
             compare_sweep(self.name, [config.output_dir for config in configs], self.failures, search)
 
     def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
-        """Return the overrides of every job, and the assignments of every swept key."""
+        """Return the overrides of every job, and the assignments ``key=value`` of every swept key."""
         overrides = self.parse(arguments)
         for override in overrides:
             if isinstance(override.value(), IntervalSweep):
@@ -123,7 +125,7 @@ class GridSweeper(Sweeper):
         return jobs, {o.get_key_element(): _list_assignments(o) for o in overrides if o.is_sweep_override()}
 
     def sweep(self, arguments: list[str]) -> list[JobReturn]:
-        """Run the grid; raise the first failure after all jobs have run."""
+        """Run the grid. If jobs fail, raise the first failure after all jobs have run."""
         jobs, assignments = self.grid(arguments)
         configs = self.check(jobs)
         returns = list(self.launch(jobs, 0))
@@ -135,15 +137,17 @@ class GridSweeper(Sweeper):
 
 
 class ChoosingSweeper(GridSweeper):
-    """Sweeper that selects the best cell of a grid by its mean over seeds, and evaluates its best seed's checkpoint.
+    """Sweeper that selects the grid cell with the best mean over seeds, and evaluates the checkpoint of its best seed.
 
-    All files are in one folder; repeating the command runs what is missing. A job that fails is named and left out.
+    All files are in one folder. Repeating the command runs only the missing jobs. A job that fails is reported and
+    excluded from the selection.
 
     Args:
         params: Values of the grid by key.
         from_epoch: First epoch whose checkpoints are considered.
-        of_dataset: Overrides by name of the data set; those of the command line take precedence.
-        direction: `maximize` or `minimize` the metric of `optimise`; None: the direction in which it is better.
+        of_dataset: Overrides by name of the data set. Overrides on the command line take precedence.
+        direction: `maximize` or `minimize` the metric that `optimise` names. None selects the direction in which this
+            metric is better.
         folder: Folder of the runs and the summary.
     """
 
@@ -160,7 +164,7 @@ class ChoosingSweeper(GridSweeper):
         self.from_epoch, self.direction, self.folder = from_epoch, direction, Path(folder)
 
     def parse(self, arguments: list[str]) -> list[Override]:
-        """Parse the parameters after the overrides of the data set."""
+        """Parse the parameters, and put the overrides of the data set before them."""
         return super().parse([*self.of_dataset.get(str(self.base.dataset.name), ()), *arguments])
 
     def sweep(self, arguments: list[str]) -> Any:
@@ -190,7 +194,7 @@ class ChoosingSweeper(GridSweeper):
         return summary
 
     def _train(self, jobs: Sequence[tuple[int, list[str]]]) -> dict[int, str]:
-        """Run jobs of the grid and return why cells failed, by their number."""
+        """Run jobs of the grid, and return the failure messages by number of the job."""
         returns = self.launcher.launch([job for _, job in jobs], initial_job_idx=0) if jobs else []
         wait_for_all_processes()
         failures = {}
@@ -201,7 +205,7 @@ class ChoosingSweeper(GridSweeper):
         return failures
 
     def _choose_and_restore(self, failures: Mapping[int, str]) -> dict[str, Any]:
-        """Select the best cell; train its best seed again if an earlier choice deleted the checkpoint."""
+        """Select the best cell. Retrain its best seed if an earlier selection deleted the checkpoint."""
         summary = self._choose(failures)
         if (chosen := summary["chosen"]) and not chosen["checkpoint"].exists():
             self._train([(chosen["cell"], self.cells[chosen["cell"]].of_seed(chosen["seed"]))])
@@ -209,7 +213,7 @@ class ChoosingSweeper(GridSweeper):
         return summary
 
     def _choose(self, failures: Mapping[int, str]) -> dict[str, Any]:
-        """Select the best cell of the grid and return the summary."""
+        """Select the best cell of the grid, and return the summary."""
         runs, maximize = grid_search.find_finished_runs(self.folder), self.direction == "maximize"
         choice = grid_search.choose(
             self.cells, runs, failures, self.metric, from_epoch=self.from_epoch, maximize=maximize
@@ -217,7 +221,7 @@ class ChoosingSweeper(GridSweeper):
         return {"name": str(self.base.name), "metric": self.metric, "from_epoch": self.from_epoch, **choice}
 
     def _evaluate(self, chosen: Mapping[str, Any]) -> Path:
-        """Evaluate the selected checkpoint on the test sets; return the run directory, new or of an earlier command."""
+        """Evaluate the selected checkpoint on the test sets, unless this was done before. Return the run directory."""
         checkpoint, folder = chosen["checkpoint"], self.folder / "chosen" / chosen["run"].name
         if (evaluation := grid_search.find_newest_evaluation(folder, checkpoint)) is None:
             job = [*self.cells[chosen["cell"]].of_seed(chosen["seed"]), f"output_dir={folder}"]
@@ -229,7 +233,7 @@ class ChoosingSweeper(GridSweeper):
         return evaluation
 
     def _write(self, summary: dict[str, Any], evaluation: Path) -> None:
-        """Write and print the summary; delete checkpoints that are no longer needed."""
+        """Write and print the summary, and delete checkpoints that are no longer needed."""
         from adadepth.report.sweep import format_grid
 
         runs, chosen = grid_search.find_finished_runs(self.folder), summary["chosen"]
@@ -246,7 +250,10 @@ class ChoosingSweeper(GridSweeper):
 
 
 class OptunaSweeper(GridSweeper):
-    """Sweeper that searches with Optuna; it records failing trials and continues, also when the command is repeated."""
+    """Sweeper that searches with Optuna.
+
+    It records failed trials and continues, also when the command is repeated.
+    """
 
     def __init__(
         self,
@@ -284,7 +291,10 @@ class OptunaSweeper(GridSweeper):
         return study
 
     def _open_study(self, direction: Direction) -> "optuna.Study":
-        """Create or continue the study; a continued one gets another seed, or it would repeat its first draws."""
+        """Create a study or continue an existing one.
+
+        A continued study gets another seed, because with the same seed it would repeat its first draws.
+        """
         from optuna import create_study, samplers, storages
         from optuna.storages.journal import JournalFileBackend
 
@@ -315,14 +325,14 @@ _SWEEP_ATTRIBUTE = "sweep"  # attribute of a study that holds the name of the sw
 
 
 def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
-    """Return in which direction the metric of `optimise` is better.
+    """Return whether the metric named by `optimise` is to be maximised or minimised.
 
     Args:
         config: Configuration of a job.
         chosen: Value of `hydra.sweeper.direction`.
 
     Raises:
-        ConfigError: If the chosen direction searches for the worst value.
+        ConfigError: If the configured direction searches for the worst value of the metric.
     """
     kind, _, metric = config.optimise.partition("/")
     metrics = getattr(config.dataset, "metrics", ())
@@ -336,18 +346,18 @@ def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
 
 
 def format_failure(result: JobReturn) -> str:
-    """Return why a job failed; an unexpected error names the file with its traceback."""
+    """Return why a job failed. For an unexpected error, name the file with its traceback."""
     return format_job_failure(result._return_value)  # the property would raise it
 
 
 def wait_for_all_processes() -> None:
-    """Wait for all processes of a distributed run, so that they read the same files."""
+    """Wait for all processes of a distributed run, so that all of them read the same files."""
     if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()
 
 
 def _list_assignments(override: Override) -> list[str]:
-    """Return the ``key=value`` strings of an override, one for each value of a sweep."""
+    """Return the ``key=value`` strings of an override, one for each value of the sweep."""
     key = override.get_key_element()
     if override.is_sweep_override():
         values = list(itertools.islice(override.sweep_string_iterator(), _MAX_JOBS + 1))
@@ -380,7 +390,7 @@ def _to_distribution(override: Override) -> Any:
 
 
 def _list_corners(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the fewest points that cover every choice and both ends of every interval."""
+    """Yield a minimal list of points that includes every choice and both ends of every interval."""
     ends = {key: getattr(values, "choices", None) or (values.low, values.high) for key, values in space.items()}
     for index in range(max(map(len, ends.values()))):
         yield {key: values[min(index, len(values) - 1)] for key, values in ends.items()}
@@ -391,7 +401,7 @@ def _format_job(point: Mapping[str, Any]) -> list[str]:
 
 
 def _count_finished_trials(study: "optuna.Study") -> int:
-    """Count trials with a result or a recorded failure; one whose process was killed counts as missing."""
+    """Count trials with a result or a recorded failure. A trial with a killed process counts as missing."""
     return sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
 
 
@@ -409,7 +419,7 @@ def _report_result(study: "optuna.Study", trial: "optuna.Trial", result: JobRetu
 
 
 def _summarise_study(study: "optuna.Study", metric: str) -> "Search | None":
-    """Summarise the study for the page of its runs; None where no trial has a result."""
+    """Summarise the study for the page of its runs, or return None if no trial has a result."""
     from optuna.importance import get_param_importances
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
@@ -441,7 +451,7 @@ _DIRECTION = Allowed(lambda value: value in ("maximize", "minimize"), "maximize 
 
 @dataclass
 class _GridSettings:
-    """Settings of the grid below `hydra.sweeper`."""
+    """Settings of the grid sweeper below `hydra.sweeper`."""
 
     _target_: str = f"{__name__}.{GridSweeper.__name__}"
     params: dict[str, Any] = setting({}, "values by key, in Hydra's syntax")

@@ -1,1 +1,1 @@
-"""Budgets of depth: a controller that holds the mean depth of training at a target, independent of any model."""
+"""Depth budgets: a model-independent controller that holds the mean depth of training at a target."""

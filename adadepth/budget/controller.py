@@ -9,9 +9,9 @@ no gradient. Its smooth form raises the survivals to a small power instead:
 
     S = 1 + sum_{1 <= n < N} s_n^a,        0 < a <= 1
 
-With a = 1 this is the expected depth, and a model can lower it while every unit still runs to the cap (many small
-probabilities, each of them far from a decision); with a -> 0 it is N itself. a = 0.3 was near enough to N for a
-controller to hold N, and smooth enough to train (docs/decisions/0013).
+With a = 1 this is the expected depth. A model can lower it while every unit still runs to the cap, because many small
+probabilities reduce the sum without a single decision to halt. With a -> 0 it is N itself. With a = 0.3 the smooth
+depth was close enough to N for a controller to hold N, and smooth enough to train (docs/decisions/0013).
 
 Shape legend: ... any leading dimensions, N steps.
 """
@@ -35,7 +35,8 @@ def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = 
     Args:
         survival: Survivals s_n, the share of a unit that continues after step n, (..., N); for ACT 1 - h_n, for a
             distribution over steps or layers 1 - cdf_n.
-        ran: Mask of the steps after which the unit continued, boolean, (..., N); None: all, if units run every step.
+        ran: Mask of the steps after which the unit continued, boolean, (..., N). None means that every unit runs every
+            step.
         exponent: Exponent a.
     """
     powered = survival.float().clamp(min=_SMALLEST, max=1.0) ** exponent
@@ -58,9 +59,10 @@ class Response:
     """Gains and smoothing of a controller.
 
     Attributes:
-        smoothing: Smoothing beta of the measured depth; 0 if it is not noisy.
+        smoothing: Smoothing beta of the measured depth, or 0 for no smoothing.
         integral: Integral gain k_i.
-        proportional: Proportional gain k_p. The integral alone oscillates if depth follows the multiplier with a delay.
+        proportional: Proportional gain k_p. With the integral alone, the depth oscillates if it follows the multiplier
+            with a delay.
     """
 
     smoothing: float = SMOOTHING
@@ -70,16 +72,16 @@ class Response:
 
 @dataclass(frozen=True)
 class BudgetSchedule:
-    """Schedule of the target depth over the progress of training, the share of optimiser steps already made.
+    """Schedule of the target depth over the progress of training, which is the share of optimiser steps already made.
 
-    In `grow` nothing halts and all units get the same depth, which rises from `grow_from` to full depth with the square
-    of the progress. A long recurrence learns that way what it does not learn at full depth from the start, and most
-    steps are cheap. Then the target is full depth for `hold`, because unused depth is hard to win back. It falls to
-    `target` in `ramp`, and stays there.
+    The schedule has three phases. In `grow` no unit halts and all units get the same depth, which rises from
+    `grow_from` to full depth with the square of the progress. A long recurrence then learns what it does not learn at
+    full depth from the start, and most steps are cheap. In `hold` the target is full depth, because unused depth is
+    hard to win back. In `ramp` the target falls to `target`, where it stays.
 
     Attributes:
         target: Target depth of the user.
-        full: Full depth, in the same unit.
+        full: Full depth, in the same unit as `target`.
         grow: Share of all optimiser steps in which depth grows.
         hold: Share of all optimiser steps at full depth.
         ramp: Share of all optimiser steps in which the target falls.
@@ -96,7 +98,7 @@ class BudgetSchedule:
     grow_from: int = 1
 
     def compute_target(self, progress: float) -> float:
-        """Return the target depth; while depth grows, the depth of all units."""
+        """Return the target depth. In the growth phase this is the depth that all units are forced to."""
         if (forced := self.compute_forced_depth(progress)) is not None:
             return self.full * forced / self.max_updates
         falling = progress - self.grow - self.hold
@@ -107,20 +109,20 @@ class BudgetSchedule:
         return self.full + (self.target - self.full) * falling / self.ramp
 
     def compute_forced_depth(self, progress: float) -> int | None:
-        """Return the updates of all units while depth grows; None once tokens halt."""
+        """Return the number of updates that all units are forced to in the growth phase, or None after it."""
         if progress >= self.grow:
             return None
         return round(self.grow_from + (self.max_updates - self.grow_from) * (progress / self.grow) ** 2)
 
 
 class BudgetController:
-    """A PI controller of the mean depth.
+    """PI controller of the mean depth.
 
     Args:
         schedule: Schedule of the target.
-        gain: Factor of both gains.
-        device: Device of the measured depths.
-        response: Gains and smoothing; None: the defaults.
+        gain: Factor that multiplies both gains.
+        device: Device on which depths are measured.
+        response: Gains and smoothing, or None for the defaults.
         moves_bias: Whether a halting bias follows `compute_bias_shift`; the loss rests while it moves.
     """
 
@@ -141,12 +143,12 @@ class BudgetController:
 
     @torch.no_grad()
     def advance(self, total: Tensor, count: Tensor, progress: float) -> None:
-        """Update the multiplier with the depth of one optimiser step.
+        """Update the multiplier with the depth measured in one optimiser step.
 
         Args:
-            total: Sum of the depths of all units, over micro-batches and processes.
-            count: Number of these units; 0 changes nothing.
-            progress: Share of all optimiser steps made before.
+            total: Sum of the depths of all units, over all micro-batches and processes.
+            count: Number of these units. If it is 0, nothing changes.
+            progress: Share of all optimiser steps made before this one.
         """
         multiplier, smoothed, _ = self._state.unbind()
         is_counted = count > 0
@@ -170,12 +172,12 @@ class BudgetController:
     def reward(self, progress: float) -> Tensor:
         """Return the negative part of the proportional term, which restores depth below the target.
 
-        It is for training stages in which no depth is too large, where the integral would keep growing.
+        It is used in training stages in which no depth is too large. The integral would keep growing in these stages.
         """
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return k_p (m - t) / D, times the gain; 0 while the bias moves."""
+        """Return k_p (m - t) / D times the gain."""
         proportional = self.gain * self.response.proportional * self._compute_error(progress)
         return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
 
@@ -207,10 +209,10 @@ class BudgetController:
         return {"target": self.schedule.compute_target(progress), "measured": smoothed, "multiplier": multiplier}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the exact state as JSON values."""
+        """Return the exact state of the controller as JSON values."""
         return {"state": self._state.tolist(), "begun": bool(self._begun)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
+        """Restore the state that `state_dict` returned."""
         self._state = self._state.new_tensor(state["state"])
         self._begun = self._begun.new_tensor(bool(state["begun"]))

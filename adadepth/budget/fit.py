@@ -1,4 +1,4 @@
-"""Fit of a trained model to a depth, by bisection on a level that does not lower the depth as it rises."""
+"""Search for the threshold level at which a trained model has a target depth, by bisection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLERANCE = 0.005
 
 
 class Fit(NamedTuple):
-    """A level, the depth measured at it, and whether this is the target within the tolerance."""
+    """Result of the search: a level, the depth measured at it, and whether that depth meets the target."""
 
     level: float
     depth: float
@@ -21,12 +21,12 @@ class Fit(NamedTuple):
 
 
 def fit_level(measure: Callable[[float], float], target: float, tolerance: float = _TOLERANCE) -> Fit:
-    """Search the level whose depth is nearest to the target.
+    """Search for the level at which the depth is nearest to the target.
 
     Args:
-        measure: Function from a level in (0, 1) to a depth, which does not fall as the level rises.
+        measure: Function from a level in (0, 1) to a depth, which must not fall as the level rises.
         target: Target depth, above 0.
-        tolerance: Share of the target within which the search ends.
+        tolerance: Relative distance from the target at which the search ends.
     """
     low, high = _LOWEST, _HIGHEST
     tried: list[Fit] = []

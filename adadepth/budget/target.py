@@ -1,4 +1,4 @@
-"""Target of a budget: full depth in its unit, and the tolerance within which a measured depth meets it."""
+"""Full depth in the unit of a depth budget, and the tolerance within which a measured depth meets its target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ CEILINGS = frozenset({"deepest_layer"})
 
 
 def is_held(measured: float, target: float, unit: str) -> bool:
-    """Return whether a measured depth meets its target within the tolerance; a smaller one meets an upper limit."""
+    """Return whether a measured depth meets its target within the tolerance.
+
+    If the target is an upper limit, any smaller depth meets it too.
+    """
     error = measured - target
     return (error if unit in CEILINGS else abs(error)) <= TOLERANCE * target
 
@@ -19,11 +22,11 @@ def get_full_depth(unit: str, most_updates: float | None) -> float | None:
 
     Args:
         unit: Unit of the budget, a `BudgetUnit`.
-        most_updates: Largest number of updates N; None if it depends on the model.
+        most_updates: Largest number of updates N, or None if it depends on the model.
 
     Returns:
-        1 for compute, which is a share; N for updates and layers; None if it must be measured, as milliseconds and the
-        N of a pretrained model.
+        1 for compute, which is measured as a share of full compute, and N for updates and layers. None if full depth
+        must be measured, as for milliseconds or for a pretrained model with unknown N.
     """
     if unit == "milliseconds":
         return None

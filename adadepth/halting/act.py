@@ -6,7 +6,7 @@ A unit accumulates a halting probability at every iteration and stops when the s
     w_n = p_n  while it runs,  R_n  at its last update,  0 afterwards
 
 Graves 2016 (arXiv 1603.08983), equations 5 to 8, in the form that Universal Transformers (arXiv 1807.03819) and
-Simoulin & Crabbé 2021 use. Everything here is float32: in bfloat16 a sum of probabilities misses its threshold.
+Simoulin & Crabbé 2021 use. Everything here is float32, because in bfloat16 a sum of probabilities misses its threshold.
 
 Shape legend: B batch, T tokens. All tensors are (B, T); sequence-level halting repeats one value along T.
 """
@@ -33,12 +33,18 @@ class ActState(NamedTuple):
 
     @property
     def running(self) -> Tensor:
-        """Units that have not halted; 1 - h is exact in float32, so a halted unit has `h` equal to 1."""
+        """Mask of the units that have not halted.
+
+        The difference 1 - h is exact in float32, so a halted unit has `h` equal to 1.
+        """
         return self.accumulated < 1.0
 
 
 def init_act(valid: Tensor) -> ActState:
-    """Return the state before the first iteration; invalid units (padding) start halted and never hold the loop."""
+    """Return the state before the first iteration.
+
+    Invalid units (padding) start as halted, so they never keep the loop running.
+    """
     zeros = torch.zeros(valid.shape, dtype=torch.float32, device=valid.device)
     return ActState((~valid).float(), zeros, zeros)
 
@@ -57,7 +63,7 @@ def act_step(
         state: Halting sums before this iteration.
         probability: Halting probability p_n of this iteration, float32.
         threshold: 1 - epsilon.
-        is_last: Whether this iteration is L, the cap.
+        is_last: Whether this iteration is the last one, L.
         cap_remainder: Remainder of a unit that reaches the cap without crossing the threshold.
             `reference`: no remainder, as in the code of Simoulin & Crabbé, so its ponder cost has no gradient;
             `penalty`: the missing mass 1 - h_L counts as its remainder in the cost, and only there;

@@ -1,10 +1,12 @@
 """Active set of a batch: the running positions, packed one after the other.
 
 The state of a halted unit is final. If all iterations share one layer, its keys and values are final too. An iteration
-then needs the queries of running positions, the keys and values of positions whose state has changed, and no padding;
-docs/ragged_execution.md has the argument. This module is pure index arithmetic, independent of any model.
+then needs only the queries of running positions, and the keys and values of positions whose state has changed. It needs
+no padding. See docs/ragged_execution.md for the argument. This module is pure index arithmetic, independent of any
+model.
 
-Shape legend: B rows of a batch, T positions of a row, P packed positions, Q the largest number of any row.
+Shape legend: B rows of a batch, T positions of a row, P packed positions, Q the largest number of packed positions in a
+row.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """Packed positions of a padded batch (B, T), row by row and from left to right.
+    """Packed positions of a padded batch (B, T), in order of rows and from left to right within a row.
 
     Attributes:
         slots: Flat index b T + t of each packed position, int64, ascending, (P,).
@@ -36,12 +38,12 @@ class ActiveSet:
 
     @cached_property
     def rows(self) -> Tensor:
-        """Row of each packed position, (P,)."""
+        """Index b of the row of each packed position, (P,)."""
         return torch.div(self.slots, self.shape[1], rounding_mode="floor")
 
     @cached_property
     def ranks(self) -> Tensor:
-        """Index of each position of the batch among the packed ones, -1 if it is not packed, int64, (B T,)."""
+        """Index of each position of the batch in the packing, or -1 if the position is not packed, int64, (B T,)."""
         ranks = torch.full((self.capacity,), -1, dtype=torch.int64, device=self.slots.device)
         return ranks.index_copy_(0, self.slots, torch.arange(len(self.slots), device=self.slots.device))
 
@@ -53,26 +55,26 @@ class ActiveSet:
 
     @cached_property
     def widest(self) -> int:
-        """Largest number of any row, Q, and at least 1, because kernels refuse an empty grid.
+        """Largest number Q of packed positions in a row, at least 1 because kernels refuse an empty grid.
 
-        This waits for the device, except for a single row.
+        This synchronises with the device, unless the batch has a single row.
         """
         return max(1, len(self.slots) if self.shape[0] == 1 else int(self.counts.max()))
 
     @cached_property
     def starts(self) -> Tensor:
-        """Start of each row among the packed positions, and the end of the last one, int32, (B + 1,)."""
+        """Offset of each row in the packing, followed by the end of the last row, int32, (B + 1,)."""
         return torch.nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
 
     @cached_property
     def grid(self) -> Tensor:
-        """Index of each packed position in rows padded to Q: b Q + its rank in its row, (P,)."""
+        """Flat index of each packed position if rows are padded to Q: b Q + its index within its row, (P,)."""
         rank = torch.arange(len(self.slots), device=self.slots.device) - self.starts[self.rows]
         return self.rows * self.widest + rank
 
 
 def pack(mask: Tensor) -> ActiveSet:
-    """Pack the positions of a mask; waits for the device.
+    """Pack the positions of a mask. This synchronises with the device.
 
     Args:
         mask: Mask of the positions, boolean, (B, T).
@@ -81,11 +83,11 @@ def pack(mask: Tensor) -> ActiveSet:
 
 
 def split(running: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Split packed positions into running and halted ones, without waiting for the device.
+    """Split packed positions into running and halted ones, without synchronising with the device.
 
     Args:
-        running: Mask of the running ones of P packed positions, boolean, (P,).
-        count: Number of the running ones, P'.
+        running: Mask of the P packed positions that are running, boolean, (P,).
+        count: Number of running positions, P'.
 
     Returns:
         Indices of the running and of the halted positions in the packing, int64, each ascending: (P',) and (P - P',).
@@ -95,12 +97,12 @@ def split(running: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def scatter(base: Tensor, slots: Tensor, values: Tensor) -> Tensor:
-    """Return a copy of `base` (B, T, ...) with the values (P, ...) at the slots, in the precision of the values."""
+    """Return a copy of `base` (B, T, ...) with `values` (P, ...) written at `slots`, in the dtype of `values`."""
     return base.to(values.dtype).flatten(0, 1).index_copy(0, slots, values).view(base.shape)
 
 
 def take(values: Tensor, positions: Tensor) -> Tensor:
-    """Gather the values (P, ...) at distinct positions, int64, (P',), with a gradient that writes instead of adding."""
+    """Gather the values (P, ...) at distinct positions, int64, (P',). The gradient is written instead of added."""
     if not (values.requires_grad and torch.is_grad_enabled()):
         return values.index_select(0, positions)
     gathered: Tensor = _GatherRows.apply(values, positions)
@@ -108,9 +110,10 @@ def take(values: Tensor, positions: Tensor) -> Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """`index_select` of distinct positions, whose gradient is written, not added.
+    """`index_select` of distinct positions with a gradient that is written instead of added.
 
-    Autograd cannot know that positions are distinct. On a CPU its gradient costs as much as a feed-forward layer.
+    Autograd does not know that the positions are distinct, so it adds. On a CPU its gradient takes as long as a
+    feed-forward layer.
     """
 
     @staticmethod

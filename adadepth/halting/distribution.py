@@ -2,8 +2,8 @@
 
 The targets follow from the losses l_n of the frozen model after every step:
 
-    g_n = max(0, l_n - min_{m > n} l_m)       reduction of the loss by the best later step
-    c_n = sigmoid(k (g_n - gamma))            target of continuing after step n; that of halting, lambda_n, is 1 - c_n
+    g_n = max(0, l_n - min_{m > n} l_m) reduction of the loss by the best later step c_n = sigmoid(k (g_n - gamma))
+    target of continuing after step n; that of halting, lambda_n, is 1 - c_n
 
 This is the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741), except that Ouro compares with the next step only.
 If a solution takes several steps the loss is constant until the last of them, so here every later step counts.
@@ -46,7 +46,7 @@ def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tens
 def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, threshold: float) -> Tensor:
     """Return the mean binary cross-entropy of lambda_n = sigmoid(z_n) with its target 1 - c_n, (..., N) to (...).
 
-    The last step has no target, because no step follows it.
+    The last step has no target because no step follows it.
     """
     halt = 1.0 - continuation_targets(losses, slope, threshold)
     logits = halting_logits[..., :-1].float()
@@ -94,17 +94,21 @@ class HaltingDistribution:
         return -_sum_weighted(self.pmf, self.log_pmf)
 
     def quantile(self, q: float | Tensor) -> Tensor:
-        """Return the first step n with cdf_n > q, else N; int64, (...). A tensor of levels q has shape (..., 1)."""
+        """Return the first step n with cdf_n > q, or N if there is none; int64, (...).
+
+        A tensor of levels q has shape (..., 1).
+        """
         return ((self.cdf() <= q).sum(dim=-1) + 1).clamp(max=self.log_pmf.shape[-1])
 
 
 def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingDistribution:
-    """Return the distribution of per-step halting logits.
+    """Return the distribution over steps that follows from the halting logits of the steps.
 
     Args:
-        logits: Halting logits z_n, (..., N), any floating point type; infinities are a lambda of exactly 0 or 1.
-        truncation: Treatment of the leftover. `renormalise`: p_n / (1 - leftover), PonderNet's first option;
-            `leftover`: all of it to the last step, as if lambda_N were 1; `none`: it is missing, as in PALBERT.
+        logits: Halting logits z_n, (..., N), any floating-point type. Infinite logits give a lambda of exactly 0 or 1.
+        truncation: Treatment of the leftover probability after step N. `renormalise`: every p_n is divided by 1 -
+            leftover, PonderNet's first option; `leftover`: the last step gets all of it, as if lambda_N were 1; `none`:
+            it is missing, as in PALBERT.
     """
     assert truncation in TRUNCATIONS, truncation
     logits = logits.float().clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
@@ -119,7 +123,10 @@ def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingD
 
 
 def halting_logits(probabilities: Tensor) -> Tensor:
-    """Return the logits of lambda_n, float32, same shape; 0 and 1 give the finite limits, with a gradient of zero."""
+    """Return the logits of the probabilities lambda_n, float32, same shape.
+
+    Probabilities of 0 and 1 give large finite logits with a gradient of zero.
+    """
     probabilities = probabilities.float()
     inside = (probabilities > 0.0) & (probabilities < 1.0)
     # The inner `where` keeps log(0) out of the backward pass, which would turn a zero gradient into NaN.
@@ -130,7 +137,7 @@ def halting_logits(probabilities: Tensor) -> Tensor:
 def geometric_prior(
     probability: float, steps: int, truncation: TruncationLike, device: torch.device | str | None = None
 ) -> HaltingDistribution:
-    """Return PonderNet's prior p_G: the same lambda at every step, truncated like a posterior; (N,).
+    """Return PonderNet's prior p_G, which has the same lambda at every step, (N,). It is truncated like a posterior.
 
     Its mean is 1 / lambda without truncation, and less with it.
 
@@ -157,7 +164,7 @@ def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direc
 
     Args:
         posterior: Halting distribution of the model.
-        prior: Prior; the leading dimensions broadcast.
+        prior: Prior distribution. Its leading dimensions broadcast.
         direction: `posterior_prior`: KL(posterior || prior), PonderNet's; `prior_posterior`: KL(prior || posterior),
             PALBERT's. They differ.
     """

@@ -1,7 +1,7 @@
-"""Exit rules that read predictions: their certainty, and their changes between steps.
+"""Exit rules that read predictions: how certain they are, and how much they change between steps.
 
-Shape legend: A running rows, C classes (1 in regression), L cells. Steps count from 1. If an answer has many cells,
-each with its classes, logits are (A, L, C). The least certain cell decides, and answers agree if all their cells do.
+Shape legend: A running rows, C classes (1 in regression), L cells. Steps count from 1. If an answer has L cells with C
+classes each, logits are (A, L, C). The least certain cell then decides, and two answers agree if all their cells agree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adadepth.halting.exit_decisions import LOGITS, ExitRule, StepView
 
 @dataclass(frozen=True)
 class _Certainty(ExitRule):
-    """Base of the rules that exit at the first step whose certainty passes a threshold."""
+    """Base class of the rules that exit at the first step at which the certainty passes a threshold."""
 
     counts_steps = False
     needs = frozenset({LOGITS})
@@ -31,16 +31,16 @@ class _Certainty(ExitRule):
         self._check("threshold", 0.0, self.largest)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule whose threshold is the level."""
+        """Return a copy of the rule with the level as its threshold."""
         return replace(self, threshold=level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows whose cells are all certain."""
+        """Return the rows in which every cell is certain."""
         return _combine_cells(self.is_certain(_logits(view))), memory
 
     @abstractmethod
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether predictions are certain, (A, C) to bool (A,), or cell by cell."""
+        """Return whether each prediction is certain, from logits (A, C) to bool (A,), or for each cell."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class NormalisedEntropy(_Certainty):
 
 @dataclass(frozen=True)
 class Confidence(_Certainty):
-    """Exit at the first step that gives one class a probability above the threshold."""
+    """Exit at the first step at which one class has a probability above the threshold."""
 
     name = "confidence"
 
@@ -88,23 +88,26 @@ class Confidence(_Certainty):
 
 @dataclass(frozen=True)
 class Margin(_Certainty):
-    """Exit at the first step whose two likeliest classes differ by more than the threshold (CALM, NeurIPS 2022)."""
+    """Exit at the first step at which the probabilities of the two likeliest classes differ by more than the threshold.
+
+    CALM (NeurIPS 2022) uses this rule.
+    """
 
     name = "margin"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the two likeliest classes differ by more than the threshold."""
+        """Return whether the probabilities of the two likeliest classes differ by more than the threshold."""
         first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
         return first - second > self.threshold
 
 
 @dataclass(frozen=True)
 class Patience(ExitRule):
-    """Exit once `patience` steps in a row agreed with the step before them (PABEE, arXiv 2006.04152).
+    """Exit once the predictions of `patience` consecutive steps agree with the step before (PABEE, arXiv 2006.04152).
 
-    Classes agree if the likeliest one is the same, so that it is stable for `patience` + 1 steps. Values agree if they
-    differ by less than `tolerance` (0.2 in PABEE's code). The memory is the number of consecutive agreements and the
-    previous prediction, a column for every cell.
+    Two classifications agree if the likeliest class is the same. The class is then stable for `patience` + 1 steps. Two
+    regression values agree if they differ by less than `tolerance` (0.2 in PABEE's code). The memory holds the number
+    of consecutive agreements and the previous prediction, with one column for each cell.
     """
 
     name = "patience"
@@ -118,7 +121,7 @@ class Patience(ExitRule):
         self._check("tolerance", 0.0)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return a memory without agreements and with the prediction NaN, which agrees with nothing."""
+        """Return a memory with no agreements and the prediction NaN, which agrees with no other prediction."""
         nothing = torch.full((rows,), math.nan, device=device)
         return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
@@ -139,8 +142,8 @@ class Patience(ExitRule):
 class Divergence(ExitRule):
     """Exit at the first step n with KL(p_{n-1} || p_n) below the threshold, in nats (Huginn, arXiv 2502.05171).
 
-    No row exits at the first step, which has no step before it. The memory is log p_{n-1}, a column for every class of
-    every cell: as large as one prediction of every row.
+    No row exits at the first step because it has no previous prediction. The memory holds log p_{n-1}, with one column
+    for every class of every cell, and so it is as large as the predictions of one step.
     """
 
     name = "kl"
@@ -157,11 +160,11 @@ class Divergence(ExitRule):
         return Divergence((1.0 - level) / level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return a memory of NaN, whose divergence from any prediction is not small."""
+        """Return a memory of NaN, so that no row exits at the first step."""
         return torch.full((rows, 1), math.nan, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows whose cells all diverge by less than the threshold."""
+        """Return the rows in which every cell diverges by less than the threshold."""
         now = _logits(view).log_softmax(dim=-1)
         before = memory.view(now.shape) if memory.numel() == now.numel() else torch.full_like(now, math.nan)
         share = before.exp()
@@ -175,7 +178,7 @@ def _logits(view: StepView) -> Tensor:
 
 
 def _combine_cells(decisions: Tensor) -> Tensor:
-    """Return whether all cells of a row agree: bool (A,) unchanged, (A, L) to (A,)."""
+    """Return whether all cells of each row agree, (A, L) to (A,). Decisions of shape (A,) are returned unchanged."""
     return decisions if decisions.dim() == 1 else decisions.flatten(1).all(dim=1)
 
 

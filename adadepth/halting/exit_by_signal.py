@@ -1,4 +1,4 @@
-"""Exit rules that read halting probabilities, judgements of the answer, or states.
+"""Exit rules that read halting probabilities, estimates that the answer is right, or hidden states.
 
 Shape legend: A running rows, D width of a state. Steps count from 1.
 """
@@ -29,8 +29,8 @@ from adadepth.halting.exit_decisions import (
 class Quantile(ExitRule):
     """Exit at the first step with cdf_n > q (Q-exit, Balagansky & Gavrilov 2022, arXiv 2204.03276).
 
-    The cdf is the online one, 1 - prod_{j<=n} (1 - lambda_j), because the truncation at the end is not known yet. The
-    memory is that product, the probability of still running.
+    The rule uses the online cdf, 1 - prod_{j<=n} (1 - lambda_j), because the truncation at the last step is not known
+    yet. The memory holds the product, which is the probability of still running.
     """
 
     name = "quantile"
@@ -42,11 +42,11 @@ class Quantile(ExitRule):
         self._check("q", 0.0, 1.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule whose q is the level."""
+        """Return a copy of the rule with the level as its q."""
         return Quantile(level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return a memory with probability 1 of still running."""
+        """Return a memory in which every row is still running with probability 1."""
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,8 +59,9 @@ class Quantile(ExitRule):
 class Sample(ExitRule):
     """Draw the exit step from the halting distribution (PonderNet): stop at each step with probability lambda_n.
 
-    Every row draws one uniform number u at the start and exits at the first n with cdf_n > u. The distribution is that
-    of a draw at every step, and it depends neither on the batch nor on the order in which rows leave it.
+    Every row draws one uniform number u at the start and exits at the first n with cdf_n > u. This has the same
+    distribution as a separate draw at every step. It depends neither on the batch nor on the order in which rows leave
+    the batch.
     """
 
     name = "sample"
@@ -68,7 +69,10 @@ class Sample(ExitRule):
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return the probability 1 of still running, and u, drawn on the device or by a generator on the CPU."""
+        """Return the probability 1 of still running, and u for each row.
+
+        The numbers u are drawn on the device, or on the CPU if a generator is given.
+        """
         if generator is None:
             level = torch.rand(rows, 1, device=device)
         else:
@@ -76,7 +80,7 @@ class Sample(ExitRule):
         return torch.cat([torch.ones_like(level), level], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows whose online cdf is above their u."""
+        """Return the rows with an online cdf above their u."""
         running, level = memory[:, :1] * _compute_survival(view), memory[:, 1:]
         return (1.0 - running > level)[:, 0], torch.cat([running, level], dim=1)
 
@@ -85,7 +89,7 @@ class Sample(ExitRule):
 class Expectation(ExitRule):
     """Mix the predictions of all steps: sum_n p_n softmax(logits_n), or sum_n p_n y_n in regression.
 
-    No row exits early, so it saves nothing.
+    No row exits early, so the rule saves no compute.
     """
 
     name = "expectation"
@@ -93,15 +97,15 @@ class Expectation(ExitRule):
     mixes = True
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return no row, because none exits before the last step."""
+        """Return no rows, because every row runs until the last step."""
         return all_rows(memory, False), memory
 
 
 @dataclass(frozen=True)
 class Correct(ExitRule):
-    """Exit at the first step whose judgement, the probability that the answer is right, is above the threshold.
+    """Exit at the first step at which the estimated probability that the answer is right is above the threshold.
 
-    One half is the threshold that tiny recursive models train with (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
+    Tiny recursive models are trained with the threshold one half (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
     """
 
     name = "correct"
@@ -113,11 +117,11 @@ class Correct(ExitRule):
         self._check("threshold", 0.0, 1.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule whose threshold is the level."""
+        """Return a copy of the rule with the level as its threshold."""
         return Correct(level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows whose judgement is above the threshold."""
+        """Return the rows with an estimated probability above the threshold."""
         assert view.halting_logits is not None
         return view.halting_logits.sigmoid() > self.threshold, memory
 
@@ -132,16 +136,16 @@ def _compute_survival(view: StepView) -> Tensor:
 
 
 def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tensor:
-    """Return distance and acceleration of the last update of states, relative to their size, float32 (..., 2).
+    """Return the relative distance and acceleration of the last update of states, float32 (..., 2).
 
-    First the distance ||s_n - s_{n-1}|| / ||s_n||, then the acceleration ||(s_n - s_{n-1}) - (s_{n-1} - s_{n-2})|| /
-    ||s_n||, which is NaN after the first update. Rules read, and records hold, only these two numbers of a state. A
-    state of zeros counts as one of the smallest size.
+    The first number is the distance ||s_n - s_{n-1}|| / ||s_n||. The second is the acceleration ||(s_n - s_{n-1}) -
+    (s_{n-1} - s_{n-2})|| / ||s_n||, which is NaN after the first update. Rules read only these two numbers of a state,
+    and recorded steps hold only them. The norm of a state of zeros is replaced by the smallest positive number.
 
     Args:
         state: State s_n, (..., D).
         previous: State s_{n-1}.
-        before: State s_{n-2}; None after the first update.
+        before: State s_{n-2}, or None after the first update.
     """
     update = state.float() - previous.float()
     size = state.float().norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
@@ -154,7 +158,7 @@ def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tenso
 
 @dataclass(frozen=True)
 class _StateConvergence(ExitRule):
-    """Base of the rules that exit once a state has converged, by one of its moves and a threshold."""
+    """Base class of the rules that exit once the distance or acceleration of a state is below a threshold."""
 
     counts_steps = False
     needs = frozenset({STATES})
@@ -169,7 +173,7 @@ class _StateConvergence(ExitRule):
         return replace(self, threshold=(1.0 - level) / level)
 
     def is_below_threshold(self, view: StepView) -> Tensor:
-        """Return whether the move is below the threshold, bool (A,)."""
+        """Return whether the distance or acceleration is below the threshold, bool (A,)."""
         assert view.moves is not None
         return view.moves[:, self.column] < self.threshold
 
@@ -188,11 +192,12 @@ class Distance(_StateConvergence):
 
 @dataclass(frozen=True)
 class Acceleration(_StateConvergence):
-    """Exit once ||D_n - D_{n-1}|| / ||s_n||, D_n = s_n - s_{n-1}, was below the threshold `times` updates running.
+    """Exit once ||D_n - D_{n-1}|| / ||s_n||, D_n = s_n - s_{n-1}, is below the threshold in `times` updates in a row.
 
-    Pappone et al. 2025 (arXiv 2509.23314) exit where ||D_n - D_{n-1}|| is below a threshold for two updates running.
-    Relative to the size of the state a threshold means the same in models of any width. The first update has no
-    acceleration, so that no row exits before update `times` + 1. The memory is the number of consecutive updates below.
+    Pappone et al. 2025 (arXiv 2509.23314) exit if ||D_n - D_{n-1}|| is below a threshold for two consecutive updates.
+    Dividing by the norm of the state gives a threshold the same meaning in models of any width. The first update has no
+    acceleration, so no row exits before update `times` + 1. The memory is the number of consecutive updates below the
+    threshold.
     """
 
     name = "acceleration"
@@ -204,6 +209,6 @@ class Acceleration(_StateConvergence):
         self._check("times", 1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with enough consecutive accelerations below the threshold."""
+        """Return the rows with an acceleration below the threshold for enough consecutive updates."""
         running = torch.where(self.is_below_threshold(view), memory[:, 0] + 1.0, 0.0)
         return running >= self.times, running.unsqueeze(1)

@@ -1,7 +1,7 @@
 """Base class of exit rules, which decide step by step for the running rows, and their replay on recorded steps.
 
 Shape legend: A running rows, M examples, N steps, C classes (1 in regression). Steps count from 1. If an answer has
-many cells, each with its classes, logits have a dimension for the cells before that of the classes.
+many cells with several classes each, logits have a dimension for the cells before that of the classes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class StepView(NamedTuple):
     """Outputs of the running rows at one step.
 
     Attributes:
-        step: Number of the step, from 1.
-        max_updates: N.
-        logits: Logits, float32, (A, C); None if the rule does not need them.
-        halting_logits: Halting logits, float32, (A,), likewise. If the model judges its answers, the logits of being
-            right.
-        moves: Moves of the states, (A, 2), likewise; see `state_moves`.
+        step: Number of the step, counted from 1.
+        max_updates: Largest number of updates N.
+        logits: Logits, float32, (A, C), or None if the rule does not need them.
+        halting_logits: Halting logits, float32, (A,), or None if the rule does not need them. If the model estimates
+            whether its answers are right, these are the logits of that estimate.
+        moves: Distance and acceleration of the states, (A, 2), or None if the rule does not need them; see
+            `state_moves`.
     """
 
     step: int
@@ -45,14 +46,15 @@ class StepView(NamedTuple):
 
 @dataclass(frozen=True)
 class ExitRule(ABC):
-    """An exit rule and its parameters. Rows that run at the last step exit there under any rule.
+    """Base class of exit rules with their parameters. Under any rule, rows that reach the last step exit there.
 
     Attributes:
         name: Name in configurations.
-        needs: Signals that a model must have, of `logits`, `halting`, `correctness` and `states`.
-        mixes: Whether the prediction is a mixture over all steps instead of that of the exit step.
-        classes_only: Whether the rule is undefined for a regression.
-        counts_steps: Whether decisions depend on the step, so that rows at different steps need separate calls.
+        needs: Signals that the model must provide: any of `logits`, `halting`, `correctness` and `states`.
+        mixes: Whether the prediction is a mixture over all steps instead of the prediction at the exit step.
+        classes_only: Whether the rule is undefined for regression.
+        counts_steps: Whether decisions depend on the number of the step, so that rows at different steps need separate
+            calls.
     """
 
     name: ClassVar[str]
@@ -63,7 +65,7 @@ class ExitRule(ABC):
 
     @property
     def label(self) -> str:
-        """Name and parameters, such as `quantile:0.5`, without defaults at the end; `parse_rule` reads it back."""
+        """Name and parameters, such as `quantile:0.5`, without defaults at the end. `parse_rule` parses this text."""
         return label(self)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
@@ -72,13 +74,13 @@ class ExitRule(ABC):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Signals that the rule reads after every step, whose computation counts as its cost."""
+        """Signals that the rule reads after every step. The compute of these signals counts as the cost of the rule."""
         return self.needs
 
     def with_level(self, level: float) -> ExitRule | None:
-        """Return the rule with the threshold of a level in (0, 1); a higher level never lets a row exit earlier.
+        """Return a copy of the rule with the threshold of a level in (0, 1), or None if it has no such threshold.
 
-        None for a rule without such a threshold.
+        A higher level never makes a row exit earlier.
         """
         return None
 
@@ -86,7 +88,8 @@ class ExitRule(ABC):
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return which rows exit now, bool (A,), and the memory for the next step, (A, k).
 
-        The memory of a row may have more columns after its first step, see `widened`; a rule must ignore the padding.
+        The memory of a row may have more columns after its first step (see `pad_memory`). A rule must ignore this
+        padding.
         """
 
     def _check(self, parameter: str, low: float, high: float = math.inf) -> None:
@@ -113,14 +116,14 @@ def apply_rule(
     generator: torch.Generator | None = None,
     moves: Tensor | None = None,
 ) -> Tensor:
-    """Return the exit steps of a rule on recorded steps, int64 (M,), by the same decisions as online.
+    """Return the exit steps of a rule on recorded steps, int64 (M,). The decisions equal those of an online run.
 
     Args:
         rule: Exit rule.
         step_logits: Logits of every step, (M, N, C), if the rule needs them.
         halting_logits: Halting logits of every step, (M, N), if the rule needs them.
-        generator: Generator on the CPU, for a rule that samples.
-        moves: Moves of the states, (M, N, 2), if the rule needs them.
+        generator: Generator on the CPU for a rule that samples.
+        moves: Distances and accelerations of the states, (M, N, 2), if the rule needs them.
     """
     recorded = (step_logits, halting_logits, moves)
     signal = next(values for values in recorded if values is not None)
@@ -139,14 +142,15 @@ def apply_rule(
 def select_predictions(
     rule: ExitRule, step_logits: Tensor, halting_logits: Tensor | None, exit_steps: Tensor
 ) -> Tensor:
-    """Return the prediction of each example under a rule, (M, C) float32: its logits at its exit step.
+    """Return the prediction of each example under a rule, (M, C) float32, which is its logits at its exit step.
 
-    A mixing rule gives the logarithm of the mixed probabilities, whose softmax is the mixture, or the mixed value
-    in regression; the weights are the halting distribution with the leftover on the last step.
+    For a mixing rule the prediction is the logarithm of the mixed probabilities, so that its softmax is the mixture. In
+    regression it is the mixed value. The mixture is weighted by the halting distribution, in which the last step gets
+    the leftover.
 
     Args:
         rule: Exit rule.
-        step_logits: Logits of every step, (M, N, C); steps after the exit may be NaN.
+        step_logits: Logits of every step, (M, N, C). Steps after the exit may be NaN.
         halting_logits: Halting logits of every step, (M, N), if the rule mixes.
         exit_steps: Exit steps, int64, (M,).
     """

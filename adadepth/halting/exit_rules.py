@@ -1,9 +1,9 @@
-"""Registry of exit rules, which decide when an example stops, with the checks of their names and needs.
+"""Registry of exit rules, which decide at which step an example stops, with checks of their names and required signals.
 
-A rule decides online, step by step, for the running rows, with a memory of a few numbers per row. One definition serves
-a model whose finished rows leave the batch, and `apply_rule` on recorded steps. The base class is in
-`adadepth.halting.exit_decisions`, rules that read predictions in `exit_by_prediction`, rules that read halting
-probabilities, judgements and states in `exit_by_signal`.
+A rule decides step by step which of the running rows exit, with a memory of a few numbers per row. The same definition
+is used online, where exited rows leave the batch, and by `apply_rule` on recorded steps. The base class is in
+`adadepth.halting.exit_decisions`. Rules that read predictions are in `exit_by_prediction`. Rules that read halting
+probabilities, estimates of correctness or states are in `exit_by_signal`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _SIGNAL_NAMES = {
 
 @dataclass(frozen=True)
 class Fixed(ExitRule):
-    """Exit at step k, a control that does not adapt."""
+    """Exit at step k for every example, as a control that does not adapt."""
 
     name = "fixed"
     needs = frozenset({LOGITS})
@@ -100,11 +100,11 @@ class Fixed(ExitRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The empty set."""
+        """Empty set, because the rule reads no signal."""
         return frozenset()
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all rows at step k."""
+        """Return all rows at step k, and no rows before."""
         return all_rows(memory, view.step >= self.k), memory
 
 
@@ -128,10 +128,12 @@ RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 @cache
 def exit_rules() -> Mapping[str, type[ExitRule]]:
-    """Return the rules by name: those of this package and of plug-ins, whose entry points name the class.
+    """Return the exit rules of this package and of plug-ins by name.
+
+    The entry point of a plug-in names the class of its rule.
 
     Raises:
-        ConfigError: If a rule of a plug-in is broken, or its name exists already.
+        ConfigError: If a rule of a plug-in is broken, or if its name is already taken.
     """
     return RULES | load_plugins(GROUP, "exit rule", RULES, lambda rule, name: find_rule_problem(rule, name, ExitRule))
 
@@ -142,10 +144,10 @@ _PARSED: dict[str, ExitRule] = {}
 
 
 def parse_rule(text: str) -> ExitRule:
-    """Parse a rule, `name` or `name:parameter[:parameter]`.
+    """Parse the text of an exit rule, `name` or `name:parameter[:parameter]`.
 
     Raises:
-        ConfigError: One line naming the text and what is allowed.
+        ConfigError: If the text is no rule. The message is one line that names the text and the allowed values.
     """
     if text not in _PARSED:
         _PARSED[text] = parse_named(text, exit_rules(), "exit rule")
@@ -153,7 +155,7 @@ def parse_rule(text: str) -> ExitRule:
 
 
 def list_supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
-    """Return the names of the rules that a model supports, see `check_rule`."""
+    """Return the names of the rules that a model supports; see `check_rule`."""
     return [
         name
         for name, rule in exit_rules().items()
@@ -176,14 +178,15 @@ def check_rule(
 
     Args:
         rule: Exit rule.
-        signals: Signals of the model, of `logits`, `halting`, `correctness` and `states`.
-        num_classes: Number of classes, 1 in regression.
+        signals: Signals that the model provides: any of `logits`, `halting`, `correctness` and `states`.
+        num_classes: Number of classes, which is 1 in regression.
         max_updates: Largest number of updates N.
-        model_type: Name of the model in the message.
-        one_class: Whether the classes exclude each other and so have one distribution.
+        model_type: Name of the model for the message.
+        one_class: Whether an example has exactly one class, so that the classes share one distribution.
 
     Raises:
-        ConfigError: One line with the reason and the rules that the model supports.
+        ConfigError: If the model does not support the rule. The message is one line with the reason and the supported
+            rules.
     """
     if missing := sorted(rule.needs - signals):
         reason = f"needs {' and '.join(_SIGNAL_NAMES[name] for name in missing)}, which {model_type} does not have"

@@ -2,7 +2,7 @@
 
     p~ = softmax(alpha p),    x = sum_j p~_j f_j(Z_j)
 
-Peters et al. 2018 (ELMo, arXiv 1802.05365), equation 1; Dremov 2024 (Adalayers) adds the sharpness alpha and cuts small
+Peters et al. 2018 (ELMo, arXiv 1802.05365), equation 1. Dremov 2024 (Adalayers) adds the sharpness alpha and cuts small
 weights to exactly 0, so that their layers need not be computed. Everything is float32.
 
 Shape legend: L layers.
@@ -23,16 +23,17 @@ def layer_weights(
     top_k: int | None = None,
     active: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return the mixing weights p~ of all layers, float32, (L,); they sum to one, and cut layers have exactly 0.
+    """Return the mixing weights p~ of all layers, float32, (L,). They sum to one, and cut layers have exactly 0.
 
     Args:
-        scores: Scores p, (L,), any floating point type; equal scores give the uniform distribution.
-        alpha: Sharpness. It multiplies the scores, and so the step of an optimiser on the logits.
-        cutoff: Largest weight that becomes 0; the rest is renormalised, and the largest weight always stays. A cut
-            layer has no direct gradient and seldom returns.
-        top_k: Number of largest scores that take part; None for all. The gradient is that of the softmax over all
-            layers (straight through), so that the other layers can enter.
-        active: Layers that take part at all; None for all.
+        scores: Scores p, (L,), any floating-point type. Equal scores give the uniform distribution.
+        alpha: Sharpness, a factor of the scores. It therefore also scales the step that an optimiser makes on the
+            logits.
+        cutoff: Largest weight that is set to 0. The remaining weights are renormalised, and the largest weight is never
+            cut. A cut layer has no direct gradient and seldom returns.
+        top_k: Number of layers with the largest scores that take part, or None for all. The gradient is that of the
+            softmax over all layers (straight through), so that the other layers can enter.
+        active: Layers that may take part at all, or None for all.
     """
     logits = alpha * scores.float()
     if active is not None and len(active) < len(scores):
@@ -58,19 +59,19 @@ def weights_entropy(weights: Tensor) -> Tensor:
 
 
 def expected_state(weights: Tensor, first_state: int) -> Tensor:
-    """Return sum_j p~_j n_j, the number of blocks before the mean layer; layer j is state `first_state` + j."""
+    """Return sum_j p~_j n_j, the number of blocks before the mean layer, where layer j is state `first_state` + j."""
     states = torch.arange(first_state, first_state + len(weights), device=weights.device)
     return (weights * states).sum()
 
 
 def compute_tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
-    """Return t_n, the sum of the weights of the states from n on, n = 1..N, (N,).
+    """Return t_n, the sum of the weights of the states from n on, for n = 1..N, (N,).
 
-    With a = 1 the powers t_n^a add up to the expected state, with a -> 0 to the deepest state with weight.
+    The powers t_n^a add up to the expected state for a = 1, and to the deepest state with nonzero weight for a -> 0.
 
     Args:
         weights: Mixing weights p~, (L,).
-        first_state: State of the first layer.
+        first_state: Number of the state of the first layer.
         depth: Number of blocks N.
     """
     masses = torch.nn.functional.pad(weights, (first_state, depth + 1 - first_state - len(weights)))

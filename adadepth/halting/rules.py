@@ -1,4 +1,4 @@
-"""Halting rules, and the text form of rules in configurations: `name` or `name:parameter[:parameter]`."""
+"""Registry of halting rules, and the text form of rules in configurations: `name` or `name:parameter[:parameter]`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CONVERT = {"int": int, "float": float}
 
 
 def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rule:
-    """Parse the text of a rule; `label` is the inverse.
+    """Parse the text of a rule. The inverse is `label`.
 
     Args:
-        text: Name and parameters.
-        known: Dataclasses by name, whose fields are int or float, some with a range; see
+        text: Text with the name and the parameters.
+        known: Dataclasses of the rules by name. Their fields are int or float, some with a range; see
             `adadepth.config.declaration.setting`.
-        noun: Kind of rule in messages.
+        noun: Kind of rule, for messages.
 
     Raises:
-        ConfigError: One line naming the text and what is allowed.
+        ConfigError: If the text is no rule. The message is one line that names the text and the allowed values.
     """
     name, *values = str(text).split(":")
     if name not in known:
@@ -55,7 +55,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
 
 
 def label(rule: Any) -> str:
-    """Format name and parameters, such as `quantile:0.5`, without defaults at the end."""
+    """Format the name and the parameters of a rule, such as `quantile:0.5`, without defaults at the end."""
     parameters = [(getattr(rule, field.name), field.default) for field in dataclasses.fields(rule)]
     while len(parameters) > 1 and parameters[-1][0] == parameters[-1][1]:
         parameters.pop()
@@ -63,7 +63,10 @@ def label(rule: Any) -> str:
 
 
 def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
-    """Return the reason why an object of a plug-in is no rule of this name, a subclass of `base`; None if it is one."""
+    """Return why an object of a plug-in is not a valid rule of this name, or None if it is valid.
+
+    A valid rule is a subclass of `base`.
+    """
     if not (isinstance(rule, type) and issubclass(rule, base) and dataclasses.is_dataclass(rule)):
         return f"must be a dataclass that extends {base.__module__}.{base.__name__}"
     if getattr(rule, "name", None) != name:
@@ -75,7 +78,7 @@ def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
 
 
 def _read_type(field: dataclasses.Field[Any]) -> str:
-    """Return the name of the type of a field, whether its module postpones annotations or not."""
+    """Return the name of the type of a field, also if its module postpones the evaluation of annotations."""
     return field.type.__name__ if isinstance(field.type, type) else str(field.type)
 
 
@@ -89,7 +92,7 @@ GROUP = "adadepth.halting_rules"
 
 @dataclass(frozen=True)
 class HaltingRule(ABC):
-    """A halting rule, whose fields are its parameters: numbers with defaults.
+    """Base class of halting rules. The fields of a rule are its parameters, which are numbers with defaults.
 
     Attributes:
         name: Name in configurations.
@@ -99,18 +102,18 @@ class HaltingRule(ABC):
 
     @abstractmethod
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """Return the halting mass q_n >= 0, float32; the caller ignores it for units that have halted.
+        """Return the halting mass q_n >= 0, float32. The caller ignores it for units that have halted.
 
         Args:
             probability: Probability p_n of the halting unit, in (0, 1), float32, any shape.
-            accumulated: Halting sum h_{n-1}, 0 before the first update, the same shape.
-            step: Number n of the update, from 1.
+            accumulated: Halting sum h_{n-1}, same shape as `probability`, 0 before the first update.
+            step: Number n of the update, counted from 1.
         """
 
 
 @dataclass(frozen=True)
 class Act(HaltingRule):
-    """q_n = p_n (Graves 2016, arXiv 1603.08983)."""
+    """Rule of adaptive computation time, q_n = p_n (Graves 2016, arXiv 1603.08983)."""
 
     name = "act"
 
@@ -121,10 +124,10 @@ class Act(HaltingRule):
 
 @cache
 def halting_rules() -> Mapping[str, type[HaltingRule]]:
-    """Return the halting rules by name: those of this package and of plug-ins.
+    """Return the halting rules of this package and of plug-ins by name.
 
     Raises:
-        ConfigError: If a rule of a plug-in is broken, or its name exists already.
+        ConfigError: If a rule of a plug-in is broken, or if its name is already taken.
     """
     rules: dict[str, type[HaltingRule]] = {Act.name: Act}
     is_wrong = partial(find_rule_problem, base=HaltingRule)
@@ -132,9 +135,9 @@ def halting_rules() -> Mapping[str, type[HaltingRule]]:
 
 
 def halting_rule(text: str) -> HaltingRule:
-    """Parse a halting rule, `name` or `name:parameter[:parameter]`.
+    """Parse the text of a halting rule, `name` or `name:parameter[:parameter]`.
 
     Raises:
-        ConfigError: One line naming the text and what is allowed.
+        ConfigError: If the text is no rule. The message is one line that names the text and the allowed values.
     """
     return parse_named(text, halting_rules(), "halting rule")

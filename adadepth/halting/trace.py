@@ -1,7 +1,7 @@
-"""Depth trace: the report of a model about the depth it allocated.
+"""Depth trace: a record of how many updates a model gave to each unit of a batch.
 
-Statistics, reports and benchmarks read only traces, so a new family that fills a trace gets all of them. Every family
-has the core fields; details that only some families have are optional fields with separate types.
+Statistics, reports and benchmarks read only traces, so they work for any model family that fills a trace. Every family
+fills the core fields. Details that only some families have are optional fields with separate types.
 
 Shape legend: B batch, T tokens, N iterations that ran.
 """
@@ -22,18 +22,18 @@ DepthUnit = Literal["token", "sequence", "task", "architecture"]
 
 
 def register_trace_part(kind: type[Detail]) -> type[Detail]:
-    """Register a part of a trace as a pytree node, because `torch.export` and sharding traverse outputs."""
+    """Register a part of a trace as a pytree node, because `torch.export` and sharding traverse model outputs."""
     pytree.register_dataclass(kind, field_names=[field.name for field in fields(kind)])  # type: ignore[arg-type]
     return kind
 
 
 class ComputedSteps(NamedTuple):
-    """Counts of the computation of each iteration over the whole batch, padding included; int64, (N,).
+    """Counts of what each iteration computed over the whole batch, padding included; int64, (N,).
 
     Attributes:
         queries: Number of rows whose query, feed-forward and halting unit were computed.
         keys: Number of rows whose keys and values were computed.
-        pairs: Number of pairs of a query and a key in the attention.
+        pairs: Number of query-key pairs in the attention.
     """
 
     queries: Tensor
@@ -42,7 +42,7 @@ class ComputedSteps(NamedTuple):
 
     @classmethod
     def from_counts(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
-        """Build from the counts of every iteration in order."""
+        """Build the counts from those of every iteration, in order."""
         queries, keys, pairs = zip(*steps, strict=True)
         return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))
 
@@ -50,16 +50,16 @@ class ComputedSteps(NamedTuple):
 @register_trace_part
 @dataclass(frozen=True)
 class Execution:
-    """Executed computation of a batch, which determines its cost.
+    """Computation that was executed for a batch and that determines its cost.
 
     Attributes:
-        steps: Number of iterations N. At least the updates of the deepest unit; more if units waited for a slot, so
-            that units of one iteration were at different steps.
-        tokens: Real tokens of each sequence, int64, (B,), if the unit is a sequence, or some of its tokens only; None
-            for other inputs.
-        width: Padded length of the rows, one for all iterations or one for each, int64, (N,).
-        rows: Number of rows that each iteration computed, int64, (N,); None if no row left the batch.
-        computed: Counts of each iteration, if iterations compute only some of their units.
+        steps: Number of iterations N. It is at least the number of updates of the deepest unit. It is larger if units
+            waited for a slot, so that units of one iteration were at different steps.
+        tokens: Number of real tokens of each sequence, int64, (B,), if the unit is a sequence or only some of its
+            tokens. None for other inputs.
+        width: Padded length of the rows, either one number for all iterations or one number for each, int64, (N,).
+        rows: Number of rows that each iteration computed, int64, (N,), or None if no row left the batch.
+        computed: Counts of each iteration, if iterations compute only some of the units.
         memory_length: Number of positions from earlier batches that attention could see.
     """
 
@@ -74,11 +74,12 @@ class Execution:
 @register_trace_part
 @dataclass(frozen=True)
 class Halting:
-    """Probabilities and remainders of a halting unit, float32 for any precision of the model.
+    """Probabilities and remainders of a halting unit, always float32.
 
     Attributes:
         probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
-        remainders: Difference of the halting sum from one at the last update, shape of `updates`; None without sums.
+        remainders: Difference between one and the halting sum at the last update, shape of `updates`. None if the model
+            has no halting sums.
     """
 
     probabilities: Tensor
@@ -88,7 +89,7 @@ class Halting:
 @register_trace_part
 @dataclass(frozen=True)
 class Operations:
-    """Weights of K operations in each of N blocks.
+    """Weights of the K candidate operations in each of N blocks.
 
     Attributes:
         weights: Weight of every operation, float32, (N, K).
@@ -106,17 +107,17 @@ class DepthTrace:
 
     Attributes:
         unit: Unit that halts: a token, a sequence, a task or a whole architecture.
-        updates: Block applications of each unit, its last one included; 0 where `valid` is false.
-            Shape (B, T) for tokens, (B,) for sequences.
-        valid: Mask of the real units, boolean, shape of `updates`; false at padding.
+        updates: Number of block applications of each unit, including its last one; 0 where `valid` is false. Shape (B,
+            T) for tokens, (B,) for sequences.
+        valid: Mask of the real units, boolean, shape of `updates`. It is false at padding.
         max_updates: Largest number of updates of a unit.
-        ran: Mask of the iterations that each unit ran, boolean, (*updates.shape, N), whose sum is `updates`.
-            None: its first `updates` ones.
-        execution: Executed computation.
+        ran: Mask of the iterations that each unit ran, boolean, (*updates.shape, N), with `updates` as its sum. None
+            means that each unit ran its first `updates` iterations.
+        execution: Computation that was executed.
         halting: Halting probabilities and remainders.
-        layer_weights: Weights of the states of all depths, if they are mixed, float32, (max_updates + 1,); entry n is
-            the state after n updates, and 0 means that it was not read.
-        operations: Operations of blocks, if those choose between several.
+        layer_weights: Weights of the states at all depths, if the model mixes them, float32, (max_updates + 1,). Entry
+            n is the weight of the state after n updates. A weight of 0 means that the state was not read.
+        operations: Weights of the operations of blocks, if blocks choose between several operations.
     """
 
     unit: DepthUnit
@@ -131,17 +132,17 @@ class DepthTrace:
 
     @property
     def iterations_run(self) -> Tensor:
-        """Whether each unit ran each iteration, boolean (*updates.shape, N); N is `max_updates` where `ran` is None."""
+        """Whether each unit ran each iteration, boolean (*updates.shape, N). If `ran` is None, N is `max_updates`."""
         if self.ran is not None:
             return self.ran
         return self.updates.round().unsqueeze(-1) > torch.arange(self.max_updates, device=self.updates.device)
 
     @property
     def executed(self) -> Execution:
-        """Executed computation.
+        """Computation that was executed.
 
         Raises:
-            ValueError: If the trace has none.
+            ValueError: If the trace has no record of it.
         """
         if self.execution is None:
             raise ValueError(f"a trace of {self.unit} units without `execution` has no known compute")
@@ -153,7 +154,7 @@ class Work(NamedTuple):
 
     Attributes:
         executed: Executed compute, padding included.
-        dense: Compute of the same batch if every row, padding too, runs until the deepest unit has halted.
+        dense: Compute of the same batch if every row, including padding, runs until the deepest unit has halted.
         adaptive: Compute of the traced depths, without padding.
         full: Compute of the same units at the maximum depth, without padding.
     """

@@ -1,4 +1,4 @@
-"""Prediction: pipelines that predict texts and tables with a trained model, and the depth spent on each."""
+"""Prediction: pipelines that predict texts and tables with a trained model, and report the depth spent on each."""
 
 from adadepth.prediction.outputs import Prediction, Step, TokenPrediction
 from adadepth.prediction.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""Models that predict texts: their classes, the tokenizers they accept, and the layout of their input."""
+"""Models that predict texts: their classes, the tokenizers that fit them, and the layout of their input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
 def get_prediction_type(model: object) -> str | None:
-    """Return what a model predicts: `classes`, `tags`, `masks`, `next` or `cells`; None: nothing about texts."""
+    """Return what a model predicts: `classes`, `tags`, `masks`, `next` or `cells`.
+
+    The result is None if the model predicts nothing about texts.
+    """
     for kind in _HEADS:
         if isinstance(model, tuple(_load_heads(kind).values()) + tuple(_load_generic_heads(kind))):
             return kind
@@ -47,10 +50,10 @@ def get_prediction_type(model: object) -> str | None:
 
 
 def load_parts(path: Any) -> tuple[Any, Any]:
-    """Load model and tokenizer of a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
+    """Load the model and the tokenizer of a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
     Raises:
-        CheckpointError: If no whole model that predicts texts, or no tokenizer, is there; one line.
+        CheckpointError: If there is no complete model that predicts texts, or no tokenizer. The message is one line.
     """
     folder = resolve_path("model", str(path))
     config = read_config("model", folder)
@@ -60,7 +63,7 @@ def load_parts(path: Any) -> tuple[Any, Any]:
 
 
 def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
-    """Return the class that predicts texts with the model of a folder or hub id.
+    """Return the class that can predict texts with the model of a folder or hub id.
 
     Args:
         key: Setting that names the model, for the message.
@@ -68,7 +71,7 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
         config: Configuration of the model.
 
     Raises:
-        CheckpointError: If no class predicts texts with that model.
+        CheckpointError: If no class can predict texts with that model.
     """
     architecture = str(next(iter(config.architectures or [config.model_type])))
     heads = {name: head for kind in _HEADS for name, head in _load_heads(kind).items()}
@@ -87,7 +90,7 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
 
 
 def format_unsupported(architecture: str) -> str:
-    """Return why an architecture is refused, with the nearest and all allowed ones."""
+    """Return the message that refuses an architecture, with the nearest allowed one and all allowed ones."""
     names = sorted({name for kind in _HEADS for name in _load_heads(kind)})
     suffixes = [
         f"transformers' own ...{_get_head_suffix(head)}" for kind in _HEADS for head in _load_generic_heads(kind)
@@ -97,10 +100,10 @@ def format_unsupported(architecture: str) -> str:
 
 
 def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
-    """Refuse a tokenizer that cannot be the model's.
+    """Raise an error if a tokenizer cannot belong to the model.
 
     Raises:
-        ConfigError: Naming what the tokenizer lacks.
+        ConfigError: If the tokenizer lacks something that the model needs. The message names it.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError("tokenizer: must be a fast tokenizer, which maps tokens to characters")
@@ -113,17 +116,17 @@ def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
 
 
 def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
-    """Refuse a tokenizer other than the one of training.
+    """Raise an error if a tokenizer is not the one used in training.
 
     Raises:
-        ConfigError: If its pieces or its segmentation differ.
+        ConfigError: If its vocabulary or its segmentation differs from that of training.
     """
     if trained.tokenizer is not None and digest_tokenizer(tokenizer) != trained.tokenizer:
         raise ConfigError(f"tokenizer: differs from the one used in training; to allow this, {OVERRIDE}")
 
 
 def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
-    """Return the attributes of the special tokens that a tokenizer must have."""
+    """Return the attribute names of the special tokens that a tokenizer must have."""
     if predicts in _TOKENS_WITHOUT_CLS:
         return _TOKENS_WITHOUT_CLS[predicts]
     tokens = list_needed_tokens(get_first_tokens(model).get("cls_tokens", 1))
@@ -131,7 +134,7 @@ def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
 
 
 def _get_vocabulary_size(model: Any) -> int:
-    """Return the vocabulary size of a model, from its configuration or else from its embeddings."""
+    """Return the vocabulary size of a model, from its configuration or, if it is not there, from its embeddings."""
     size = getattr(model.config, "vocab_size", None)
     return int(model.get_input_embeddings().num_embeddings if size is None else size)
 
@@ -139,15 +142,15 @@ def _get_vocabulary_size(model: Any) -> int:
 def build_layout(
     model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
-    """Return the layout in which a model was trained to read texts.
+    """Return the layout of special tokens and length with which a model was trained to read texts.
 
     Args:
         model: Model that predicts texts.
         tokenizer: Tokenizer of the model.
-        predicts: Kind of prediction, see `get_prediction_type`.
-        max_length: Maximum number of tokens of a text; None: the length of training.
-        trained: Data of training, whose sequence length cuts all texts but those of a language model. Without a known
-            length the positions of the model are the limit. None: unknown.
+        predicts: Kind of prediction; see `get_prediction_type`.
+        max_length: Maximum number of tokens per text, or None to use the length from training.
+        trained: Data used in training, or None if unknown. Its sequence length limits all texts except those of a
+            language model. If no length is known, the number of positions of the model is the limit.
 
     Raises:
         ConfigError: If the model cannot read sequences of `max_length`.
@@ -171,15 +174,15 @@ def build_layout(
 
 
 def is_drawn(predicts: str, trained: DataIdentity | None) -> bool:
-    """Return whether a model tags a fixed number of generated symbols without special tokens around them."""
+    """Return whether a model tags a fixed number of generated symbols that have no special tokens around them."""
     return predicts == "tags" and trained is not None and trained.sequence_length is None
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Return the token ids that end generated text, the tokenizer's end of text first.
+    """Return the token ids that end generated text. The tokenizer's end-of-text token comes first.
 
-    A generation configuration may name more ids, such as the end of a turn. Only ids of special tokens count: any other
-    id stems from a model with another vocabulary.
+    A generation configuration may name more ids, such as the end of a turn. Only ids of special tokens are used,
+    because any other id comes from a model with another vocabulary.
     """
     configured = getattr(model.generation_config, "eos_token_id", None)
     candidates = configured if isinstance(configured, list) else [configured]
@@ -189,14 +192,17 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def get_first_tokens(model: Any) -> dict[str, Any]:
-    """Return how texts begin, as arguments of `Layout.from_tokenizer`; empty for one [CLS] and for unknown families."""
+    """Return the arguments of `Layout.from_tokenizer` that set the first special tokens of a text.
+
+    The result is empty for models with one [CLS] and for unknown families.
+    """
     family = families().get(model.config.model_type) or next(filter(_is_generic, families().values()), None)
     return {} if family is None or family.first_tokens is None else load(family.first_tokens)(model.config)
 
 
 @cache
 def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
-    """Return the classes of families for a kind of prediction, by name."""
+    """Return the classes of all families for a kind of prediction, by class name."""
     readers = [family for family in families().values() if not family.reads_vectors and not _is_generic(family)]
     references = [family.heads[head] for family in readers for head in _HEADS[kind] if head in family.heads]
     references += [family.auto[_AUTO[kind]] for family in readers if _AUTO.get(kind) in family.auto]
@@ -206,7 +212,7 @@ def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
 
 @cache
 def _load_generic_heads(kind: str) -> Sequence[type[PreTrainedModel]]:
-    """Return the heads that read transformers' checkpoints of any model type."""
+    """Return the model classes that read transformers' checkpoints of any model type."""
     generic = filter(_is_generic, families().values())
     return [load(family.heads[head]) for family in generic for head in _HEADS[kind] if head in family.heads]
 
@@ -216,5 +222,5 @@ def _is_generic(family: Family) -> bool:
 
 
 def _get_head_suffix(head: type) -> str:
-    """Return the part of a class name from `For` on, such as `ForSequenceClassification`."""
+    """Return the end of a class name that starts at `For`, such as `ForSequenceClassification`."""
     return head.__name__[head.__name__.index("For") :]

@@ -1,4 +1,4 @@
-"""Predictions of texts, of their tokens, and of single steps."""
+"""Predictions for texts, for their tokens, and for single steps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration of a text or token.
+    """One iteration of a text or token, with the prediction after it.
 
     Attributes:
-        halting: Halting probability; None for models without a halting unit.
-        label: Label predicted after this step; None where a value or nothing is predicted.
-        score: Probability of the label; None for a puzzle, where `halting` is the estimate.
+        halting: Halting probability, or None for models without a halting unit.
+        label: Label predicted after this step, or None if the model predicts a value or nothing.
+        score: Probability of the label, or None for a puzzle. For a puzzle, `halting` is the estimated probability of a
+            right answer.
         value: Value predicted by a regression.
     """
 
@@ -24,18 +25,20 @@ class Step:
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """A token of a text.
+    """Prediction for a token of a text.
 
     Attributes:
-        piece: Token as in the vocabulary.
-        part: Index of the text in a pair, or of the word in a list of words; None for a special token, as is `span`.
-        span: First character in that text or word, and the one after the last.
+        piece: Token as it is written in the vocabulary.
+        part: Index of the token's text in a pair, or of its word in a list of words. None for a special token.
+        span: Index of the token's first character in that text or word, and the index after its last character. None
+            for a special token.
         updates: Number of block applications to the token.
-        label: Tag, word for a mask, or the word that a language model expected; None where nothing is predicted.
+        label: Predicted tag, predicted word at a mask, or word that a language model predicted at this position. None
+            if nothing is predicted.
         score: Probability of the label.
-        candidates: Likeliest words with their probabilities, where words are predicted.
-        own_score: Probability of the token itself, from a language model.
-        steps: Iterations of the token, where the model reports their decisions.
+        candidates: Likeliest words with their probabilities, if the model predicts words.
+        own_score: Probability that a language model gave to the token itself.
+        steps: Iterations of the token, if the model reports its halting decisions.
     """
 
     piece: str
@@ -51,21 +54,21 @@ class TokenPrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for a text or a pair of texts; fields that the model does not predict are None.
+    """Prediction for a text or a pair of texts. Fields that the model does not predict are None.
 
     Attributes:
-        updates: Number of block applications to the text; where tokens halt, the mean over all tokens.
-        label: Likeliest class; from a language model the likeliest next token; for a puzzle its solution, a character a
-            cell.
-        score: Probability of the label; for a solution, the estimate of the model.
-        scores: Probability of every class by name, independent for multi-label data; from a language model those of
-            the likeliest tokens.
+        updates: Number of block applications to the text. If tokens halt separately, this is the mean over all tokens.
+        label: Likeliest class. For a language model this is the likeliest next token, and for a puzzle the solution
+            with one character per cell.
+        score: Probability of the label. For a puzzle this is the model's estimate that the solution is right.
+        scores: Probability of every class by name. The probabilities are independent for multi-label data. For a
+            language model these are the probabilities of the likeliest next tokens.
         value: Value predicted by a regression.
-        tokens: Tokens of the sequence, where tokens halt or are predicted.
-        steps: Predictions after every step, where the text halts as a whole and all steps were requested.
-        layers: Weights of the states after 0, 1, ... blocks, where the model mixes them.
-        continuation: Text by which a language model continued the input; `tokens` includes its tokens, and `label`
-            follows them.
+        tokens: Tokens of the sequence, if tokens halt separately or have predictions.
+        steps: Predictions after every step, if the text halts as a whole and all steps were requested.
+        layers: Weights of the states after 0, 1, ... blocks, if the model mixes these states.
+        continuation: Text that a language model generated after the input. Its tokens are included in `tokens`, and
+            `label` is the token that follows it.
     """
 
     updates: float
@@ -79,5 +82,5 @@ class Prediction:
     continuation: str | None = None
 
     def depths(self) -> list[float]:
-        """Return the updates of the tokens, or else of the text."""
+        """Return the updates of every token, or of the text if there are no tokens."""
         return [token.updates for token in self.tokens] if self.tokens else [self.updates]

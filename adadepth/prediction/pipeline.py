@@ -1,4 +1,4 @@
-"""Batched prediction of texts: classes, tags, words or puzzle solutions, and the depth spent on each."""
+"""Batched prediction of texts as classes, tags, words or puzzle solutions, with the depth spent on each."""
 
 from __future__ import annotations
 
@@ -45,27 +45,28 @@ _MAX_NEW_TOKENS, _MAX_BEAMS = 2**20, 1024
 
 
 class Pipeline:
-    """A model with its tokenizer; a call predicts texts in batches of about equal length.
+    """Pipeline of a model and its tokenizer. A call predicts texts in batches of similar length.
 
-    It is no subclass of transformers' `Pipeline`: docs/decisions/0019 says why.
+    It is not a subclass of transformers' `Pipeline`; docs/decisions/0019 gives the reasons.
 
     Args:
-        model: A classifier, regressor or tagger of texts, a masked or another language model, or a model of puzzles.
-        tokenizer: The fast tokenizer of the model.
-        batch_size: Number of texts a batch; language models read one at a time.
-        device: Device to compute on; None: the device of the model.
-        exit_rule: Exit rule or its text, for models that decide when an example exits; None: the model's own rule.
-        max_length: Maximum number of tokens of a text with special tokens; longer texts are cut. None: the length of
-            training, or where the model does not record it, the number of positions of the model.
-        segment_length: Number of tokens that a model with memory reads at a time, like the segments of an evaluation.
-            None: the length of the memory; the whole text for a model without memory.
-        new_tokens: Number of tokens by which a language model continues each text, fewer where the text ends. They come
-            from `generate` with the generation configuration of the model. None: no text is continued.
+        model: Classifier, regressor or tagger of texts, masked or causal language model, or puzzle model.
+        tokenizer: Fast tokenizer of the model.
+        batch_size: Number of texts in a batch. Language models read one text at a time.
+        device: Device to compute on, or None for the device of the model.
+        exit_rule: Exit rule or its text, for models that decide when an example exits. None selects the model's own
+            rule.
+        max_length: Maximum number of tokens of a text, special tokens included; longer texts are truncated. None
+            selects the length from training or, if the model does not record it, the number of positions of the model.
+        segment_length: Number of tokens that a model with memory between segments reads at a time, as in an evaluation.
+            None selects the length of the memory, or the whole text for a model without memory.
+        new_tokens: Maximum number of tokens that a language model generates after each text. They come from `generate`
+            with the generation configuration of the model. None disables generation.
         generation: Additional arguments of `generate`, such as a streamer or stopping criteria.
-        allow_changed_data: Whether a tokenizer other than that of training is accepted.
+        allow_changed_data: Whether to accept a tokenizer other than the one used in training.
 
     Raises:
-        ConfigError: If the model, the tokenizer or a setting cannot be used; one line.
+        ConfigError: If the model, the tokenizer or a setting cannot be used. The message is one line.
     """
 
     def __init__(
@@ -110,40 +111,40 @@ class Pipeline:
         """Load model and tokenizer from a run's `model` folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
         Args:
-            path: Folder, hub id, or name with a prefix.
+            path: Folder, hub id, or name with one of the prefixes above.
             **options: Arguments of `Pipeline`.
 
         Raises:
-            CheckpointError: If no model that predicts texts, or no tokenizer, is there; one line.
-            ConfigError: See `Pipeline`.
+            CheckpointError: If there is no model that predicts texts, or no tokenizer. The message is one line.
+            ConfigError: As for `Pipeline`.
         """
         return cls(*load_parts(path), **options)
 
     def __call__(self, texts: Text | Iterable[Text]) -> list[Prediction]:
         """Predict texts.
 
-        Rules that draw an exit step draw the same steps in every call.
+        Exit rules that sample use the same random numbers in every call.
 
         Args:
-            texts: One or more texts or pairs of texts, for a tagger also lists of words. A puzzle is its cells, row by
-                row, in one line or several. An empty text counts as a text, as in training.
+            texts: One or more texts or pairs of texts. A tagger also accepts lists of words. A puzzle is given as its
+                cells, row by row, in one line or several. An empty text counts as a text, as in training.
 
         Returns:
-            One prediction a text, in the order of `texts`.
+            One prediction for each text, in the order of `texts`.
 
         Raises:
-            DataError: If there is no text, or one is not Unicode text; one line.
+            DataError: If there is no text, or if one is not Unicode text. The message is one line.
         """
         return self.priced(texts)[0]
 
     def examine(self, texts: Text | Iterable[Text]) -> tuple[list[Prediction], float]:
-        """Predict texts, with the prediction after every step.
+        """Predict texts, and include the prediction after every step.
 
         Args:
             texts: Texts as in `__call__`, with the same errors.
 
         Returns:
-            The predictions, and the share of full-depth compute that their depths need.
+            The predictions, and the compute of their depths as a share of full-depth compute.
         """
         predictions, needed, full = self.priced(texts, every_step=True)
         return predictions, needed / full
@@ -152,15 +153,15 @@ class Pipeline:
     def predict_example(
         self, example: Mapping[str, Any], batch: Mapping[str, Tensor], *, every_step: bool = True
     ) -> tuple[Prediction, float]:
-        """Predict an example of labelled data, as `examine` predicts a text.
+        """Predict one example of labelled data in the way that `examine` predicts a text.
 
         Args:
             example: Example with `input_ids`, (S,).
-            batch: Collated batch of that example alone.
+            batch: Collated batch that holds only that example.
             every_step: Whether to include the prediction after every step.
 
         Returns:
-            The prediction, and the share of full-depth compute that its depths need.
+            The prediction, and the compute of its depths as a share of full-depth compute.
         """
         text = EncodedText(dict(example), [None] * len(example["input_ids"]), is_cut=False)
         self.model.eval()
@@ -169,7 +170,7 @@ class Pipeline:
 
     @refuse_panics("tokenizer")
     def predict_text_steps(self, text: Text) -> dict[int, list[str]]:
-        """Return the answers after every step for a text; see `predict_token_steps`."""
+        """Return the predictions after every step for each token of a text; see `predict_token_steps`."""
         (encoded,) = self._encode(check_texts([text], takes_words=self.predicts == "tags"))
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)
         return self.predict_token_steps(pad_columns([encoded.example], len(encoded), columns))
@@ -177,16 +178,17 @@ class Pipeline:
     @refuse_panics("tokenizer")
     @torch.inference_mode()
     def predict_token_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
-        """Return the answer for every token of one example after every step.
+        """Return the predictions after every step for each token of one example.
 
-        Taggers and language models run as if no token halted. A masked language model applies its head to the state of
-        each mask after every iteration; a halted token keeps its state.
+        Taggers and language models run without halting. A masked language model applies its head to the state of each
+        mask after every iteration. A halted token keeps its state.
 
         Args:
             batch: Collated batch of one example.
 
         Returns:
-            Names of classes, or words, after each step by token position; empty for models without such answers.
+            Token position to the predicted classes or words after each step. The mapping is empty for models without
+            predictions for single tokens.
         """
         inputs = self._select_inputs(batch)
         if isinstance(self.model, PretrainingHeads) and self.model.shows_states:
@@ -207,7 +209,7 @@ class Pipeline:
         return {}
 
     def _decode_best(self, logits: Tensor) -> list[str]:
-        """Return the likeliest word of each row of logits (M, V); columns beyond the vocabulary are ignored."""
+        """Return the likeliest word of each row of logits (M, V). Columns beyond the vocabulary are ignored."""
         best = logits[:, : len(self.tokenizer)].argmax(dim=-1).tolist()
         return list(map(self._decode_word, best))
 
@@ -215,14 +217,14 @@ class Pipeline:
         return str(self.tokenizer.decode([number])).strip()
 
     def _prepend_start(self, ids: Tensor) -> Tensor:
-        """Prepend the token with which texts of training start: (1, S) to (1, S + 1)."""
+        """Prepend the start token used in training: (1, S) to (1, S + 1)."""
         return torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
 
     @refuse_panics("tokenizer")
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
     ) -> tuple[list[Prediction], float, float]:
-        """Predict texts; also return the compute of their depths and of full depth, in multiply-accumulates.
+        """Predict texts, and also return the multiply-accumulates of their depths and of full depth.
 
         Args:
             texts: Texts as in `__call__`, with the same errors.
@@ -242,7 +244,7 @@ class Pipeline:
         return [predictions[number] for number in range(len(encoded))], adaptive, full
 
     def _encode(self, texts: list[TextParts]) -> list[EncodedText]:
-        """Tokenise texts; refuse texts without tokens, and warn of texts that are cut."""
+        """Tokenise texts. Texts without tokens raise an error, and truncated texts a warning."""
         if self.predicts == "cells":
             texts = [self._parse_puzzle(number, text) for number, text in enumerate(texts)]
         encoded = encode_texts(self.tokenizer, self.layout, texts)
@@ -261,7 +263,7 @@ class Pipeline:
         return encoded
 
     def _warn_of_long_texts(self, encoded: Sequence[EncodedText]) -> None:
-        """Warn of texts that are longer than those that a language model was trained on."""
+        """Warn if texts are longer than the sequences that a language model was trained on."""
         length = self.trained_length
         if self.predicts != "next" or length is None or self.segment_length is not None:
             return
@@ -269,7 +271,7 @@ class Pipeline:
             logger.warning("%d of %d texts have more than the %d tokens used in training", count, len(encoded), length)
 
     def cells(self, text: str) -> str:
-        """Return a puzzle in one line, without the white space that is no symbol of the model."""
+        """Return a puzzle on one line, without white space that is not a symbol of the model."""
         symbols = self._list_puzzle_symbols()
         return "".join(mark for mark in text if mark in symbols or not mark.isspace())
 
@@ -277,7 +279,7 @@ class Pipeline:
         return [name for name in self.tokenizer.get_vocab() if name not in self.tokenizer.all_special_tokens]
 
     def find_puzzle_flaw(self, text: str) -> str | None:
-        """Return why a text is no puzzle of the model; None: it is one."""
+        """Return why a text is not a valid puzzle for the model, or None if it is valid."""
         cells, symbols, cell_count = self.cells(text), self._list_puzzle_symbols(), self.model.config.cells
         if unknown := next((mark for mark in cells if mark not in symbols), None):
             allowed = "".join(sorted(symbols, key=self.tokenizer.convert_tokens_to_ids))
@@ -285,7 +287,7 @@ class Pipeline:
         return None if len(cells) == cell_count else f"must be a puzzle of {cell_count} cells, but has {len(cells)}"
 
     def _parse_puzzle(self, number: int, parts: TextParts) -> tuple[str]:
-        """Return the cells of a puzzle; refuse any other text."""
+        """Return the cells of a puzzle. Any other text raises an error."""
         text = "".join(parts)
         if (flaw := self.find_puzzle_flaw(text)) is not None:
             raise DataError(f"texts[{number}]={text!r:.60}: {flaw}")
@@ -293,7 +295,7 @@ class Pipeline:
 
     @torch.inference_mode()
     def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:
-        """Predict a batch of texts, padded to the longest."""
+        """Predict a batch of texts, padded to the longest of them."""
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
         batch = pad_columns([text.example for text in texts], max(map(len, texts)), columns)
         if self.predicts == "next":
@@ -321,7 +323,7 @@ class Pipeline:
         return predictions, self.model.price(trace)
 
     def _predict_words(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> _Predicted:
-        """Predict every word of a text (1, S) and the word after it, segment by segment as in an evaluation."""
+        """Predict every word of a text (1, S) and the next word after it, segment by segment as in an evaluation."""
         continuation = None
         if self.new_tokens is not None:
             text, continuation = self._generate_continuation(text, ids, options)
@@ -350,7 +352,7 @@ class Pipeline:
     def _generate_continuation(
         self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]
     ) -> tuple[EncodedText, str]:
-        """Return a text with the tokens by which the model continues it, and the text of these tokens."""
+        """Generate a continuation of a text. Return the extended text, and the text of the new tokens alone."""
         ends = end_tokens(self.model, self.tokenizer)
         inputs = self._prepend_start(ids).to(self.model.device)
         longest, length = self.model.longest_sequence, inputs.shape[1]
@@ -391,7 +393,10 @@ class Pipeline:
     def _predict_tokens(
         self, texts: Sequence[EncodedText], trace: DepthTrace, answers: _Answers | None
     ) -> list[list[TokenPrediction] | None]:
-        """Return the tokens of every text with depths and predictions; None where a model has neither for tokens."""
+        """Return the tokens of every text with their depths and predictions.
+
+        An entry is None if the model has neither depths nor predictions for single tokens.
+        """
         by_token = trace.unit == "token"
         if not by_token and answers is None:
             return [None] * len(texts)
@@ -412,7 +417,7 @@ class Pipeline:
         return predictions
 
     def _answer_tokens(self, batch: Mapping[str, Tensor], outputs: Any) -> _Answers | None:
-        """Return the predictions of single tokens by position; None for models that predict whole texts."""
+        """Return the predictions of single tokens by position, or None for models that predict whole texts."""
         if self.predicts in ("classes", "cells"):
             return None
         ids = batch["input_ids"]
@@ -425,7 +430,10 @@ class Pipeline:
         return answers
 
     def _answer_token(self, logits: Tensor, token: int | None = None) -> dict[str, Any]:
-        """Return fields of a `TokenPrediction` from the logits of a token (V,), and of a word with its id."""
+        """Return fields of a `TokenPrediction` from the logits of a token, (V,).
+
+        If `token` is given, the fields include the probability of this id.
+        """
         _check_logits(logits)
         if self.predicts == "tags":
             scores = softmax(logits.numpy())
@@ -437,7 +445,7 @@ class Pipeline:
         return {"label": label, "score": score, "candidates": words, **own_score}
 
     def _rank_words(self, logits: Tensor) -> dict[str, float]:
-        """Return the likeliest words by falling probability; columns beyond the vocabulary are ignored."""
+        """Return the likeliest words in order of falling probability. Columns beyond the vocabulary are ignored."""
         scores, best = logits[: len(self.tokenizer)].softmax(dim=-1).topk(min(_CANDIDATES, len(self.tokenizer)))
         words: dict[str, float] = {}
         for word, score in zip(best.tolist(), scores.tolist(), strict=True):
@@ -447,7 +455,7 @@ class Pipeline:
     # ---- about texts
 
     def _answer_texts(self, outputs: Any) -> list[dict[str, Any]]:
-        """Return for every text the fields of a `Prediction` that concern the whole text."""
+        """Return the fields of a `Prediction` that concern the whole text, for every text."""
         if self.predicts == "cells":
             return [self._answer_puzzle(outputs, row) for row in range(len(outputs.logits))]
         if self.predicts != "classes":
@@ -458,7 +466,7 @@ class Pipeline:
         ]
 
     def _answer_puzzle(self, outputs: Any, row: int) -> dict[str, Any]:
-        """Return the solution of a puzzle, and the solutions after every step where all steps ran."""
+        """Return the solution of a puzzle. If all steps ran, also return the solution after every step."""
         right: list[Any] = [None] * self.model.max_updates
         if outputs.halting_logits is not None:
             right = outputs.halting_logits[row].sigmoid().tolist()
@@ -469,12 +477,12 @@ class Pipeline:
         return {"label": self._decode_symbols(outputs.logits[row]), "score": score, "steps": steps}
 
     def _decode_symbols(self, logits: Tensor) -> str:
-        """Return the likeliest symbols of cells (L, V)."""
+        """Return the likeliest symbol of every cell as one text, from logits (L, V)."""
         symbols = self.tokenizer.convert_ids_to_tokens(logits.argmax(dim=-1).tolist())
         return "".join(NO_SYMBOL if symbol in self.tokenizer.all_special_tokens else symbol for symbol in symbols)
 
     def _classify(self, logits: Tensor) -> dict[str, Any]:
-        """Return probabilities of classes, or a value, from logits (C,)."""
+        """Return the probabilities of the classes, or the value of a regression, from logits (C,)."""
         _check_logits(logits)
         config = self.model.config
         if count_head_classes(config) == 1:
@@ -488,7 +496,7 @@ class Pipeline:
         }
 
     def _collect_steps(self, outputs: Any) -> list[list[Step] | None]:
-        """Return the steps of every text with their predictions; None where not all steps ran."""
+        """Return the steps of every text with their predictions, or None for a text if not all steps ran."""
         logits = getattr(outputs, "step_logits", None)
         if logits is None or logits.isnan().any():
             return [None] * len(outputs.logits)
@@ -498,7 +506,7 @@ class Pipeline:
         ]
 
     def _build_steps(self, logits: Tensor, halting_logits: Tensor | None) -> list[Step]:
-        """Return the steps of a unit from their logits (N, C) and halting logits (N,)."""
+        """Return the steps of a unit from its logits (N, C) and its halting logits (N,)."""
         answers = [self._classify(step) for step in logits.float().cpu()]
         halting = [None] * len(answers) if halting_logits is None else halting_logits.float().sigmoid().tolist()
         return [
@@ -508,7 +516,7 @@ class Pipeline:
 
 
 def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
-    """Predict texts, and return the content of texts.json; see `describe_predictions`."""
+    """Predict texts and return the content of texts.json; see `describe_predictions`."""
     predictions, work = pipeline.examine(texts)
     parts = [[text] if isinstance(text, str) else list(text) for text in texts]
     for text, prediction in zip(parts, predictions, strict=True):
@@ -524,12 +532,12 @@ def describe_predictions(
     Args:
         pipeline: Pipeline that made the predictions.
         texts: Parts of every text.
-        predictions: One prediction a text.
-        work: Share of full-depth compute that their depths need.
+        predictions: One prediction for each text.
+        work: Compute of the predicted depths as a share of full-depth compute.
 
     Returns:
-        `unit` and `max_depth` as in halting.json; `predicts`, the kind of prediction; `mean`, the mean updates of a
-        unit; `work`; and `texts`, the parts of every text with the fields of its `Prediction`.
+        A mapping with `unit` and `max_depth` as in halting.json, the kind of prediction `predicts`, the mean updates of
+        a unit `mean`, and `work`. Its entry `texts` holds the parts of every text with the fields of its `Prediction`.
     """
     depths = [depth for prediction in predictions for depth in prediction.depths()]
     return {
@@ -545,7 +553,7 @@ def describe_predictions(
 
 
 def _move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
-    """Move a model to a device; refuse a device that this machine lacks."""
+    """Move a model to a device. A device that this machine lacks raises an error."""
     try:
         return model.to(device)  # type: ignore[arg-type]
     except (RuntimeError, AssertionError, TypeError) as error:  # torch's errors for a missing device, driver or name
@@ -554,13 +562,18 @@ def _move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTr
 
 
 def _check_logits(logits: Tensor) -> None:
-    """Refuse logits that are NaN or infinite: the states of the model diverged, though its weights are finite."""
+    """Raise an error if logits are NaN or positively infinite. The states of the model have then diverged.
+
+    The weights of such a model may still be finite.
+
+    The weights of such a model may still be finite.
+    """
     if logits.isnan().any() or logits.isposinf().any():
         raise CheckpointError("model: its predictions are not numbers; its training may have diverged")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return the softmax over the last axis, computed as in transformers' pipelines: bit for bit the same."""
+    """Return the softmax over the last axis, bit for bit the same as in transformers' pipelines."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     share: np.ndarray = shifted / shifted.sum(axis=-1, keepdims=True)
     return share
@@ -573,7 +586,10 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[float]:
-    """Return the mean updates of every text; an architecture has one depth for all texts."""
+    """Return the mean updates of every text.
+
+    If the unit of depth is a whole architecture, all texts have the same depth.
+    """
     updates = trace.updates.cpu().double()
     if trace.unit == "token":
         return [float(updates[row, :length].mean()) for row, length in enumerate(lengths)]
@@ -581,7 +597,7 @@ def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[flo
 
 
 def _collect_token_halting(trace: DepthTrace, row: int) -> dict[int, list[Step]]:
-    """Return for each token of a row the halting probabilities of the iterations that it ran."""
+    """Return the halting probabilities of the iterations that each token of a row ran, by token position."""
     if trace.halting is None:
         return {}
     ran, probabilities = trace.iterations_run[row].tolist(), trace.halting.probabilities[row].float().tolist()
@@ -601,7 +617,7 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def _resolve_segment_length(length: int | None, model: Any) -> int | None:
-    """Return the number of tokens that are read at a time; None: all of them."""
+    """Return the number of tokens that are read at a time, or None to read all tokens at once."""
     if length is not None:
         _check_count("segment_length", length)
         if not isinstance(model, Remembers):
@@ -611,7 +627,10 @@ def _resolve_segment_length(length: int | None, model: Any) -> int | None:
 
 
 def _resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | None:
-    """Return the number of tokens by which texts are continued; refuse what the model cannot write."""
+    """Return the number of tokens to generate after each text.
+
+    A number that the model cannot generate raises an error.
+    """
     if count is not None:
         _check_count("new_tokens", count)
         if predicts != "next" or not model.can_generate():
@@ -625,10 +644,11 @@ def _resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | N
 
 
 def _check_beams(model: Any, generation: Mapping[str, Any]) -> None:
-    """Refuse numbers of beams and of returned texts that exceed any memory.
+    """Raise an error if the number of beams or of returned texts is too large for any memory.
 
     Raises:
-        ConfigError: Naming the key, which may stand in the model's generation_config.json.
+        ConfigError: If a number is out of range. The message names its key, which may come from the model's
+            generation_config.json.
     """
     for name in ("num_beams", "num_return_sequences"):
         count = generation.get(name, getattr(getattr(model, "generation_config", None), name, None))

@@ -1,4 +1,4 @@
-"""Prediction of tables: read the rows of a file, predict them, and write rows with predictions."""
+"""Prediction of tables: reads the rows of a file, predicts them, and writes the rows with their predictions."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _BREAKS = re.compile(r"\r\n|[\t\r\n]")  # end of a field or a line of TSV
 
 
 class TablePredictionTotals(NamedTuple):
-    """Totals of a predicted table.
+    """Totals over a predicted table.
 
     Attributes:
         rows: Number of rows.
         depths: Sum of the updates of all units.
         units: Number of units.
-        needed: Multiply-accumulates of these depths.
-        full: Multiply-accumulates of full depth.
+        needed: Multiply-accumulates at the depths of the predictions.
+        full: Multiply-accumulates at full depth.
     """
 
     rows: int
@@ -55,15 +55,15 @@ class TablePredictionTotals(NamedTuple):
 
 
 def get_output_ending(source: Path) -> str:
-    """Return the default file ending for the predictions of a file."""
+    """Return the default ending of the output file for an input file."""
     return _CSV if source.suffix == _LINES else source.suffix if source.suffix in DELIMITERS else _JSON_LINES
 
 
 def resolve_input_file(value: str) -> Path:
-    """Return the file that `input` names.
+    """Return the file that the setting `input` names.
 
     Raises:
-        DataError: If it names no file, or several.
+        DataError: If the setting names no file or several files.
     """
     files = find_files("input", value)
     if len(files) > 1:
@@ -72,10 +72,10 @@ def resolve_input_file(value: str) -> Path:
 
 
 def check_output_file(value: str, source: Path) -> Path:
-    """Return the file that `output` names.
+    """Return the file that the setting `output` names.
 
     Raises:
-        ConfigError: If it cannot be written, or is the input.
+        ConfigError: If the file cannot be written, or if it is the input file.
     """
     path = Path(value).expanduser()
     if path.suffix not in OUTPUT_ENDINGS:
@@ -90,16 +90,16 @@ def check_output_file(value: str, source: Path) -> Path:
 
 
 def resolve_input_columns(source: Path, configured: Sequence[str] | None, trained: Sequence[str]) -> list[str]:
-    """Return the columns of a file that a model reads.
+    """Return the names of the columns of a file that the model reads.
 
     Args:
-        source: Table, or `.txt` without column names.
-        configured: Columns that the configuration names; None: the columns of training where the file has them, or else
-            columns with usual names.
-        trained: Columns that the model was trained on; empty: unknown.
+        source: Table, or a `.txt` file without column names.
+        configured: Columns that the configuration names. None selects the columns used in training if the file has
+            them, and otherwise the columns with usual names.
+        trained: Columns that the model was trained on, or an empty sequence if they are unknown.
 
     Raises:
-        DataError: If the file cannot be read, or no column has a usual name.
+        DataError: If the file cannot be read, or if no column has a usual name.
     """
     if configured is not None:
         return list(configured)
@@ -117,7 +117,7 @@ def resolve_input_columns(source: Path, configured: Sequence[str] | None, traine
 
 
 def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> None:
-    """Check the first row of a table before anything is predicted.
+    """Check that the model can read the first row of a table, before any row is predicted.
 
     Raises:
         DataError: If the table has no rows, or the model cannot read the first one.
@@ -131,16 +131,16 @@ def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> Non
 
 
 def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> TablePredictionTotals:
-    """Predict the rows of a file, and write them with their predictions.
+    """Predict the rows of a file, and write the rows with their predictions.
 
     Args:
         pipeline: Pipeline of the model.
-        source: Table that `check_input` accepts, or `.txt` with a text a line.
-        columns: Columns that the model reads: one, or two for pairs.
-        path: Output file with one of `OUTPUT_ENDINGS`; written whole or not at all.
+        source: Table that `check_input` accepts, or a `.txt` file with one text per line.
+        columns: Columns that the model reads: one column, or two for pairs.
+        path: Output file with one of `OUTPUT_ENDINGS`. It is written completely or not at all.
 
     Raises:
-        DataError: Naming file, row and column.
+        DataError: If a row cannot be read. The message names the file, the row and the column.
     """
     rows = _iterate_rows(source, columns)
     total = TablePredictionTotals(0, 0.0, 0, 0.0, 0.0)
@@ -178,7 +178,7 @@ def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     """Yield the rows of a file.
 
     Raises:
-        DataError: If the file cannot be read, or lacks a column.
+        DataError: If the file cannot be read, or if it lacks a column.
     """
     try:
         yield from _open_rows(source, columns)
@@ -216,7 +216,7 @@ def _check_column(source: Path, name: str, columns: Sequence[str], where: str = 
 
 
 def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
-    """Return the text of a row, or its pair of texts; a missing text is empty, as in training."""
+    """Return the text or the pair of texts of a row. A missing text is read as an empty one, as in training."""
     parts = []
     for name in columns:
         _check_column(source, name, list(row), f"row {number}")
@@ -260,7 +260,7 @@ def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _R
 
 
 def _build_token_columns(prediction: Prediction, words: int | None) -> _Row:
-    """Return lists over masks, or over so many words, with None for words that were cut off."""
+    """Return columns with a list over words or masks. Words that were truncated get None."""
     tokens: list[Any] = [token for token in prediction.tokens or [] if token.label is not None]
     if words is not None:
         first = {token.part: token for token in reversed(tokens)}
@@ -280,12 +280,12 @@ def _round(value: Any) -> Any:
 
 
 def _choose_delimiter(source: Path) -> str:
-    """Return the delimiter of an output CSV: that of an input CSV, or else the usual one."""
+    """Return the delimiter of an output CSV file: that of an input CSV file, or otherwise the usual one."""
     return detect_csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
 
 
 def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _Row], None]:
-    """Return a function that writes a row, given its number; a CSV has `delimiter` between the columns."""
+    """Return a function that writes a row with a given number. `delimiter` separates the columns of a CSV file."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
@@ -312,14 +312,14 @@ def _format_line(cells: list[Any], path: Path, delimiter: str) -> str:
 
 
 def _flatten(added: Mapping[str, Any]) -> _Row:
-    """Replace the mapping of probabilities by a column for every class; `updates` stays last."""
+    """Replace the mapping of probabilities by one column for each class. The column `updates` stays last."""
     row = {key: value for key, value in added.items() if key not in ("probabilities", "updates")}
     classes = {f"probability_{name}": score for name, score in added.get("probabilities", {}).items()}
     return {**row, **classes, "updates": added["updates"]}
 
 
 def _format_cell(value: Any, path: Path) -> Any:
-    """Format a value for a spreadsheet: lists and mappings as JSON."""
+    """Format a value for a spreadsheet. Lists and mappings are written as JSON."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != _CSV and isinstance(value, str):
