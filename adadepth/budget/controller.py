@@ -1,8 +1,9 @@
 """PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
 
-The controller has two actuators. It weighs a smooth depth in the loss. Where depth is still far from the target after
-the schedule has reached it, it moves the halting bias instead, because the probabilities of a saturated halting unit
-have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of experts with such a bias.
+The controller has two actuators. Usually it changes the weight of a smooth depth in the loss. If depth is still far
+from the target after the schedule has reached the target, it moves the halting bias instead. The reason is that the
+probabilities of a saturated halting unit have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of
+experts with a similar bias.
 
 A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
 no gradient. Its smooth form raises the survivals to a small power instead:
@@ -123,7 +124,7 @@ class BudgetController:
         gain: Factor that multiplies both gains.
         device: Device on which depths are measured.
         response: Gains and smoothing, or None for the defaults.
-        moves_bias: Whether a halting bias follows `compute_bias_shift`; the loss rests while it moves.
+        moves_bias: Whether the halting bias follows `compute_bias_shift`. While the bias moves, the loss term is 0.
     """
 
     def __init__(
@@ -184,7 +185,8 @@ class BudgetController:
     def compute_bias_shift(self, progress: float) -> Tensor:
         """Return the shift of the halting bias before the next step, in logits, a scalar.
 
-        It is k_b (m - t) / D where depth is far from a target that the schedule has reached, else 0.
+        The shift is k_b (m - t) / D if the schedule has reached the final target and depth is far from it. Otherwise it
+        is 0.
         """
         is_far = self._begun & self._is_far(self._state[2], progress)
         return torch.where(is_far, BIAS_GAIN * self._compute_error(progress), 0.0).float()
@@ -196,7 +198,8 @@ class BudgetController:
     def _is_far(self, measured: Tensor, progress: float) -> Tensor:
         """Return whether a depth is outside the zone around the final target in which the loss moves it.
 
-        While the target falls the loss alone moves depth: it treats tokens differently, a bias moves all of them.
+        While the target falls, only the loss moves depth, because the loss treats tokens differently and a bias shifts
+        all of them.
         """
         if not self.moves_bias or self.schedule.compute_target(progress) != self.schedule.target:
             return torch.zeros_like(self._begun)

@@ -1,4 +1,4 @@
-"""Batches: collators that pad, samplers of an epoch, and the batches of each process."""
+"""Batches: collators that pad, samplers of the examples of an epoch, and the batches of each process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Examples = Sequence[Mapping[str, Any]]
 
 
 def get_sequence_columns(pad_id: int) -> Columns:
-    """Return the columns that every token sequence has."""
+    """Return the columns that the examples of any data set of token sequences have."""
     return {
         "input_ids": (pad_id, np.int64),
         "attention_mask": (0, np.int64),
@@ -31,7 +31,7 @@ def get_sequence_columns(pad_id: int) -> Columns:
 
 
 def pad_columns(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
-    """Return the columns of examples as tensors (B, width), the attention mask included."""
+    """Return the columns of examples as padded tensors (B, width), including the attention mask."""
     batch = {}
     for name, (padding, dtype) in columns.items():
         rows = np.full((len(examples), width), padding, dtype)
@@ -42,18 +42,18 @@ def pad_columns(examples: Examples, width: int, columns: Columns) -> dict[str, T
 
 
 def collect_numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return one number an example, (B,), for each of the names that the examples have."""
+    """Return one number for each example, (B,), for those of the names that the examples have."""
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Padding of examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
+    """Collator that pads to the longest example, rounded up to a multiple of 8, at most ``sequence_length``.
 
     Attributes:
         pad_id: Id of the padding token.
-        sequence_length: Longest batch.
-        pad_to_length: Whether every batch is padded to ``sequence_length`` (one shape, for compiled runs).
+        sequence_length: Largest width of a batch.
+        pad_to_length: Whether every batch is padded to ``sequence_length``, so that compiled runs see one shape.
     """
 
     pad_id: int
@@ -61,7 +61,7 @@ class PaddingCollator:
     pad_to_length: bool = False
 
     def width(self, examples: Examples) -> int:
-        """Return the width of a batch."""
+        """Return the width to which a batch is padded."""
         if self.pad_to_length:
             return self.sequence_length
         longest = max(len(example["input_ids"]) for example in examples)
@@ -69,12 +69,12 @@ class PaddingCollator:
 
 
 class PretrainingCollator(PaddingCollator):
-    """Batches of masked sequences, padded as `PaddingCollator` says."""
+    """Collator of masked sequences, which are padded like those of `PaddingCollator`."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.
+        """Return tensors (B, S): ids, token types, masks and labels as int64, mask kinds and special masks as uint8.
 
-        Also ``sentence_order_label`` and, for numbered examples, ``index``, each (B,) int64.
+        The batch also has ``sentence_order_label`` and, for numbered examples, ``index``, each (B,) int64.
         """
         columns: Columns = {
             **get_sequence_columns(self.pad_id),
@@ -91,9 +91,9 @@ IGNORE = -100  # label of a position that is not predicted
 
 
 class EpochSampler(Sampler[tuple[int, int]]):
-    """Sampler of every (epoch, example number) once: shuffled anew each epoch, or in order without a seed.
+    """Sampler that yields every (epoch, example number) once, reshuffled in each epoch, or in order without a seed.
 
-    The epoch travels with the number, because a worker that outlives an epoch would not see an attribute change.
+    The epoch is sent together with the number, because a persistent worker would not see a changed attribute.
     """
 
     def __init__(self, length: int, seed: int | None) -> None:
@@ -102,7 +102,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -117,18 +117,18 @@ class EpochSampler(Sampler[tuple[int, int]]):
 
 
 class ProcessBatches(Sampler[list[Any]]):
-    """The micro-batches of one process in an epoch; every example is in exactly one process's.
+    """Sampler of the micro-batches of one process in an epoch. Every example belongs to exactly one process.
 
-    Micro-batch m of process p holds the examples [(m P + p) B, (m P + p + 1) B) of the order, so that the examples of
-    an update are the same for any number P of processes with B P examples together. All processes have equally many
-    micro-batches; at the end of an epoch some hold fewer examples, or none.
+    Micro-batch m of process p holds the examples [(m P + p) B, (m P + p + 1) B) of the order. The examples of an update
+    are therefore the same for any number P of processes, as long as B P stays the same. All processes have the same
+    number of micro-batches. At the end of an epoch some micro-batches hold fewer examples, or none.
 
     Args:
-        order: Sampler of the examples.
-        batch_size: Most examples of a micro-batch, B.
+        order: Sampler that determines the order of the examples.
+        batch_size: Maximum number of examples in a micro-batch, B.
         process: Number of this process, p.
         processes: World size, P.
-        drop_last: Whether the last examples are left out where they do not fill a micro-batch of every process.
+        drop_last: Whether to drop the last examples if they do not fill a micro-batch of every process.
     """
 
     def __init__(self, order: Sampler[Any], batch_size: int, process: int, processes: int, *, drop_last: bool) -> None:
@@ -148,23 +148,26 @@ class ProcessBatches(Sampler[list[Any]]):
 
 
 def get_lengths(examples: Any) -> np.ndarray | None:
-    """Return the number of tokens of each example, (examples,) int64; None where a data set cannot tell cheaply."""
+    """Return the number of tokens of each example, (examples,) int64.
+
+    The result is None if the data set cannot compute the lengths cheaply.
+    """
     return examples.lengths() if hasattr(examples, "lengths") else None
 
 
 def order_for_evaluation(examples: Any) -> np.ndarray:
-    """Return the numbers of all examples in the order of an evaluation, (examples,) int64.
+    """Return the numbers of all examples in the order used for evaluation, (examples,) int64.
 
-    Consecutive examples have similar lengths, so that batches need little padding; so do those of a process that takes
-    every n-th. Examples of unknown or equal lengths keep the order of the data.
+    Consecutive examples have similar lengths, so that batches need little padding. This also holds for a process that
+    takes every n-th example. Examples of unknown or equal length keep the order of the data.
     """
     lengths = get_lengths(examples)
     return np.arange(len(examples)) if lengths is None else order_longest_first(lengths)
 
 
 def order_longest_first(lengths: np.ndarray) -> np.ndarray:
-    """Return the order of examples by falling length, (examples,) int64.
+    """Return the order of examples from the longest to the shortest, (examples,) int64.
 
-    A batch that does not fit into memory then fails at once. Examples of equal length keep their order.
+    In this order, a batch that does not fit into memory fails at the start. Examples of equal length keep their order.
     """
     return np.argsort(-lengths, kind="stable")

@@ -1,4 +1,4 @@
-"""Cache folders with a manifest of the size and checksum of every file."""
+"""Cache folders with a manifest that lists the size and checksum of every file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SEAL = "files.json"
 
 
 def write_manifest(folder: Path) -> None:
-    """Flush the files of a folder to the disk, then write their manifest.
+    """Flush the files of a folder to disk, then write their manifest.
 
-    A power cut after the folder was renamed must not leave it with empty files.
+    Without the flush, a power failure after the renaming of the folder could leave empty files in it.
     """
     for file in folder.iterdir():
         _flush(file)
@@ -36,9 +36,9 @@ def write_manifest(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return what is wrong with a folder; None: every file is as its manifest says.
+    """Return what is wrong with a folder, or None if every file matches the manifest.
 
-    Every byte is read: prepared data are used for months, on disks that fill up and are copied.
+    Every byte is read, because prepared data are used for months, on disks that fill up and are copied.
     """
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
@@ -50,14 +50,14 @@ def find_damage(folder: Path) -> str | None:
 
 
 def discard_damaged(folder: Path) -> None:
-    """Delete a damaged folder and log a warning; the caller holds its lock."""
+    """Delete a damaged folder and log a warning. The caller must hold the lock of the folder."""
     if os.path.lexists(folder) and (problem := find_damage(folder)):
         logger.warning("%s: damaged (%s); rebuilding it", folder, problem)
         remove_path(folder)
 
 
 def remove_path(path: Path) -> None:
-    """Delete a file, a link or a folder with its content; do nothing where there is none."""
+    """Delete a file, a link or a folder with its content. Do nothing if the path does not exist."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -79,35 +79,35 @@ _UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, *_NO_FOLDER}
 
 
 def digest(*parts: object) -> str:
-    """Return a 128-bit hexadecimal digest of JSON-able values."""
+    """Return a 128-bit hexadecimal digest of values that can be written as JSON."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def get_cache_root(cache_dir: str | None) -> Path:
-    """Return the cache folder: the given one, ``$ADADEPTH_CACHE``, or ``~/.cache/adadepth``."""
+    """Return the cache folder: ``cache_dir`` if given, else ``$ADADEPTH_CACHE``, else ``~/.cache/adadepth``."""
     return Path(cache_dir or os.environ.get("ADADEPTH_CACHE") or Path.home() / ".cache" / "adadepth").expanduser()
 
 
 class CheckedSource(Protocol):
-    """A source of cached data, e.g. a file."""
+    """Source of cached data that can detect a change, such as a file."""
 
     def check(self) -> None:
-        """Raise a `DataError` of one line if the source differs from what its digest was taken of."""
+        """Raise a one-line `DataError` if the source has changed since its digest was computed."""
 
 
 def check_sources(sources: Iterable[CheckedSource]) -> None:
-    """Raise the `DataError` of the first source that changed."""
+    """Raise a `DataError` for the first source that has changed."""
     for source in sources:
         source.check()
 
 
 @contextmanager
 def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
-    """Check the sources at the end of a block that reads them.
+    """Check at the end of the block that the sources read in it have not changed.
 
     Raises:
-        DataError: A source changed; this replaces any other error of the block.
+        DataError: If a source changed. This error replaces any other error of the block.
     """
     try:
         yield
@@ -123,19 +123,21 @@ def ensure_folder(
     build: Callable[[Path], None],
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return ``root/name``; build it first where it does not exist or is damaged.
+    """Return the folder ``root/name``, and build it first if it does not exist or is damaged.
 
-    The folder appears whole or not at all: it is built under another name, then renamed. Of several processes that
-    want it, one builds and the others wait.
+    The folder is built under another name and then renamed, so that it is never incomplete. If several processes call
+    this function, one of them builds the folder and the others wait.
 
     Args:
         root: Cache folder.
-        name: Name of the folder, which identifies the content of the sources.
+        name: Name of the folder, which must identify the content of the sources.
         build: Function that fills an empty folder.
-        sources: Sources that ``build`` reads. If one changed since its digest was taken, the folder is discarded.
+        sources: Sources that ``build`` reads. If one of them changed since its digest was computed, the folder is
+            discarded.
 
     Raises:
-        DataError: The folder cannot be written, e.g. the disk is full, or a source changed while it was read.
+        DataError: If the folder cannot be written, e.g. because the disk is full, or if a source changed while it was
+            read.
     """
     target = root / name
     with wrap_cache_errors(root, "free more space"):
@@ -166,10 +168,10 @@ def _build(root: Path, name: str, build: Callable[[Path], None], sources: Sequen
 
 @contextmanager
 def wrap_cache_errors(root: Path, when_full: str) -> Iterator[None]:
-    """Report a cache folder that is full, closed to the user or no folder in one line.
+    """Convert errors about a cache folder that is full, inaccessible or not a folder into a one-line error.
 
     Raises:
-        DataError: The disk is full, with the advice ``when_full``, or the system refuses the folder.
+        DataError: If the disk is full, with the advice ``when_full``, or if the system denies access to the folder.
     """
     try:
         yield

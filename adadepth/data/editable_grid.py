@@ -1,8 +1,8 @@
-"""Editable grids: how an example is written cell by cell, and read back after an edit.
+"""Editable grids: the text form of an example, with one symbol per cell, and the parsing of an edited text.
 
-A board is rows of symbols, a token each, in the order of the tokens. As text it is a row a line, with spaces between
-symbols where any of them has several characters. A kind of data that can be edited names an `EditableGrid`
-in `Kind.board`.
+A grid consists of rows of symbols in the order of the tokens, with one token for each symbol. Its text form has one
+line for each row. Spaces separate the symbols if any symbol has several characters. A kind of data set that can be
+edited sets `Kind.board` to an `EditableGrid`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ GridRows = list[list[str]]
 
 @dataclass(frozen=True)
 class EditableGrid:
-    """The symbols, the reader and the width of an editable example.
+    """Symbols, parser and width of an editable example.
 
     Attributes:
-        symbols: Function from the settings to the symbols of a cell, in the order in which a click goes through them.
-        read: Function from the settings, the rows of an edited board and the original example to the new example.
-        columns: Function from the settings and the number of cells to the width of a row; None: one row.
+        symbols: Function from the settings to the symbols of a cell, in the order in which clicks cycle through them.
+        read: Function from the settings, the rows of an edited grid and the original example to the new example.
+        columns: Function from the settings and the number of cells to the number of columns. None means that the grid
+            has one row.
     """
 
     symbols: Callable[[Any], Sequence[str]]
@@ -34,26 +35,27 @@ class EditableGrid:
     columns: Callable[[Any, int], int] | None = None
 
     def rows(self, dataset: Any, cells: Sequence[str]) -> GridRows:
-        """Return the cells row by row."""
+        """Return the cells grouped by row."""
         width = max(1, len(cells) if self.columns is None else self.columns(dataset, len(cells)))
         return [list(cells[start : start + width]) for start in range(0, len(cells), width)]
 
     def written(self, dataset: Any, cells: Sequence[str]) -> str:
-        """Return the cells as text."""
+        """Return the cells in text form."""
         separator = _choose_separator(self.symbols(dataset))
         return "\n".join(separator.join(row) for row in self.rows(dataset, cells))
 
     def edited(self, dataset: Any, text: str, before: Mapping[str, Any], cells: int) -> dict[str, Any]:
-        """Return the example that a text stands for.
+        """Return the example that an edited text describes.
 
         Args:
-            dataset: The settings.
-            text: EditableGrid as `written` returns it; blank lines are ignored.
-            before: Example that was edited.
-            cells: Number of its cells.
+            dataset: Settings of the data set.
+            text: Text in the form that `written` returns. Blank lines are ignored.
+            before: Example before the edit.
+            cells: Number of cells of the example.
 
         Raises:
-            DataError: A symbol is unknown, or the board has another shape, or makes no sense; one line.
+            DataError: If a symbol is unknown, or if the grid has another shape or is not valid. The message is one
+                line.
         """
         symbols = self.symbols(dataset)
         lines = [line for line in text.splitlines() if line.strip() or (line and " " in symbols)]
@@ -72,12 +74,12 @@ class EditableGrid:
 
 
 def count_square_columns(dataset: Any, cells: int) -> int:
-    """Return the number of columns of a square board."""
+    """Return the number of columns of a square grid."""
     return math.isqrt(cells)
 
 
 def number_symbols(rows: GridRows, symbols: Sequence[str]) -> np.ndarray:
-    """Return the number of each symbol, (rows, columns) int8, or int16 for 128 symbols and more."""
+    """Return the number of each symbol, (rows, columns) int8, or int16 if there are 128 symbols or more."""
     numbers = {symbol: number for number, symbol in enumerate(symbols)}
     return np.array(
         [[numbers[symbol] for symbol in row] for row in rows], dtype=np.int8 if len(numbers) < 128 else np.int16

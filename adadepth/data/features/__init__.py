@@ -1,1 +1,1 @@
-"""Hidden states of a frozen base, computed once and kept on disk."""
+"""Hidden states of a frozen base model, computed once and stored on disk."""

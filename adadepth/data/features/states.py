@@ -1,4 +1,4 @@
-"""Hidden states of a frozen base, computed once and read in every epoch, run and seed."""
+"""Hidden states of a frozen base model, computed once and read in every epoch, run and seed."""
 
 from __future__ import annotations
 
@@ -61,19 +61,28 @@ def ensure_features(
 ) -> FeatureStore:
     """Return the states of all examples; compute those that ``root`` does not hold.
 
-    The folder's name is a digest of base, tokens (and so of tokenizer, texts and maximum length), states, precision and
-    library versions, which its ``features.json`` lists. The folder appears whole or not at all. A later run completes
-        an interrupted one. Of several runs that want the states, one computes and the others wait. Args: root: Cache
-        folder. examples: Set whose items have ``input_ids`` and maybe ``token_type_ids``, the same at every call.
-        states: Numbers of the states. width: Width of a state, K. precision: Precision on disk: ``fp32``, ``bf16`` or
-        ``fp16``. base_key: JSON-able values on which states depend besides tokens and libraries, e.g. a hash of the
-        weights. compute: Function from a batch and state numbers to their values (B, T, K), on any device. collate:
-        Function from examples to a batch, padded on the right. limit_gib: Largest size allowed, in GiB. batch_tokens:
-        Most tokens in a batch, padding included; one row at least. processes: Number of this process, and the number of
-        processes that share the work and the disk. barrier: Function that waits for the other processes.
+    The name of the folder is a digest of the base model, the tokens (and so of tokenizer, texts and maximum length), the
+    states, the precision and the library versions. The ``features.json`` of the folder lists them. The folder is never
+    incomplete. A later run continues an interrupted one. If several runs need the same states, one computes them and the
+    others wait.
+
+    Args:
+        root: Cache folder.
+        examples: Set of items with ``input_ids`` and possibly ``token_type_ids``, the same in every call.
+        states: Numbers of the states.
+        width: Width of a state, K.
+        precision: Precision on disk: ``fp32``, ``bf16`` or ``fp16``.
+        base_key: JSON values that determine the states besides tokens and libraries, e.g. a hash of the weights.
+        compute: Function from a batch and state numbers to their values (B, T, K), on any device.
+        collate: Function from examples to a batch, padded on the right.
+        limit_gib: Largest size allowed, in GiB.
+        batch_tokens: Maximum number of tokens in a batch, padding included. A batch has at least one row.
+        processes: Number of this process, and the number of processes that share the work and the disk.
+        barrier: Function that waits for the other processes.
 
     Raises:
-        DataError: The states are too large, do not fit, are damaged or not representable; finished ones stay.
+        DataError: If the states are too large, do not fit on the disk, are damaged, or cannot be represented in the
+            precision. Finished states are kept.
     """
     tokens_digest, lengths = _digest_examples(examples)
     size = {"rows": len(lengths), "tokens": int(lengths.sum()), "states": list(states), "width": width}
@@ -115,11 +124,11 @@ def ensure_features(
 
 @dataclass(frozen=True)
 class RowNumbers(Dataset[dict[str, Any]]):
-    """Examples with ``feature_row``, their row in the feature stores.
+    """Examples with the additional entry ``feature_row``, the number of their row in the feature stores.
 
     Attributes:
-        examples: Set that `ensure_features` got.
-        first: Number of rows in the stores before theirs, see `FeatureReader`.
+        examples: Set of examples that was given to `ensure_features`.
+        first: Number of rows in the stores that precede the rows of this set; see `FeatureReader`.
     """
 
     examples: ExampleSet
@@ -132,7 +141,7 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return {**self.examples[item], "feature_row": self.first + split_item(item)[1]}
 
     def lengths(self) -> np.ndarray | None:
-        """Return the number of tokens of each example, (examples,) int64; None where the set cannot tell."""
+        """Return the number of tokens of each example, (examples,) int64, or None if the set cannot compute it."""
         return get_lengths(self.examples)
 
     def gold(self, index: int) -> list[int]:
@@ -140,11 +149,11 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
     def row_number(self, index: int) -> int:
-        """Return the number of the row in the data of an example of a tagging task."""
+        """Return the number of an example of a tagging task in the data."""
         return self.examples.row_number(index)  # type: ignore[attr-defined, no-any-return]
 
     def find_first_pieces(self, index: int) -> np.ndarray:
-        """Return where the words of an example of a tagging task begin, (words,)."""
+        """Return the position of the first token of each word of an example of a tagging task, (words,)."""
         return self.examples.find_first_pieces(index)  # type: ignore[attr-defined, no-any-return]
 
 
@@ -153,13 +162,17 @@ class FeatureReader:
     """Reader that adds cached states to batches with feature rows.
 
     Attributes:
-        stores: States of several sets, whose rows are numbered consecutively. A batch comes from one set.
+        stores: Stored states of several sets. Their rows are numbered consecutively. All examples of a batch come from
+            one set.
     """
 
     stores: Sequence[FeatureStore]
 
     def __call__(self, batch: dict[str, Any], states: Sequence[int]) -> dict[str, Any]:
-        """Return the batch with ``states``, number to (B, T, K) float32 on its device; unchanged without rows."""
+        """Return the batch with ``states``, which maps state numbers to (B, T, K) float32 on the device of the batch.
+
+        A batch without feature rows is returned unchanged.
+        """
         if "feature_row" not in batch:
             return batch
         rows = batch["feature_row"].cpu().numpy()
@@ -172,7 +185,7 @@ class FeatureReader:
 
 
 def _discard_mismatched(partial: Path, description: Description) -> None:
-    """Delete an unfinished folder of other states, and log a warning."""
+    """Delete an unfinished folder that belongs to other states, and log a warning."""
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
@@ -182,7 +195,7 @@ def _discard_mismatched(partial: Path, description: Description) -> None:
 
 
 def _digest_examples(examples: ExampleSet) -> tuple[str, np.ndarray]:
-    """Return a digest of the base's inputs for all examples, and their lengths, (rows,) int64."""
+    """Return a digest of the base model's inputs for all examples, and the lengths of the examples, (rows,) int64."""
     content = hashlib.blake2b(digest_size=16)
     lengths = np.zeros(len(examples), dtype=np.int64)  # type: ignore[arg-type]
     for row in range(len(lengths)):
@@ -195,7 +208,10 @@ def _digest_examples(examples: ExampleSet) -> tuple[str, np.ndarray]:
 
 
 def _check_size(description: Description, done: int, root: Path, limit_gib: float) -> None:
-    """Refuse features above the limit, or whose missing part does not fit on the disk; ``done`` is in tokens."""
+    """Raise an error if the features exceed the limit, or if their missing part does not fit on the disk.
+
+    ``done`` is the number of finished tokens.
+    """
     size = count_bytes(description)
     missing = size - count_bytes(description, done)
     free = shutil.disk_usage(root).free
@@ -232,7 +248,7 @@ def _compute_share(
     batch_tokens: int,
     processes: tuple[int, int],
 ) -> None:
-    """Compute the unfinished batches of this process, the longest rows first."""
+    """Compute the unfinished batches of this process, beginning with the longest rows."""
     rank, world = processes
     with FeatureWriter(partial) as writer:
         share = list(_split_batches(writer.lengths, batch_tokens))[rank::world]
@@ -246,7 +262,7 @@ def _compute_share(
 
 
 def _split_batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
-    """Yield slices of rows, each as long as fits when padded to its first and longest row."""
+    """Yield slices of rows. Each slice has as many rows as fit when padded to its first row, which is the longest."""
     first = 0
     while first < len(lengths):
         last = min(first + max(1, batch_tokens // int(lengths[first])), len(lengths))

@@ -1,7 +1,8 @@
-"""Hidden states of texts as named arrays on disk, one a state, without padding.
+"""Hidden states of texts as named arrays on disk, one array for each state, without padding.
 
-A row is one text; state b is the base's hidden state after b blocks. The rows lie longest first: a batch of similar
-length is one piece of every file, and the offsets of rows follow from the lengths alone.
+A row is one text. State b is the hidden state of the base model after b blocks. The rows are sorted from the longest to
+the shortest. A batch of similar lengths is therefore one contiguous piece of every file, and the offsets of rows follow
+from the lengths alone.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ Description = dict[str, Any]  # rows, tokens, states, width, precision, and what
 
 @dataclass(frozen=True)
 class FeatureStore(StoredArrays):
-    """Hidden states of some texts.
+    """Stored hidden states of a set of texts.
 
     Attributes:
-        states: State number to the bits of its values, (tokens, K) int16 or int32: numpy knows no bfloat16.
-        dtype: Type that the bits encode.
-        lengths: Tokens of each row, (rows,) int64.
+        states: State number to the bits of its values, (tokens, K) int16 or int32. Integers are used because numpy has
+            no bfloat16.
+        dtype: Floating-point type of the stored bits.
+        lengths: Number of tokens of each row, (rows,) int64.
         starts: Offset of each row in the files, (rows,) int64.
     """
 
@@ -53,7 +55,7 @@ class FeatureStore(StoredArrays):
         return len(self.lengths)
 
     def read(self, rows: np.ndarray, states: Iterable[int], width: int) -> dict[int, Tensor]:
-        """Return states of some rows as a padded batch, (B, width, K) in the stored type, 0 at padding.
+        """Return states of some rows as a padded batch, (B, width, K), in the stored dtype and with 0 at padding.
 
         Only the files of these states are read.
         """
@@ -74,7 +76,7 @@ class FeatureStore(StoredArrays):
         """Map the arrays of a folder whose rows are all finished.
 
         Raises:
-            DataError: Something is missing, cut or unfinished; nothing is changed.
+            DataError: If anything is missing, truncated or unfinished. The folder is not changed.
         """
         description, arrays = _check_arrays(folder)
         if not arrays["finished"].all():
@@ -87,15 +89,17 @@ class FeatureStore(StoredArrays):
 
 
 class FeatureWriter(ExitStack):
-    """Writer of the files that `create_store` made; several processes may write, each rows of its own.
+    """Writer of the files that `create_store` made. Several processes may write at once, each its own rows.
 
-    Rows count in the order of the files. A row is marked as finished only after its values have reached the disk, so
-    the marks are right after a killed process or a full disk. The end of the block saves, after a failure too.
+    Positions follow the order of the rows in the files. A row is marked as finished only after its values have reached
+    the disk. The marks therefore stay correct if the process is killed or the disk is full. The end of the block saves
+    all values, also after a failure.
 
     Attributes:
         order: Row number at each position of the files, (rows,) int64.
-        lengths: Tokens at each position, (rows,) int64, the longest first.
-        finished: 1 where a row is finished, (rows,) uint8, shared with the other processes.
+        lengths: Number of tokens at each position, (rows,) int64, the longest first.
+        finished: Mark of each row, (rows,) uint8: 1 if the row is finished. The array is shared with the other
+            processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,11 +122,11 @@ class FeatureWriter(ExitStack):
         """Write consecutive rows.
 
         Args:
-            rows: Positions in the files.
+            rows: Positions of the rows in the files.
             states: State number to values (B, T, K) on any device, padded on the right.
 
         Raises:
-            DataError: A value is not finite, or too large for the stored precision.
+            DataError: If a value is not finite, or if it is too large for the stored precision.
         """
         lengths = torch.from_numpy(self.lengths[rows])
         for state, file in self._files.items():
@@ -149,7 +153,7 @@ class FeatureWriter(ExitStack):
 
 
 def create_store(folder: Path, description: Description, lengths: np.ndarray) -> None:
-    """Create a folder whose rows are all unfinished. The files take no space before they are filled."""
+    """Create a folder in which all rows are unfinished. The files take no disk space until they are filled."""
     shutil.rmtree(folder, ignore_errors=True)  # of a process killed in this very function
     folder.mkdir()
     for name, (kind, shape) in _describe_arrays(description).items():
@@ -159,10 +163,10 @@ def create_store(folder: Path, description: Description, lengths: np.ndarray) ->
 
 
 def check_description(folder: Path, expected: Description) -> None:
-    """Refuse a folder with another description, or with files that do not fit it.
+    """Raise an error if a folder has another description, or if its files do not fit the description.
 
     Raises:
-        DataError: One line with the first difference.
+        DataError: If they differ. The message is one line with the first difference.
     """
     description, _ = _check_arrays(folder)
     for name, value in json.loads(json.dumps(expected)).items():
@@ -171,20 +175,20 @@ def check_description(folder: Path, expected: Description) -> None:
 
 
 def count_finished_tokens(folder: Path) -> int:
-    """Return the number of tokens whose states are computed."""
+    """Return the number of tokens with computed states."""
     arrays = _check_arrays(folder)[1]
     lengths = arrays["lengths"]
     return int(lengths[order_longest_first(lengths)] @ arrays["finished"].astype(np.int64))
 
 
 def count_bytes(description: Description, tokens: int | None = None) -> int:
-    """Return the size in bytes of the states of ``tokens`` tokens, or of all."""
+    """Return the size in bytes of the states of ``tokens`` tokens, or of all tokens if it is None."""
     token_bytes = len(description["states"]) * description["width"] * PRECISIONS[description["precision"]].itemsize
     return int(token_bytes * (description["tokens"] if tokens is None else tokens))
 
 
 def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
-    """Return the description and the arrays of a folder, after a comparison of the two."""
+    """Return the description and the arrays of a folder, after a check that they fit each other."""
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         expected = _describe_arrays(description)

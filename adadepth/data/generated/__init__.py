@@ -1,1 +1,1 @@
-"""Generated examples, drawn anew in every epoch, for which the depth that a unit needs is known."""
+"""Generated examples with a known required depth for each unit. New examples are drawn in every epoch."""

@@ -1,11 +1,11 @@
-"""Addition: the sum of two numbers, where a carry may come from far away.
+"""Addition: the task of adding two numbers, in which a carry may come from a distant column.
 
-A column of two digits is one token, the most significant column first, and its label is the digit of the sum there. A
-column whose digits sum to 9 passes on the carry it gets; any other column decides its carry alone. So a column must
-look for its carry as far as the nearest lower column whose digits do not sum to 9. That distance is its difficulty, 0
-for the last column, which gets no carry.
-Columns lie at a random offset in a field, in evaluation too (the same offset in every run). So a model can read numbers
-longer than the trained ones.
+A column of two digits is one token, with the most significant column first. The label of a column is its digit of the
+sum. A column with digits that sum to 9 passes on the carry that it receives. Any other column determines its outgoing
+carry alone. The carry into a column is therefore determined by the nearest lower column with digits that do not sum to
+9. The distance to that column is the difficulty. It is 0 for the last column, which receives no carry. The columns are
+placed at a random offset in a longer sequence, so that a model can read numbers longer than those of training.
+Evaluation uses random offsets too, which are the same in every run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(1
 
 
 class AdditionExamples(DrawnTags):
-    """Sums of two numbers of ``digits`` digits, with a leading column of zeros for the last carry."""
+    """Sums of two numbers with ``digits`` digits and a leading column of zeros for the last carry."""
 
     purpose = Purpose.ADDITION
 
@@ -48,7 +48,7 @@ class AdditionExamples(DrawnTags):
         return {"numbers": numbers, "sums": sums, "difficulties": difficulties, "place": offsets}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a token for every column of two digits, labelled with the digit of the sum."""
+        """Return an example with one token for every column of two digits, labelled with the digit of the sum."""
         first, second = columns["numbers"].astype(np.int64)
         positions = int(columns["place"]) + np.arange(len(first))
         return {
@@ -58,9 +58,9 @@ class AdditionExamples(DrawnTags):
 
 
 def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Generator) -> np.ndarray:
-    """Return pairs of numbers, the most significant digit first after a 0, (rows, 2, digits + 1) int8.
+    """Draw pairs of numbers, (rows, 2, digits + 1) int8. A 0 comes first, then the most significant digit.
 
-    The digits of a column sum to 9 with probability ``nines``; all other pairs are equally likely.
+    The digits of a column sum to 9 with probability ``nines``. All other pairs of digits are equally likely.
     """
     first = generator.integers(0, 10, (rows, digits), dtype=np.int8)
     other = (9 - first + generator.integers(1, 10, first.shape, dtype=np.int8)) % 10
@@ -71,13 +71,13 @@ def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Gene
 
 
 def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the digits of the sums, and how far away the carry of each column is decided.
+    """Return the digits of the sums, and the distance of each column to the column that determines its carry.
 
     Args:
         numbers: Digits, (rows, 2, columns), the most significant first.
 
     Returns:
-        Two int8 arrays (rows, columns).
+        Two int8 arrays, each (rows, columns).
     """
     totals = numbers.sum(axis=1, dtype=np.int8)
     digits, distance = np.empty_like(totals), np.empty_like(totals)
@@ -93,7 +93,7 @@ def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
-    """Return addition data: the evaluation set ``inside`` has the trained length, ``beyond_N`` N digits.
+    """Return addition data. The evaluation set ``inside`` has the trained number of digits, ``beyond_N`` has N digits.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
@@ -108,7 +108,7 @@ def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
 
 
 def read_addition(dataset: AdditionConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited sum as an example, at its original offset in the field."""
+    """Return an edited sum as an example, with its original offset in the sequence."""
     digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
     numbers = np.array(digits, dtype=np.int8).T[None]
     if numbers[0, :, 0].any():

@@ -1,4 +1,4 @@
-"""Common parts of generated data sets: drawing in blocks, a tokenizer of symbols, and tagged data."""
+"""Common parts of generated data sets: drawing in blocks, a tokenizer for symbols, and tagged data."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BLOCK = 1024  # examples drawn at once
 
 
 class DrawnExamples(Dataset[dict[str, Any]], ABC):
-    """Drawn examples, each a pure function of (seed, epoch, index).
+    """Base class of generated examples. Each example is a pure function of (seed, epoch, index).
 
-    A block of examples is drawn at once, far faster than one by one; the blocks of one epoch stay in memory.
+    Examples are drawn in blocks, which is far faster than one by one. The blocks of one epoch stay in memory.
     """
 
     purpose: ClassVar[int]  # a `Purpose`
@@ -41,7 +41,7 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the columns of ``rows`` examples, each (rows, ...) and of a small type."""
+        """Draw the columns of ``rows`` examples, each (rows, ...) with a small dtype."""
 
     @abstractmethod
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -66,10 +66,10 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
 
 
 class DrawnTags(DrawnExamples):
-    """Drawn sequences with a label a token: ``labels`` and ``difficulties``, each (S,) int64."""
+    """Generated sequences with a label for each token, given by ``labels`` and ``difficulties``, each (S,) int64."""
 
     def gold(self, index: int) -> list[int]:
-        """Return the labels of an example's labelled tokens, in order."""
+        """Return the labels of the labelled tokens of an example, in order."""
         labels = self[index]["labels"]
         tags: list[int] = labels[labels >= 0].tolist()
         return tags
@@ -79,23 +79,23 @@ class DrawnTags(DrawnExamples):
         return index
 
     def find_first_pieces(self, index: int) -> np.ndarray:
-        """Return the positions of an example's labelled tokens, (labelled,)."""
+        """Return the positions of the labelled tokens of an example, (labelled,)."""
         return np.flatnonzero(self[index]["labels"] >= 0)
 
 
 def encode_symbols(numbers: np.ndarray) -> np.ndarray:
-    """Return the token ids of symbols, int64, from their numbers in a `build_symbol_tokenizer`."""
+    """Return the token ids, int64, of symbols given by their numbers in `build_symbol_tokenizer`."""
     ids: np.ndarray = numbers.astype(np.int64) + len(SPECIAL_TOKENS)
     return ids
 
 
 def build_symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: np.ndarray) -> dict[str, Any]:
-    """Return a sequence of symbols without special tokens, of one type, as `DrawnTags` needs it.
+    """Return an example for `DrawnTags`: a sequence of symbols without special tokens and with one token type.
 
     Args:
         symbols: Numbers of the symbols, (S,).
-        labels: Label of every token, -100 where it has none, (S,).
-        difficulties: Difficulty of every token, -1 where it has none, (S,).
+        labels: Label of every token, (S,), or -100 for a token without a label.
+        difficulties: Difficulty of every token, (S,), or -1 for a token without a difficulty.
     """
     return {
         "input_ids": encode_symbols(symbols),
@@ -107,11 +107,11 @@ def build_symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: 
 
 
 def build_symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of ALBERT's special tokens and the symbols, which are separated by spaces in text.
+    """Return a tokenizer with ALBERT's special tokens and the symbols. Spaces separate symbols in text.
 
     Args:
-        symbols: Symbols in order; symbol n has the id that `encode_symbols` returns.
-        is_wrapped: Whether texts get [CLS] and [SEP] around them.
+        symbols: Symbols in order. Symbol n has the id that `encode_symbols` returns.
+        is_wrapped: Whether texts are wrapped in [CLS] and [SEP].
     """
     words = [*SPECIAL_TOKENS.values(), *symbols]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -123,7 +123,7 @@ def build_symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> P
 
 
 def check_room(layout: Layout, tokens: int, what: str) -> None:
-    """Raise a ``ConfigError`` unless a sequence has room for ``tokens`` tokens besides the special ones."""
+    """Raise a ``ConfigError`` unless a sequence has room for ``tokens`` tokens in addition to the special ones."""
     length = layout.sequence_length
     if layout.room(1) < tokens:
         raise ConfigError(
@@ -143,7 +143,7 @@ def build_tagging_data(
     picture: Picture | None = None,
     least_fields: Mapping[str, int] | None = None,
 ) -> LabelledData:
-    """Return drawn sequences of symbols as data of a tagging run; the summary includes ``facts``."""
+    """Return generated sequences of symbols as the data of a tagging run. The summary includes ``facts``."""
     words = build_symbol_tokenizer(symbols, is_wrapped=False)
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     summary, metrics = summarise_examples(dataset, train, evaluation, facts), ("token_accuracy",)
@@ -155,7 +155,7 @@ def build_tagging_data(
 def summarise_examples(
     dataset: GeneratedConfig, train: DrawnExamples, evaluation: Mapping[str, DrawnExamples], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a summary of the drawn data, for logs and reports."""
+    """Return a summary of the generated data for logs and reports."""
     return {
         "name": dataset.name,
         "source": "drawn",
@@ -166,11 +166,11 @@ def summarise_examples(
 
 
 def get_evaluation_size(dataset: GeneratedConfig) -> int:
-    """Return the number of examples of each evaluation set: by default that of a training epoch."""
+    """Return the number of examples of each evaluation set. By default it is that of a training epoch."""
     return dataset.max_evaluation_examples or dataset.train_examples
 
 
 def to_range(ends: Any) -> tuple[int, int]:
-    """Return a checked setting [lowest, highest] as a pair."""
+    """Return a setting [lowest, highest] as a checked pair."""
     low, high = ends
     return int(low), int(high)

@@ -1,10 +1,10 @@
-"""Pointers: which colour do they lead to? A node must follow the chain of pointers to its root.
+"""Pointer chasing: each node of a graph must follow a chain of pointers to find the colour of its root.
 
-Some nodes, the roots, have a colour; each other node points to a node. Following pointers from a node always ends at a
-root, whose colour is the node's label. The number of pointers on the way is the node's difficulty: an update of
-attention follows at least one (and may learn to double its reach).
-Nodes lie in a random order. A pointer names the position of its target, ``>0`` the first node. In causal order, where
-nodes point to earlier ones only, it names the distance, ``<1`` the node before.
+Some nodes, the roots, have a colour. Every other node points to one node. The pointers from a node always lead to a
+root, and the colour of this root is the label of the node. The number of pointers on the way is the difficulty of the
+node. One update of attention follows at least one pointer, and may learn to double its reach. Nodes are in random
+order. A pointer is written as the position of its target: ``>0`` points to the first node. In causal order, nodes point
+to earlier nodes only, and a pointer is written as a distance: ``<1`` points to the node before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MARKED = 1  # token type of the node whose colour is the label
 
 
 class HopsExamples(DrawnExamples):
-    """Forests of pointers, with chains up to the end of the range; five bytes a node.
+    """Forests of pointers with chains up to the highest number of hops. Each node takes five bytes of memory.
 
     Args:
         dataset: Settings of the nodes and colours.
@@ -62,9 +62,9 @@ class HopsExamples(DrawnExamples):
         self.hops, self.causal = hops, dataset.causal
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the ``symbols`` (rows, nodes) int16, and their ``hops`` and ``colours`` int8; see `draw_forests`.
+        """Draw ``symbols`` (rows, nodes) int16, and the ``hops`` and ``colours`` of nodes, int8; see `draw_forests`.
 
-        ``marked`` (rows,) int16 is a node whose hops are uniform in the range.
+        The column ``marked``, (rows,) int16, is one node of each row. Its number of hops is uniform in the range.
         """
         targets, hops, colours = self._draw_targets(rows, generator)
         if self.causal:
@@ -80,7 +80,7 @@ class HopsExamples(DrawnExamples):
         }
 
     def _draw_targets(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw targets, hops and colours, in causal order if the settings say so."""
+        """Draw targets, hops and colours. They are in causal order if the settings ask for it."""
         if self.drawing == "natural":
             return draw_pointer_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
         forests = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
@@ -88,10 +88,10 @@ class HopsExamples(DrawnExamples):
 
 
 class TaggedHops(HopsExamples, DrawnTags):
-    """Graphs with a token a node: nodes within the range of hops have a label, all have a difficulty."""
+    """Graphs with one token for each node. Nodes within the range of hops have a label, all nodes a difficulty."""
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a graph with labels at the nodes within the range."""
+        """Return a graph with labels at the nodes within the range of hops."""
         hops = columns["hops"].astype(np.int64)
         is_labelled = (self.hops[0] <= hops) & (hops <= self.hops[1])
         return build_symbol_example(
@@ -100,14 +100,14 @@ class TaggedHops(HopsExamples, DrawnTags):
 
 
 class MarkedHops(HopsExamples):
-    """Graphs with the label and difficulty of one node, whose token type is 1, between [CLS] and [SEP]."""
+    """Graphs between [CLS] and [SEP] with the label and difficulty of one node, which has token type 1."""
 
     def __init__(self, *args: Any, layout: Layout) -> None:
         super().__init__(*args)
         self.layout = layout
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the sequence of a graph, in which one token type marks the first node."""
+        """Return a graph as a sequence in which one node is marked by its token type."""
         example = self.layout.build([encode_symbols(columns["symbols"])])
         marked = int(columns["marked"])
         example["token_type_ids"][np.flatnonzero(example["special_tokens_mask"] == 0)[marked]] = _MARKED
@@ -117,14 +117,14 @@ class MarkedHops(HopsExamples):
 def draw_forests(
     rows: int, nodes: int, longest: int, colours: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw forests with longest chains of ``longest`` pointers and every number of hops equally often.
+    """Draw forests in which every number of hops up to ``longest`` is equally frequent.
 
-    As many chains of that length as fit, two at least, share no node and end at different colours. So the most frequent
-    colour says little about a single node.
+    Each forest contains as many chains of ``longest`` pointers as fit, at least two. These chains share no node and end
+    at different colours, so that the most frequent colour says little about a single node.
 
     Returns:
-        ``targets``, the position of the node that each points to (a root: its own), int64; ``hops`` and ``colours``,
-        int8; all (rows, nodes).
+        ``targets``, the position of the node that each node points to, int64, where a root points to itself; ``hops``
+        and ``colours``, int8. All are (rows, nodes).
     """
     levels = longest + 1
     chains = np.tile(np.arange(levels, dtype=np.int8), nodes // levels)
@@ -155,7 +155,7 @@ def draw_forests(
 def reorder_causally(
     targets: np.ndarray, hops: np.ndarray, colours: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same forests in another random order, in which every node follows the one that it points to."""
+    """Return the same forests in another random order, in which every node comes after the node that it points to."""
     lots = generator.random(hops.shape)
     keys = lots
     for level in range(1, int(hops.max()) + 1):
@@ -171,17 +171,17 @@ def reorder_causally(
 
 
 def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
-    """Return pointer data: the evaluation set ``inside`` has the trained range of hops, ``beyond`` another.
+    """Return pointer data. The evaluation set ``inside`` has the trained range of hops, ``beyond`` has another range.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
 
     Args:
-        dataset: Settings of the form and the size.
+        dataset: Settings of the task and the number of examples.
         seed: Seed of the training examples.
-        cls_tokens: Number of leading [CLS] of a sequence with one label.
+        cls_tokens: Number of leading [CLS] tokens of a sequence with one label.
 
     Raises:
-        ConfigError: ``dataset.sequence_length`` does not hold all tokens.
+        ConfigError: If ``dataset.sequence_length`` is too small for all tokens.
     """
     symbols = list_node_symbols(dataset)
     labels = COLOURS[: dataset.colours]
@@ -209,13 +209,13 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
 
 
 def list_node_symbols(dataset: HopsConfig) -> Sequence[str]:
-    """Return every symbol: the pointers, then the colours of roots."""
+    """Return every symbol of a node: first the pointers, then the colours of roots."""
     pointer = "<" if dataset.causal else ">"
     return (*(f"{pointer}{node}" for node in range(dataset.nodes)), *COLOURS[: dataset.colours])
 
 
 def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return edited pointers as an example, with a label at every node or at the marked one."""
+    """Return edited pointers as an example, with a label at every node or at the marked node only."""
     symbols = number_symbols(rows, list_node_symbols(dataset))[0].astype(np.int64)
     targets = _read_targets(symbols, dataset)
     hops, colours = np.zeros(len(symbols), dtype=np.int64), np.zeros(len(symbols), dtype=np.int64)
@@ -236,7 +236,7 @@ def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) ->
 
 
 def _read_targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
-    """Return the node that each node points to; any node for a root."""
+    """Return the node that each node points to. The result for a root is arbitrary."""
     if not dataset.causal:
         return symbols
     targets: np.ndarray = np.arange(len(symbols)) - symbols

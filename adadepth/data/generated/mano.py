@@ -1,12 +1,13 @@
-"""Mano: expressions of +, - and * in prefix form, modulo a number (Allen-Zhu 2025, Physics of Language Models 4.1).
+"""Mano: prefix expressions of +, - and * modulo a number (Allen-Zhu 2025, Physics of Language Models 4.1).
 
     <bos> <len_2> + 3 * 5 6 =    7      modulo 23
 
-An expression of l operations is an operator, an expression of l' operations and one of l - 1 - l', where l' is uniform
-in 0..l-1; an expression of none is an operand below the modulus. In training, l is uniform in 1..L; L in the set
-``longest``, which the publication tests. The label at ``=`` is the value, its difficulty is l. The published code also
-draws one of several tokens for each operator, which is not done here. ``dataset.length_token=false`` leaves out the
-token that names l: it tells a model how much compute to spend (arXiv 2607.20519).
+An expression of l operations consists of an operator, an expression of l' operations and an expression of l - 1 - l'
+operations, where l' is uniform in 0..l-1. An expression without operations is an operand below the modulus. In
+training, l is uniform in 1..L. In the evaluation set ``longest``, which the publication tests, it is L. The label at
+``=`` is the value of the expression, and its difficulty is l. The published code also draws one of several tokens for
+each operator, which is not done here. The token that names l tells a model how much compute to spend (arXiv
+2607.20519). ``dataset.length_token=false`` removes this token.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _BOS, END = "<bos>", "="
 
 
 class ManoExamples(DrawnTags):
-    """Random expressions; two bytes a token are held in memory.
+    """Random expressions. Each token takes two bytes of memory.
 
     Args:
         dataset: Settings of the modulus and of the length token.
-        operations: Fewest and most operations of an expression.
-        answers_only: Whether only the value has a label; otherwise the label of each token is the next one.
+        operations: Lowest and highest number of operations in an expression.
+        answers_only: Whether only the value has a label. Otherwise the label of each token is the next token.
         length: Number of examples.
         seed: Seed of the examples.
     """
@@ -49,9 +50,9 @@ class ManoExamples(DrawnTags):
         self.operations, self.answers_only = operations, answers_only
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``symbols`` (rows, 2 L + 1) int16, numbers of `list_symbols`, -1 after the end of an expression.
+        """Draw ``symbols`` (rows, 2 L + 1) int16, as numbers of `list_symbols`, and -1 after the end of an expression.
 
-        Also ``operations``, int8, and ``values``, int16, each (rows,).
+        The other columns are ``operations``, int8, and ``values``, int16, each (rows,).
         """
         operations = generator.integers(self.operations[0], self.operations[1] + 1, rows)
         symbols = np.full((rows, 2 * self.operations[1] + 1), -1, dtype=np.int16)
@@ -62,7 +63,7 @@ class ManoExamples(DrawnTags):
         return {"symbols": symbols, "operations": operations.astype(np.int8), "values": values}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the expression between `<bos>` and `=`, whose label is the value."""
+        """Return the expression between `<bos>` and `=`, with its value as the label of `=`."""
         operations, value = int(columns["operations"]), int(columns["values"])
         bos = self.modulus + len(OPERATORS)
         length_tokens = [bos + 1 + operations] if self.length_token else []
@@ -75,7 +76,7 @@ class ManoExamples(DrawnTags):
 
 
 def draw_expression(operations: int, modulus: int, generator: np.random.Generator) -> tuple[list[int], int]:
-    """Draw an expression with this number of operations, as numbers of `list_symbols`, and its value."""
+    """Draw an expression with a given number of operations. Return it as numbers of `list_symbols`, and its value."""
     if operations == 0:
         operand = int(generator.integers(modulus))
         return [operand], operand
@@ -87,16 +88,16 @@ def draw_expression(operations: int, modulus: int, generator: np.random.Generato
 
 
 def list_symbols(dataset: ManoConfig) -> tuple[str, ...]:
-    """Return every symbol: operands, operators, `<bos>`, `=`, and the length tokens if there are any."""
+    """Return every symbol: operands, operators, `<bos>`, `=`, and the length tokens if the settings include them."""
     operands = (str(number) for number in range(dataset.modulus))
     lengths = [f"<len_{count}>" for count in range(1, dataset.operations + 1)] if dataset.length_token else []
     return (*operands, *OPERATORS, _BOS, END, *lengths)
 
 
 def load_mano(dataset: ManoConfig, seed: int) -> LabelledData:
-    """Return expressions: the set ``inside`` has as many operations as training, ``longest`` the most.
+    """Return expressions as data. The set ``inside`` has the trained numbers of operations, ``longest`` the highest.
 
-    The evaluation sets depend on neither the seed nor the number of training examples, and have labels at values only.
+    The evaluation sets depend on neither the seed nor the number of training examples. They have labels at values only.
     """
     most, size = dataset.operations, get_evaluation_size(dataset)
     train = ManoExamples(dataset, (1, most), dataset.answers_only, dataset.train_examples, seed)

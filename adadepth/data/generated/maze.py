@@ -1,11 +1,11 @@
-"""Mazes: which cells can be reached from the start? The depth that a cell needs grows with its distance.
+"""Mazes: the task of deciding which cells can be reached from the start. Distant cells need more depth.
 
-A maze is a square of cells, one token each: a share of them walls, a random other one the start. Every other free cell
-is labelled reachable or not. Where attention looks at neighbours, news from the start travels one cell an update along
-the shortest path: the distance of a cell is its difficulty.
-Positions are two-dimensional with ALBERT's own inputs: the row is the position, the column the token type. Mazes lie at
-a random offset in a field, in evaluation too (the same offset in every run). So every row and column is trained, and a
-model can read mazes larger than the trained ones.
+A maze is a square of cells with one token for each cell. A share of the cells are walls, and one random other cell is
+the start. Every other free cell is labelled as reachable or not. If attention looks at neighbours, information from the
+start travels one cell per update along the shortest path. The difficulty of a cell is therefore its distance from the
+start. Positions are two-dimensional with ALBERT's own inputs: the row is the position id, and the column is the token
+type. Mazes are placed at a random offset in a larger field, so that every row and column is trained and a model can
+read larger mazes than those of training. Evaluation uses random offsets too, which are the same in every run.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _WALL, _FREE, _START = range(3)
 
 
 class MazeExamples(DrawnTags):
-    """Mazes of one size; three bytes a cell are held in memory.
+    """Mazes of one size. Each cell takes three bytes of memory.
 
-    An example has a token a cell, row by row: ``position_ids`` are rows of the field, ``token_type_ids`` its columns.
-    ``labels`` are -100 at walls and at the start; ``difficulties`` are distances, -1 where there is no path.
+    An example has one token for each cell, row by row. ``position_ids`` are the rows of the field, and
+    ``token_type_ids`` its columns. ``labels`` are -100 at walls and at the start. ``difficulties`` are distances, or -1
+    if no path leads to the cell.
     """
 
     purpose = Purpose.MAZE
@@ -55,7 +56,7 @@ class MazeExamples(DrawnTags):
         return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": offsets}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the cells at the maze's offset in the field, with their labels."""
+        """Return the cells of a maze at its offset in the field, with their labels."""
         cells, distance = columns["cells"], columns["distances"].astype(np.int64)
         row, column = np.divmod(np.arange(len(cells)), self.size) + columns["place"].astype(np.int64)[:, None]
         labels = np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE)
@@ -64,9 +65,9 @@ class MazeExamples(DrawnTags):
 
 
 def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generator) -> np.ndarray:
-    """Draw mazes with one start each, numbers of SYMBOLS, (rows, size, size) int8.
+    """Draw mazes with one start each, as numbers of SYMBOLS, (rows, size, size) int8.
 
-    A cell is a wall with probability ``walls``; in a maze of walls only, the first cell is the start.
+    A cell is a wall with probability ``walls``. In a maze that would have only walls, the first cell is the start.
     """
     free = generator.random((rows, size * size), dtype=np.float32) >= walls
     lots = np.where(free, generator.random(free.shape, dtype=np.float32), -1.0)
@@ -76,7 +77,7 @@ def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generato
 
 
 def distances(cells: np.ndarray) -> np.ndarray:
-    """Return the distance of each cell from the start, -1 where no path leads, (rows, size, size) int16.
+    """Return the distance of each cell from the start, or -1 if no path leads to it, (rows, size, size) int16.
 
     The search is breadth-first, in all mazes at once.
     """
@@ -92,7 +93,7 @@ def distances(cells: np.ndarray) -> np.ndarray:
 
 
 def _mark_neighbours(cells: np.ndarray) -> np.ndarray:
-    """Return which cells have one of these beside, above or below them, (rows, size, size) bool."""
+    """Return which cells are horizontal or vertical neighbours of the given cells, (rows, size, size) bool."""
     beside = np.zeros_like(cells)
     beside[:, 1:] |= cells[:, :-1]
     beside[:, :-1] |= cells[:, 1:]
@@ -102,7 +103,7 @@ def _mark_neighbours(cells: np.ndarray) -> np.ndarray:
 
 
 def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
-    """Return maze data: the evaluation set ``inside`` has the trained size, ``beyond_N`` size N.
+    """Return maze data. The evaluation set ``inside`` has the trained size, ``beyond_N`` has size N.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
@@ -119,7 +120,7 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
 
 
 def read_maze(dataset: MazeConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited maze as an example, at its original offset in the field."""
+    """Return an edited maze as an example, with its original offset in the field."""
     cells = number_symbols(rows, SYMBOLS)
     if (starts := int((cells == _START).sum())) != 1:
         raise DataError(f"a maze needs exactly one start S, but has {starts}")

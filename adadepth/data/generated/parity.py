@@ -1,7 +1,8 @@
-"""Parity: is the number of ones odd? The task of ACT (Graves 2016) and PonderNet (Banino et al. 2021, section 3.1).
+"""Parity: the task of deciding whether the number of ones is odd, as in ACT and PonderNet.
 
-A vector of ``size`` values has k of them, at random positions, set to +1 or -1 at random, and zeros elsewhere; k is
-uniform. Nothing is stored on disk: examples are drawn on access.
+The task is from ACT (Graves 2016) and PonderNet (Banino et al. 2021, section 3.1). A vector of ``size`` values has +1
+or -1, at random, at k random positions, and zeros elsewhere. The number k is uniform. Examples are drawn on access and
+not stored on disk.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1
 
 
 class ParityExamples(DrawnExamples):
-    """Sequences of values with ``label`` (1 odd) and ``difficulty`` (the number of counted ones).
+    """Sequences of values with a ``label`` (1 for odd) and a ``difficulty`` (the number of counted ones).
 
-    ``inputs`` are (size,) float32 or, with a layout, a token sequence. ``size`` bytes an example are held in memory.
+    The ``inputs`` are (size,) float32 or, with a layout, a token sequence. Each example takes ``size`` bytes of memory.
     """
 
     purpose = Purpose.PARITY
@@ -54,7 +55,7 @@ class ParityExamples(DrawnExamples):
         return {"values": draw_values(rows, self.size, self._select_ones(epoch), generator)}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a vector with the parity of its ones as label and their number as difficulty."""
+        """Return a vector with the parity of its ones as the label and their number as the difficulty."""
         values = columns["values"]
         counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
         target = {"label": counted % 2, "difficulty": counted}
@@ -63,14 +64,20 @@ class ParityExamples(DrawnExamples):
         return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **target}
 
     def _select_ones(self, epoch: int) -> tuple[int, int]:
-        """Return the range of ones in an epoch; evaluation, epoch -1, always has the whole range."""
+        """Return the range of the number of ones in an epoch.
+
+        Evaluation, which is epoch -1, always uses the whole range.
+        """
         if self.easy_ones is None or not 0 <= epoch < self.easy_epochs:
             return self.ones
         return self.ones[0], self.easy_ones
 
 
 def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
-    """Draw rows with k values of +1 or -1 and zeros, k uniform from ``ones[0]`` to ``ones[1]``; (rows, size) int8."""
+    """Draw rows with k values of +1 or -1 and zeros elsewhere, (rows, size) int8.
+
+    The number k is uniform from ``ones[0]`` to ``ones[1]``.
+    """
     counts = generator.integers(ones[0], ones[1] + 1, (rows, 1))
     ranks = generator.random((rows, size), dtype=np.float32).argsort(axis=1)  # a random permutation a row
     signs = 2 * generator.integers(0, 2, (rows, size), dtype=np.int8) - 1
@@ -79,13 +86,13 @@ def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.rando
 
 
 def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
-    """Return parity data, as vectors or as tokens with leading [CLS].
+    """Return parity data, either as vectors or as tokens with leading [CLS] tokens.
 
-    The evaluation sets depend on neither the seed nor the number of training examples; ``max_evaluation_examples`` is
-    the size of each, by default that of a training epoch.
+    The evaluation sets depend on neither the seed nor the number of training examples. Each has
+    ``max_evaluation_examples`` examples, by default as many as a training epoch.
 
     Raises:
-        ConfigError: ``dataset.sequence_length`` does not hold all tokens.
+        ConfigError: If ``dataset.sequence_length`` is too small for all tokens.
     """
     words = build_symbol_tokenizer(SYMBOLS) if dataset.representation == "tokens" else None
     layout = None

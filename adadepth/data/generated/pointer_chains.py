@@ -1,4 +1,4 @@
-"""Pointer chains: each position has a value or points to an earlier position, and resolves to the value at the end."""
+"""Pointer chains: each position has a value or points to an earlier position, and the chain ends at a value."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import numpy as np
 def draw_pointer_chains(
     rows: int, length: int, links: tuple[int, int], values: int, reach: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw rows in which position i has a value or points to one of the min(i, reach) positions before it.
+    """Draw rows in which each position i has a value or points to one of the min(i, reach) positions before it.
 
-    All choices are equally likely: a value has probability values / (min(i, reach) + values). Most chains are short. If
-    the lowest number of ``links`` is not 0, each row gets one more chain, whose length is uniform in the range.
+    All choices are equally likely, so a position has a value with probability values / (min(i, reach) + values). Most
+    chains are short. If the lowest number of ``links`` is not 0, each row gets one more chain. The length of this chain
+    is uniform in the range.
 
     Args:
         rows: Number of rows.
-        length: Positions of a row, more than the highest number of links.
-        links: Lowest and highest length of the guaranteed chain of each row.
+        length: Number of positions in a row, which must exceed the highest number of links.
+        links: Lowest and highest length of the additional chain of each row.
         values: Number of different values.
-        reach: Farthest distance of a pointer, in positions.
-        generator: Random numbers.
+        reach: Largest distance of a pointer, in positions.
+        generator: Generator of the random numbers.
 
     Returns:
-        ``targets``, the position that each points to, its own at a value, int64; ``link_counts``, the pointers between
-        a position and its value, int8; and ``end_values``, that value, int8; all (rows, length).
+        ``targets``, the position that each position points to, int64, where a position with a value points to itself;
+        ``link_counts``, the number of pointers between a position and its value, int8; and ``end_values``, this value,
+        int8. All are (rows, length).
     """
     positions = np.arange(length)
     near = np.minimum(positions, reach)
@@ -46,7 +48,7 @@ def draw_pointer_chains(
 
 
 def _add_chains(targets: np.ndarray, links: tuple[int, int], reach: int, generator: np.random.Generator) -> None:
-    """Add a chain to each row, in place: its length is drawn from the range, and its end is a random position."""
+    """Add a chain to each row, in place. Its length is drawn from the range, and its end is a random position."""
     rows, length = targets.shape
     row: np.ndarray = np.arange(rows)
     remaining: np.ndarray = generator.integers(links[0], links[1] + 1, (rows,))

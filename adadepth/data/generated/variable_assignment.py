@@ -1,11 +1,11 @@
-"""Assignments: which value does a name have? Lines ``b = a`` assign a value, directly or by another name.
+"""Variable assignment: the task of finding the value of a name that is assigned directly or through other names.
 
     a = red     b = a     c = blue     print b     print c
 
-Each line defines a new name as one of a few values, or as an earlier name. Then questions ask for the value of names.
-Labels, values, are at the source of every line and at every name in a question. The difficulty is the number of earlier
-lines that must be read one after the other: 0 at ``red``, 1 at the ``a`` of the second line, 2 at ``print b``. A line
-must be found by its name, unlike in `hops`.
+Each line ``b = a`` defines a new name as one of a few values or as an earlier name. Then questions ask for the values
+of names. The labels are these values. They are placed at the right-hand side of every line and at every name in a
+question. The difficulty is the number of earlier lines that must be read one after the other: 0 at ``red``, 1 at the
+``a`` of the second line, 2 at ``print b``. Unlike in `hops`, a line must be found by its name.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _EQUALS, _PRINT = range(2)
 
 
 class TraceExamples(DrawnTags):
-    """Lines and questions of one range of links; five bytes a line are held in memory.
+    """Lines and questions for one range of links. Each line takes five bytes of memory.
 
     Args:
         dataset: Settings of the lines, values and questions.
-        links: Fewest and most links between a labelled name and its value.
+        links: Lowest and highest number of links between a labelled name and its value.
         length: Number of examples.
         seed: Seed of the examples.
     """
@@ -54,10 +54,10 @@ class TraceExamples(DrawnTags):
         self.questions, self.links = dataset.questions, links
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the line that each line's source names, ``targets``, the ``links`` to its value, and the ``values``.
+        """Draw ``targets``, the line that each line refers to, the ``links`` of each line to its value, and ``values``.
 
-        Also ``names``, the name that each line defines, and ``queries``, the lines of the questions. All are int8
-        (rows, lines), ``queries`` (rows, questions).
+        The other columns are ``names``, the name that each line defines, and ``queries``, the line that each question
+        asks about. All are int8. ``queries`` is (rows, questions), and the others are (rows, lines).
         """
         shape = (rows, self.lines)
         targets, links, values = draw_pointer_chains(*shape, self.links, self.values, self.reach, generator)
@@ -67,7 +67,7 @@ class TraceExamples(DrawnTags):
         return {name: column.astype(np.int8) for name, column in columns.items()}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return lines and questions as a sequence; names outside the range of links have no label."""
+        """Return lines and questions as one sequence. Names outside the range of links have no label."""
         targets, links, values, names, queries = (
             columns[name].astype(np.int64) for name in ("targets", "links", "values", "names", "queries")
         )
@@ -88,7 +88,7 @@ class TraceExamples(DrawnTags):
 
 
 def load_trace(dataset: TraceConfig, seed: int) -> LabelledData:
-    """Return assignments: the set ``inside`` has the trained range of links, ``beyond`` another.
+    """Return assignment data. The set ``inside`` has the trained range of links, ``beyond`` has another range.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
