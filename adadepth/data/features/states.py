@@ -59,12 +59,12 @@ def ensure_features(
     processes: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
 ) -> FeatureStore:
-    """Return the states of all examples; compute those that ``root`` does not hold.
+    """Return the states of all examples, and compute those that are not stored under ``root``.
 
-    The name of the folder is a digest of the base model, the tokens (and so of tokenizer, texts and maximum length), the
-    states, the precision and the library versions. The ``features.json`` of the folder lists them. The folder is never
-    incomplete. A later run continues an interrupted one. If several runs need the same states, one computes them and the
-    others wait.
+    The name of the folder is a digest of the base model, the tokens (and so of tokenizer, texts and maximum length),
+    the states, the precision and the library versions. The ``features.json`` of the folder lists them. The folder is
+    built under another name, so that it is never incomplete. A later run continues an interrupted one. If several runs
+    need the same states, one computes them and the others wait.
 
     Args:
         root: Cache folder.

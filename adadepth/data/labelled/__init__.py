@@ -1,1 +1,1 @@
-"""Tables of labelled examples: their splits, labels and batches, by kind of task."""
+"""Labelled examples from tables: their splits, labels and batches for each kind of task."""

@@ -1,7 +1,8 @@
-"""Bigram shift, the probing task of Conneau et al. (2018): were adjacent words of a sentence swapped?
+"""Bigram shift, the probing task of Conneau et al. (2018): have adjacent words of a sentence been swapped?
 
-The sentences come from the embedded corpus, so the task needs no file. The original swaps one pair of words; here all,
-half or a quarter of the pairs are swapped, because a small model without pretraining learns nothing from single swaps.
+The sentences come from the embedded corpus, so the task needs no file. The original task swaps one pair of words. Here
+all, half or a quarter of the pairs are swapped, because a small model without pretraining learns nothing from single
+swaps.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _Sentence = list[np.ndarray]  # the token ids of each word
 
 
 class BigramShiftExamples(Dataset[dict[str, Any]]):
-    """Every sentence twice, original and shifted: a pure function of (seed, epoch, index).
+    """Examples with every sentence twice, original and shifted. Each is a pure function of (seed, epoch, index).
 
-    An example has ``label`` (1 shifted), ``difficulty`` (0 all pairs swapped, 1 half, 2 a quarter, 3 none), ``index``,
-    and the sequence of tokens.
+    An example has the sequence of tokens, ``index``, and ``label``, which is 1 for a shifted sentence. Its
+    ``difficulty`` is 0 if all pairs are swapped, 1 for half of them, 2 for a quarter, and 3 for none.
     """
 
     def __init__(self, sentences: list[_Sentence], layout: Layout, seed: int, limit: int | None) -> None:
@@ -80,16 +81,18 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
 
 
 def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[int]:
-    """Draw the first words of ``pairs`` adjacent pairs that do not overlap, every choice equally likely.
+    """Draw the positions of the first words of ``pairs`` adjacent pairs that do not overlap.
 
-    Without one word of every pair, ``words - pairs`` positions remain, and ``pairs`` of them are drawn.
+    All choices are equally likely.
+
+    If each pair is counted as one position, ``words - pairs`` positions remain, and ``pairs`` of them are drawn.
     """
     positions = np.sort(generator.choice(words - pairs, pairs, replace=False))
     return [int(position) + before for before, position in enumerate(positions)]
 
 
 def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
-    """Return the words with each word at ``firsts`` and its successor exchanged."""
+    """Return the words with each word at a position in ``firsts`` exchanged with the next word."""
     shifted = list(words)
     for first in firsts:
         shifted[first : first + 2] = shifted[first + 1], shifted[first]
@@ -97,7 +100,7 @@ def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
 
 
 def select_sentences(documents: Iterable[str]) -> list[str]:
-    """Return the different sentences of 5 to 28 words."""
+    """Return the distinct sentences that have 5 to 28 words."""
     sentences: dict[str, None] = {}
     for document in documents:
         for sentence in split_sentences(document):
@@ -110,10 +113,10 @@ def select_sentences(documents: Iterable[str]) -> list[str]:
 def load_bigram_shift(
     dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int = 1
 ) -> LabelledData:
-    """Return the task; evaluation sentences come from held-out documents and are not in the training set.
+    """Return the data of the task. Evaluation sentences come from held-out documents and are not in the training set.
 
     Raises:
-        DataError: No sentence fits into ``dataset.sequence_length``.
+        DataError: If no sentence fits into ``dataset.sequence_length``.
     """
     split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=_EVALUATION_FRACTION))
     held_out = select_sentences(split.evaluation())
@@ -149,9 +152,9 @@ def load_bigram_shift(
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[_Sentence]:
-    """Return the ids of each word, encoded word by word, so that a swap moves whole words.
+    """Return the token ids of each word. Words are encoded one by one, so that a swap moves whole words.
 
-    Sentences with the same word twice in a row are left out: their swap would change nothing.
+    Sentences with the same word twice in a row are skipped, because a swap of these words would change nothing.
     """
     split = [sentence.split() for sentence in sentences]
     vocabulary = sorted({word for words in split for word in words})

@@ -39,10 +39,10 @@ class ClassReader:
     """Mapping from the labels of a column to class numbers.
 
     Attributes:
-        names: Names of the classes in order.
-        numbers: Text of a label (`format_label`) to its class number.
+        names: Names of the classes, in order.
+        numbers: Text of a label (see `format_label`) to its class number.
         allowed: Allowed labels, for messages.
-        strangers: Text of a label to its name in the data, where the configuration lacks that name.
+        strangers: Text of a label to its name in the data, for labels that the configuration does not name.
     """
 
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class ClassReader:
         """Return the class number of a label.
 
         Raises:
-            ValueError: The label has no class; the message lists the allowed ones.
+            ValueError: If the label has no class. The message lists the allowed labels.
         """
         text = format_label(value) or ""
         if text in self.numbers:
@@ -64,30 +64,30 @@ class ClassReader:
         raise ValueError(f"allowed are {self.allowed}{nearest(text, self.names)}")
 
     def read_several(self, values: list[Any]) -> np.ndarray:
-        """Return 1 for the classes among the labels of a row and 0 elsewhere, (C,)."""
+        """Return a vector, (C,), with 1 for the classes among the labels of a row and 0 elsewhere."""
         marks = np.zeros(len(self.names))
         marks[[self(value) for value in values]] = 1.0
         return marks
 
     def key(self) -> list[Any]:
-        """Return what identifies this mapping in the names of prepared data."""
+        """Return the values that identify this mapping in the names of prepared data."""
         return [_READING, list(self.names), sorted(self.numbers.items())]
 
 
 def class_names(
     labels: Sequence[str] | None, key: str, column: str, tables: Sequence[DataTable], root: Path
 ) -> tuple[str, ...]:
-    """Return the classes in order: those configured, declared by the data, or found in the tables.
+    """Return the classes in order: the configured ones, those declared by the data, or those found in the tables.
 
     Args:
-        labels: The configured names of classes, if any.
+        labels: Configured names of the classes, if any.
         key: Setting that names the column, for messages.
-        column: Column of the labels, one a row or a list of them.
-        tables: Tables; the first declares the classes, or all are searched.
+        column: Column with one label per row or a list of labels per row.
+        tables: Tables. If the first one declares the classes, the others are not searched.
         root: Cache folder.
 
     Raises:
-        DataError: There are fewer than two classes, or one class twice.
+        DataError: If there are fewer than two classes, or if a class occurs twice.
     """
     if labels:
         source, names = f"dataset.labels={list(labels)}", list(labels)
@@ -102,7 +102,7 @@ def class_names(
 
 
 def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path) -> list[str]:
-    """Return the different labels of some tables in order, and warn of suspicious ones."""
+    """Return the distinct labels of some tables in order, and warn of suspicious ones."""
     names = _sort_names(name for table in tables for name in _find_labels(key, column, table, root))
     if values := [name for name in names if is_numeric(name) and "." in name]:
         instead = (
@@ -122,7 +122,7 @@ def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path
 
 
 def _find_lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of names that differ only by case or Unicode form."""
+    """Return pairs of names that differ only in case or in Unicode form."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -134,7 +134,7 @@ def _find_lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _find_labels(key: str, column: str, table: DataTable, root: Path) -> list[str]:
-    """Return the different labels of a table in order, from the cache where it holds them."""
+    """Return the distinct labels of a table in order, from the cache if they are stored there."""
     if column in table.class_names:
         return list(table.class_names[column])
 
@@ -156,7 +156,7 @@ def _find_labels(key: str, column: str, table: DataTable, root: Path) -> list[st
 
 
 def _collect_texts(labels: Iterable[Any], subject: str) -> set[str]:
-    """Return the different texts of labels; warn where labels differed only by the white space around them."""
+    """Return the distinct texts of labels, and warn if some labels differ only in surrounding white space."""
     texts: dict[str, Any] = {}
     merged: set[str] = set()
     for label in labels:
@@ -178,17 +178,19 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _sort_names(names: Iterable[str]) -> list[str]:
-    """Return the different names, numbers in numerical order."""
+    """Return the distinct names in order. Numbers are in numerical order."""
     different = set(names)
     are_numbers = all(map(is_numeric, different))
     return sorted(different, key=(lambda name: (float(name), name)) if are_numbers else None)
 
 
 def format_label(value: Any) -> str | None:
-    """Return the text of a label: 3.0, "3.0" and True are ``3``, ``3`` and ``1``; None where there is none.
+    """Return the text of a label, or None for a missing label.
+
+    For example, 3.0, "3.0" and True become ``3``, ``3`` and ``1``.
 
     Raises:
-        ValueError: The label is bytes, whose encoding is unknown.
+        ValueError: If the label is bytes, because their encoding is unknown.
     """
     if isinstance(value, bytes):
         raise ValueError(f"a name or a number is needed, not bytes such as {value!r}")
@@ -218,18 +220,19 @@ def build_class_readers(
     *,
     has_order: bool,
 ) -> dict[str, ClassReader]:
-    """Return the reader of the labels of every split.
+    """Return a reader of labels for every split.
 
-    Where a table declares its classes, a stored integer is the index into the declared names. Elsewhere a label is the
-    name of a class. Whole numbers are positions in ``names`` only where no label of any of these tables is a name.
+    If a table declares its classes, a stored integer is an index into the declared names. In other tables a label is
+    the name of a class. Whole numbers are read as positions in ``names`` only if no label of any of these tables is a
+    name.
 
     Args:
-        names: The classes in order.
+        names: Classes in order.
         key: Setting that names the column, for messages.
-        column: Column of the labels, one a row or a list of them.
+        column: Column with one label per row or a list of labels per row.
         tables: Split to its table.
         root: Cache folder.
-        has_order: Whether the order of the names was chosen, and is not that of a search.
+        has_order: Whether the order of the names was configured or declared, and does not come from a search.
     """
     free = {split: table for split, table in tables.items() if column not in table.class_names}
     subject = f"dataset.{key}={column}"
@@ -250,7 +253,10 @@ def _number_names(names: Sequence[str]) -> dict[str, int]:
 
 
 def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject: str) -> ClassReader:
-    """Return the reader of stored indices into declared names; names match the classes where any of them does."""
+    """Return the reader of integers that index declared names.
+
+    Declared names are matched to the classes if at least one of them is a class.
+    """
     numbers = _number_names(names)
     class_numbers = {str(index): numbers.get(str(format_label(name))) for index, name in enumerate(declared)}
     if all(class_number is None for class_number in class_numbers.values()) and len(declared) == len(names):
@@ -262,7 +268,7 @@ def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject:
 
 
 def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, *, has_order: bool) -> ClassReader:
-    """Return the reader of labels that are names or, where no label is a name, positions in the list of names."""
+    """Return the reader of labels that are names or, if no label is a name, positions in the list of names."""
     numbers, allowed = _number_names(names), _join_names(names)
     whole = {text for text in present if re.fullmatch(r"-?[0-9]+", text)}
     if (
@@ -284,7 +290,10 @@ def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, 
 
 
 def _number_positions(names: tuple[str, ...]) -> dict[str, int]:
-    """Return the class number of each whole number that is a position in the names; 1 means true, and 0 false."""
+    """Return the class number of each whole number that is a position in the names.
+
+    1 stands for true, and 0 for false.
+    """
     truths = {name.casefold(): number for number, name in enumerate(names)}
     if truths.keys() == {"false", "true"}:
         return {"0": truths["false"], "1": truths["true"]}
@@ -292,10 +301,10 @@ def _number_positions(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def read_value(value: Any) -> float:
-    """Return the value of a regression.
+    """Return the value of a regression label.
 
     Raises:
-        ValueError: It is not a finite number.
+        ValueError: If the label is not a finite number.
     """
     name = format_label(value)
     if name is None or not is_numeric(name):
@@ -307,10 +316,11 @@ def read_value(value: Any) -> float:
 
 
 def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
-    """Return a table whose column holds lists of labels.
+    """Return a copy of a table in which a column holds lists of labels.
 
-    A text in brackets is read as a list of Python or JSON, any other text is split at the separator; a missing cell is
-    an empty list. While the table is read, a DataError names a row whose brackets hold no list.
+    A text in brackets is parsed as a Python or JSON list. Any other text is split at the separator. A missing cell is
+    read as an empty list. While the table is read, a DataError names any row with brackets that do not contain a valid
+    list.
     """
 
     def batches() -> Iterator[Rows]:
@@ -338,9 +348,10 @@ def _read_list(value: Any, column: str, separator: str, location: RowLocation) -
 
 
 def parse_list(text: str) -> list[Any] | None:
-    """Return the texts and numbers of a list in JSON or Python notation; None where the text is no such list.
+    """Return the texts and numbers of a list in JSON or Python notation, or None if the text is not such a list.
 
-    Texts without commas, as numpy prints arrays, are no list: Python would join them to one text.
+    Quoted texts without commas between them, as numpy prints arrays, are not a list, because Python would join them
+    into one text.
     """
     try:
         labels = json.loads(text)
@@ -358,7 +369,7 @@ def _parse_literal(text: str) -> Any:
 
 
 def _has_adjacent_texts(text: str) -> bool:
-    """Return whether a text has two quoted texts of Python side by side."""
+    """Return whether a text contains two adjacent Python string literals."""
     try:
         kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline)]
     except (tokenize.TokenError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Collators of labelled examples: sequences of tokens, or vectors."""
+"""Collators of labelled examples, which are sequences of tokens or vectors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
 
 
 class SequenceCollator(PaddingCollator):
-    """Batches of sequences with a label each, or a label a token."""
+    """Collator of sequences that have one label each, or one label for each token."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and `collect_example_columns`.
+        """Return ids, token types and attention mask (B, S) int64, special-token mask (B, S) uint8, and further columns.
 
-        Where every token has a label, ``labels`` are (B, S) int64; so are ``position_ids`` and ``difficulty`` where
-        every token has its own.
+        The further columns are those of `collect_example_columns`. If every token has a label, ``labels`` are (B, S)
+        int64. If every token has its own position or difficulty, ``position_ids`` and ``difficulty`` are (B, S) int64,
+        too.
         """
         width = self.width(examples)
         extra = {name: column for name, column in _TOKEN_COLUMNS.items() if name in examples[0]}
@@ -41,15 +42,15 @@ class SequenceCollator(PaddingCollator):
 
 
 def collate_vectors(examples: Examples) -> dict[str, Tensor]:
-    """Return ``inputs`` (B, S) float32, and what `collect_example_columns` returns."""
+    """Return ``inputs`` (B, S) float32 and the columns of `collect_example_columns`."""
     inputs = np.stack([example["inputs"] for example in examples]).astype(np.float32)
     return {"inputs": torch.from_numpy(inputs), **collect_example_columns(examples)}
 
 
 def collect_example_columns(examples: Examples) -> dict[str, Tensor]:
-    """Return numbers of examples, (B,): ``index`` int64 and, where present, ``labels`` and the other columns.
+    """Return numbers of each example, (B,): ``index`` int64, and ``labels`` and the other columns if present.
 
-    ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
+    ``labels`` are int64 for classes and float32 for values. ``difficulty`` is int64.
     """
     columns = collect_numbers(examples, ("index", "label", "difficulty", "feature_row"))
     return {"labels" if name == "label" else name: values for name, values in columns.items()}
@@ -59,12 +60,12 @@ _Store = TypeVar("_Store")
 
 
 class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
-    """One example for each of some rows of a store.
+    """Set with one example for each of the selected rows of a store.
 
     Args:
         store: Tokens and labels of all rows.
-        rows: Rows of the set in the store, (examples,).
-        layout: Special tokens and length of a sequence.
+        rows: Numbers of the selected rows in the store, (examples,).
+        layout: Special tokens and maximum length of a sequence.
     """
 
     def __init__(self, store: _Store, rows: np.ndarray, layout: Layout) -> None:

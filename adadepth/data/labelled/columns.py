@@ -1,4 +1,4 @@
-"""Columns by their usual names: the texts and the label of a table without configured columns."""
+"""Detection of columns by their usual names: the text and label columns of a table without configured columns."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ USUAL_PAIRS = (
 
 
 class TextColumns(NamedTuple):
-    """The columns of a table with the text, or the two texts of a pair, and with the label."""
+    """Names of the column of texts, or of the two columns of a pair, and of the column of labels."""
 
     texts: list[str]
     label: str
 
 
 def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
-    """Return the configured columns, and the others by their usual names.
+    """Return the configured columns. Columns that are not configured are found by their usual names.
 
     Raises:
-        DataError: The names of the columns are ambiguous.
+        DataError: If the names of the columns are ambiguous.
     """
     configured = list(filter(None, [dataset.label_column, dataset.difficulty_column]))
     texts = dataset.text_columns or find_text_columns(table.columns, configured)
@@ -62,14 +62,14 @@ def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
 
 
 def choose_tag_column(dataset: TaggingConfig, table: DataTable) -> str:
-    """Return the configured column of tags or, if a table lacks it, the first with a usual name."""
+    """Return the configured column of tags or, if the table lacks it, the first column with a usual name."""
     if dataset.tag_column in table.columns:
         return dataset.tag_column
     return next((name for name in USUAL_TAGS if name in table.columns), dataset.tag_column)
 
 
 def _log_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns) -> None:
-    """Log the chosen columns, unless they are the first usual names and the only candidates."""
+    """Log the chosen columns, unless they have the first usual names and are the only candidates."""
     alternatives = [name for name in table.columns if name.casefold() in USUAL_TEXTS and name not in columns.texts]
     choices = []
     if not dataset.text_columns and (alternatives or columns.texts != [USUAL_TEXTS[0]]):
@@ -83,11 +83,11 @@ def _log_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns)
 
 
 def find_text_columns(columns: Sequence[str], excluded: Sequence[str] = ()) -> list[str] | None:
-    """Return the column of texts, or the two of a pair; None where the names are ambiguous.
+    """Return the column of texts, or the two columns of a pair, or None if the names are ambiguous.
 
     Args:
-        columns: Columns of a table.
-        excluded: Columns with other content.
+        columns: Names of the columns of a table.
+        excluded: Names of columns with other content.
     """
     rest = [name for name in columns if name not in excluded]
     if USUAL_TEXTS[0] in rest:
@@ -103,7 +103,7 @@ def find_text_columns(columns: Sequence[str], excluded: Sequence[str] = ()) -> l
 
 
 def _match_columns(columns: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Return the only column of each name, in any case; None where there is none or several."""
+    """Return for each name the only column that matches it, ignoring case, or None if none or several match."""
     matches = [[column for column in columns if column.casefold() == name] for name in names]
     return [columns[0] if len(columns) == 1 else None for columns in matches]
 

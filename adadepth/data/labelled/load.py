@@ -1,4 +1,4 @@
-"""Loading of labelled data of every kind, and the files of GLUE's server."""
+"""Loading of labelled data of every kind, and files for submission to the GLUE server."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ def load_labelled_data(
 ) -> LabelledData:
     """Read and tokenise labelled data, or load them from the cache.
 
-    Safe to call from several processes at once; one of them does the work.
+    Several processes may call this function at once. One of them does the work.
 
     Args:
-        dataset: Settings of a data set with a loader, see `adadepth.config.kinds`.
-        tokenizer: Settings of a tokenizer, existing or to be trained; not used by data with symbols of their own.
-        seed: Seed of random parts: shifted words, generated examples.
-        cls_tokens: Number of leading [CLS]; they count against ``dataset.sequence_length``. 0: the model needs none, so
-            any tokenizer with a padding token will do, and its own special tokens are used.
-        double_cls_pairs: ``both``: the second text of a pair also gets the additional [CLS].
-        classes: Classes of a model, in its order: labels are then its numbers, by name. None: the data's own order.
+        dataset: Settings of a data set with a loader; see `adadepth.config.kinds`.
+        tokenizer: Settings of an existing tokenizer or of one to be trained. Data with symbols of their own do not use
+            it.
+        seed: Seed of the random parts, such as shifted words and generated examples.
+        cls_tokens: Number of leading [CLS] tokens, which count towards ``dataset.sequence_length``. With 0 the model
+            needs none. Any tokenizer with a padding token can then be used, with its own special tokens.
+        double_cls_pairs: Setting for pairs. With ``both``, the second text of a pair also gets the additional [CLS].
+        classes: Classes of a model, in its order, or None for the order of the data. Labels are matched by name and
+            numbered as in the model.
 
     Raises:
-        DataError: The data or the tokenizer lack something, or the model lacks a class; one line.
+        DataError: If the data or the tokenizer lack something, or if the model lacks a class. The message is one line.
     """
     data: LabelledData = load_run_data(
         dataset,
@@ -71,7 +73,7 @@ _LOWEST, _HIGHEST = 0.0, 5.0  # range of STS-B's similarity
 
 
 def check_submission_names(names: Sequence[str]) -> None:
-    """Raise `ConfigError` for a name that the server does not know, with the nearest one."""
+    """Raise a `ConfigError` with the nearest valid name if the server does not know a name."""
     for name in names:
         if name not in SUBMISSIONS:
             raise ConfigError(
@@ -81,16 +83,18 @@ def check_submission_names(names: Sequence[str]) -> None:
 
 
 def write_submission(folder: Path, name: str, predictions: np.ndarray, labels: Sequence[str]) -> Path:
-    r"""Write ``folder/<name>.tsv`` whole: the header ``index\tprediction``, then a line a test row from 0 on.
+    r"""Write the complete file ``folder/<name>.tsv``.
+
+    The header is ``index\tprediction``. One line follows for each test row, numbered from 0.
 
     Args:
-        folder: Folder, created if missing.
+        folder: Folder, which is created if it is missing.
         name: Name of the file, one of SUBMISSIONS.
         predictions: Class numbers (M,) int64, or values (M,) float, in the order of the test file.
-        labels: Class names in order; not used for files of class numbers.
+        labels: Class names in order. They are not used for files of class numbers.
 
     Returns:
-        The file.
+        The path of the file.
     """
     check_submission_names([name])
     if name in _VALUED:

@@ -1,4 +1,4 @@
-"""Multiple choice: which of several endings fits a text? Every choice is a sequence of its own."""
+"""Multiple choice: which of several endings fits a text? Every choice is a separate sequence."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _SPECIAL, BEGINNING, ENDING = 0, 1, 2  # values of token_text
 
 
 class ChoiceExamples(StoredExamples[LabelledStore]):
-    """Rows of a store as lists of sequences, one a choice; the same in every epoch.
+    """Rows of a store as lists of sequences, one for each choice. They are the same in every epoch.
 
-    An example has ``choices``: sequences of `Layout.build` with ``token_text`` (S,) uint8, the text of each token. It
-    also has ``label``, and ``index``, the number of its row in the data.
+    An example has ``choices``, a list of sequences from `Layout.build`. Each has ``token_text`` (S,) uint8, the number
+    of the text that each token belongs to. An example also has ``label``, and ``index``, the number of its row in the
+    data.
     """
 
     def lengths(self) -> np.ndarray:
@@ -62,10 +63,10 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
 
 
 class ChoiceCollator(PaddingCollator):
-    """Batches of examples with several choices, all padded to the longest."""
+    """Collator of examples with several choices, which are all padded to the longest one."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return the tokens' columns (B, choices, S) with ``token_text``, and ``index`` and ``labels`` (B,) int64."""
+        """Return token columns (B, choices, S), including ``token_text``, and ``index`` and ``labels`` (B,) int64."""
         choices = [choice for example in examples for choice in example["choices"]]
         width = self.width(choices)
         columns: Columns = {**get_sequence_columns(self.pad_id), "token_text": (_SPECIAL, np.uint8)}
@@ -75,10 +76,10 @@ class ChoiceCollator(PaddingCollator):
 
 
 def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
-    """Read and tokenise texts with several endings, or load them from the cache.
+    """Read and tokenise texts with several endings each, or load them from the cache.
 
     Raises:
-        DataError: The data or the tokenizer lack something; one line.
+        DataError: If the data or the tokenizer lack something. The message is one line.
     """
     root = get_cache_root(dataset.cache_dir)
     columns = {key: getattr(dataset, key) for key in ("context_columns", "ending_columns")}
@@ -121,17 +122,18 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
 def _build_readers(
     dataset: ChoiceConfig, names: tuple[str, ...], tables: dict[str, DataTable], root: Path
 ) -> dict[str, ClassReader]:
-    """Return the reader of the labels of every split; without names, a number is that of an ending."""
+    """Return a reader of labels for every split. Without class names, a label is the number of an ending."""
     if not dataset.labels:
         tables = {split: replace(table, class_names={}) for split, table in tables.items()}
     return build_class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
 
 
 def build_choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
-    """Return a table with a column for the context, one for each full ending, and the label.
+    """Return a table with one column for the context, one for each complete ending, and one for the label.
 
     Raises:
-        DataError: While it is read: a text is not text; the message names the row.
+        DataError: If a cell that must be text is not text. The error is raised while the table is read, and the message
+            names the row.
     """
     context, *start_columns = dataset.context_columns
 
@@ -151,13 +153,13 @@ def build_choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
 
 
 def _read_column(batch: Rows, key: str, name: str) -> list[str]:
-    """Return a column of texts; a missing one is empty."""
+    """Return a column of texts. If the column is missing, its texts are empty."""
     cells = zip(batch[name], batch[ROW_LOCATIONS], strict=True)
     return [require_text(text, key, name, location) or "" for text, location in cells]
 
 
 def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, examples, sequences, truncated ones, and labels."""
+    """Return the counts of a split for the summary: rows, examples, sequences, truncated sequences, and labels."""
     tokens, labels = examples.tokens(), examples.store.classes()
     return {
         "rows": len(examples.store),

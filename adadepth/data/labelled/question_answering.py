@@ -1,4 +1,4 @@
-"""Question answering: the span of a context that answers a question, in windows over long contexts."""
+"""Question answering: the span of a context that answers a question, with overlapping windows over long contexts."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _NUMBERS = ("index", "question", "context_shift", "start_positions", "end_positi
 
 
 class QuestionExamples(Dataset[dict[str, Any]]):
-    """Windows of some questions of a store; the same in every epoch.
+    """Windows of the questions of a set. They are the same in every epoch.
 
     An example is a window, ``[CLS] question [SEP] part of its context [SEP]``, with ``token_kind`` (S,) uint8 and
 
-    - ``start_positions``, ``end_positions``: positions of the answer; those of [CLS] where the window cuts it, -100
-      where no token holds its text;
-    - ``question``: the number of its question in this set, and ``index``, its own number among the windows;
+    - ``start_positions``, ``end_positions``: positions of the answer, or the position of [CLS] if the answer is not
+      completely in the window, or -100 if no token contains its text;
+    - ``question``: the number of the question in this set, and ``index``, the number of the window;
     - ``context_shift``: the number of a context token in the context minus its position in the window.
 
     Args:
         store: Store of questions.
-        rows: Rows of the set's questions in the store, (questions,).
-        layout: Special tokens and length of a window.
-        stride: Context tokens from the start of a window to the start of the next.
-        max_question_length: Most tokens of a question; longer ones are cut.
+        rows: Rows of the questions of the set in the store, (questions,).
+        layout: Special tokens and maximum length of a window.
+        stride: Number of context tokens from the start of a window to the start of the next one.
+        max_question_length: Maximum number of tokens of a question. Longer questions are truncated.
     """
 
     def __init__(
@@ -99,23 +99,25 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         return self.store.question(int(self.rows[question]))
 
     def span_text(self, question: int, first: int, last: int) -> str:
-        """Return the text of a question's context between two of its tokens, both included."""
+        """Return the text of a question's context from one of its tokens to another, both included."""
         begin = int(self._spans[self.rows[question]])
         start, end = self.store.spans[begin + first, 0], self.store.spans[begin + last, 1]
         return self.text(question).context[start:end]
 
 
 def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut contexts into overlapping windows of the largest size, up to the first that reaches the end.
+    """Cut contexts into overlapping windows of the largest possible size.
+
+    The last window of a context is the first one that reaches its end.
 
     Args:
-        lengths: Tokens of each context, (questions,).
-        rooms: Context tokens that a window of each question can hold, at least ``stride``, (questions,).
-        stride: Tokens from the start of a window to the start of the next.
+        lengths: Number of tokens of each context, (questions,).
+        rooms: Number of context tokens that fit into a window of each question, at least ``stride``, (questions,).
+        stride: Number of tokens from the start of a window to the start of the next one.
 
     Returns:
-        The question of each window, its first token and the one after its last, each (windows,) int64. A context
-        without tokens has one window.
+        The question of each window, the index of its first context token, and the index after its last one, each
+        (windows,) int64. A context without tokens has one window.
     """
     counts = 1 + np.maximum(-(-(lengths - rooms) // stride), 0)
     owners = np.repeat(np.arange(len(lengths)), counts)
@@ -125,10 +127,10 @@ def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np
 
 
 class QuestionCollator(PaddingCollator):
-    """Batches of windows of questions and their contexts."""
+    """Collator of windows of questions and their contexts."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return the tokens' columns (B, S), with ``token_kind``, and the numbers of each window (B,) int64."""
+        """Return token columns (B, S), including ``token_kind``, and the numbers of each window, (B,) int64."""
         width = self.width(examples)
         columns: Columns = {**get_sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
         return {**pad_columns(examples, width, columns), **collect_numbers(examples, _NUMBERS)}
@@ -138,7 +140,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     """Read and tokenise questions with their contexts, or load them from the cache.
 
     Raises:
-        DataError: The data or the tokenizer lack something; one line.
+        DataError: If the data or the tokenizer lack something. The message is one line.
     """
     root = get_cache_root(dataset.cache_dir)
     needed = ("question_column", "context_column", "answers_column", "id_column")
@@ -172,7 +174,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
-    """Refuse a stride that leaves out tokens between two windows."""
+    """Raise an error if the stride would skip tokens between two windows."""
     room = layout.room(2) - dataset.max_question_length
     if dataset.stride > room:
         raise DataError(

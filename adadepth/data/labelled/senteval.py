@@ -22,10 +22,11 @@ _ROWS_AT_ONCE = 1000
 
 
 def open_senteval_tables(dataset: SentEvalConfig) -> dict[str, DataTable]:
-    """Return the splits train, validation and test of a task's file, with the columns `label` and `sentence`.
+    """Return the splits train, validation and test of a SentEval file, with the columns `label` and `sentence`.
 
     Raises:
-        DataError: There is no such folder or file; while reading, a line that is not of this format.
+        DataError: If the folder or the file does not exist. While the table is read, also if a line does not have this
+            format.
     """
     file = _find_file(dataset)
     return {split: _build_table(file, split) for split in _SPLITS.values()}
@@ -56,7 +57,7 @@ def _build_table(file: Path, split: str) -> DataTable:
 
 
 class _Row(NamedTuple):
-    """A line of a SentEval file: its number from 1 on, its split, class and sentence."""
+    """Line of a SentEval file: its number, counted from 1, its split, class and sentence."""
 
     line: int
     split: str
@@ -65,7 +66,7 @@ class _Row(NamedTuple):
 
 
 def _read_rows(file: Path) -> Iterator[_Row]:
-    """Yield every line; fields between the second and the last are annotations."""
+    """Yield every line of a SentEval file. Fields between the second and the last are annotations and are skipped."""
     for number, line in enumerate(read_lines("dataset.path", file), start=1):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
@@ -84,10 +85,10 @@ _NUMBERS_OF = {"train": range(9), "validation": range(9, 10), "test": range(10, 
 
 
 def split_agreement_table(table: DataTable) -> dict[str, DataTable]:
-    """Return the splits train, validation and test of the file, with the column `prefix` added.
+    """Return the splits train, validation and test of the agreement data, with the additional column `prefix`.
 
     Raises:
-        DataError: A column is missing; while reading, a verb that is not in its sentence.
+        DataError: If a column is missing. While the table is read, also if a verb is not in its sentence.
     """
     for name in ("orig_sentence", "verb_index"):
         if name not in table.columns:
@@ -112,7 +113,7 @@ def _select_split(table: DataTable, split: str) -> DataTable:
 
 
 def _cut_before_verb(sentence: Any, verb_index: Any, location: RowLocation) -> str:
-    """Return the words before the verb; words count from 1."""
+    """Return the words of a sentence before its verb. Words are counted from 1."""
     words, verb = str(sentence).split(), str(verb_index)
     if not verb.isdigit() or not 1 < int(verb) <= len(words):
         raise DataError(

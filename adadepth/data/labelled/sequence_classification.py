@@ -1,4 +1,4 @@
-"""Sequence classification and regression: GLUE's tasks and any table of texts or pairs with a label."""
+"""Sequence classification and regression: GLUE's tasks, and any table of texts or pairs of texts with labels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LABEL: dict[str, Callable[[Any], Any]] = {"classification": int, "regression": 
 
 
 class LabelledExamples(StoredExamples[LabelledStore]):
-    """Rows of a store as sequences; the same in every epoch."""
+    """Rows of a store as sequences, the same in every epoch."""
 
     def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout, problem: str) -> None:
         super().__init__(store, rows, layout)
@@ -70,18 +70,19 @@ def load_sentences(
     double_cls_pairs: DoubleCls,
     classes: Sequence[str] | None = None,
 ) -> LabelledData:
-    """Return the data of a table of sentences, or of bigram shift.
+    """Return labelled data from a table of texts, or the data of bigram shift.
 
     Args:
         dataset: Settings of the tables and their columns.
-        tokenizer: Settings of a tokenizer, existing or to be trained.
+        tokenizer: Settings of an existing tokenizer or of one to be trained.
         seed: Seed of the shifted words.
-        cls_tokens: Number of leading [CLS], see `load_labelled_data`.
-        double_cls_pairs: ``both``: the second text of a pair also gets the additional [CLS].
-        classes: Classes of a model, by whose numbers labels are stored; None: the data's own order.
+        cls_tokens: Number of leading [CLS] tokens; see `load_labelled_data`.
+        double_cls_pairs: Setting for pairs. With ``both``, the second text of a pair also gets the additional [CLS].
+        classes: Classes of a model, or None for the order of the data. Labels are stored under the numbers of these
+            classes.
 
     Raises:
-        DataError: The data or the tokenizer lack something; one line.
+        DataError: If the data or the tokenizer lack something. The message is one line.
     """
     if dataset.source == "embedded":
         return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)
@@ -124,13 +125,13 @@ def load_sentences(
 def load_tokenizer_for_texts(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, columns: Sequence[str], cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table's text columns; see `load_table_tokenizer`."""
+    """Return the tokenizer for the text columns of a table; see `load_table_tokenizer`."""
     texts = partial(read_first_texts, train, dict.fromkeys(columns, "text_columns"), tokenizer.train_documents)
     return load_table_tokenizer(tokenizer, root, train, list(columns), texts, cls_tokens)
 
 
 def _list_difficulty_columns(dataset: LabelledConfig) -> list[str]:
-    """Return the column of difficulties, if there is one."""
+    """Return a list with the column of difficulties, or an empty list if there is none."""
     return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
 
 
@@ -141,9 +142,11 @@ def _read_classes(
     root: Path,
     model_classes: Sequence[str] | None,
 ) -> tuple[Numbering, dict[str, _LabelReader]]:
-    """Return the numbering of the classes, empty for a regression, and the reader of every labelled split.
+    """Return the numbering of the classes and the reader of labels of every labelled split.
 
-    ``model_classes`` are the classes of a model, whose numbers are then used.
+    The numbering is empty for a regression.
+
+    If ``model_classes`` is given, labels get the numbers of the classes of that model.
     """
     labelled = {split: tables[split] for split in list_table_splits(dataset)}
     if dataset.problem == "regression":
@@ -166,7 +169,7 @@ def _read_classes(
 
 
 class _LabelReader(NamedTuple):
-    """The function that reads the labels of a split, its cache key, and the shape of a label."""
+    """Function that reads the labels of a split, its cache key, and the shape of a label."""
 
     read: Callable[[Any], Any]
     key: Any
@@ -182,7 +185,7 @@ def _open_store(
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return a split's tokens and, unless ``reader`` is None, its labels and difficulties."""
+    """Return the tokens of a split and, unless ``reader`` is None, its labels and difficulties."""
     difficulty = next(iter(_list_difficulty_columns(dataset)), None)
     classes = None
     if reader is not None and dataset.problem == "classification":
@@ -201,7 +204,7 @@ def _open_store(
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, examples, tokens, truncated ones, and labels."""
+    """Return the counts of a split for the summary: rows, examples, tokens, truncated examples, and labels."""
     store, rows = examples.store, examples.rows
     counts = {
         "rows": len(store),

@@ -1,4 +1,4 @@
-"""Splits of a table: opening their files, rows held out of training, and the examples used of each."""
+"""Splits of a table: opening their files, holding out training rows, and selecting the examples of each split."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _Examples = TypeVar("_Examples")
 
 
 class RowSource(Protocol):
-    """The source of rows."""
+    """Source of rows, such as a table."""
 
     @property
     def label(self) -> str:
@@ -55,7 +55,7 @@ class RowSource(Protocol):
 
 
 def list_table_splits(dataset: TableConfig) -> list[str]:
-    """Return the training and evaluation splits that the data must have."""
+    """Return the names of the training and evaluation splits that the data must have."""
     evaluation = [split for split in dataset.evaluation_splits if split != HELD_OUT or dataset.held_out is None]
     return list(dict.fromkeys([dataset.train_split, *evaluation]))
 
@@ -68,18 +68,18 @@ def split_examples(
     classes: Callable[[_Store], np.ndarray] | None = None,
     test_splits: Iterable[str] = (),
 ) -> tuple[_Examples, dict[str, _Examples], dict[str, _Examples]]:
-    """Return the training examples, those of each evaluation split, and those of each test split.
+    """Return the training examples, and the examples of each evaluation split and of each test split.
 
     Args:
-        dataset: Settings of the splits, the examples of each, and the share of held-out training rows.
+        dataset: Settings of the splits, the number of examples of each, and the share of held-out training rows.
         tables: Split to the source of its rows, for messages.
-        stores: Split to its rows.
+        stores: Split to the store of its rows.
         make: Function from a store and row numbers to examples.
-        classes: Function from the training store to the class of each row, which gets the same share in both parts.
-        test_splits: Test splits of data with ``max_test_examples``.
+        classes: Function from the training store to the class of each row. Every class gets the same held-out share.
+        test_splits: Test splits. They have at most ``max_test_examples`` examples.
 
     Raises:
-        DataError: A split has no rows.
+        DataError: If a split has no rows.
     """
     rows = {split: np.arange(len(store)) for split, store in stores.items()}
     stores, tables, train = dict(stores), dict(tables), dataset.train_split
@@ -101,13 +101,13 @@ def split_examples(
 def group_rows_by_split(
     dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Return the row numbers of a split's table; in the training table, held-out rows are a split of their own.
+    """Return the row numbers of a split's table. The held-out rows of the training table are a separate split.
 
     Args:
         dataset: Settings of the held-out share.
         split: Name of the split.
         rows: Number of its rows.
-        classes: See `select_held_out`.
+        classes: Class of each row; see `select_held_out`.
     """
     if split != dataset.train_split or dataset.held_out is None:
         return {split: np.arange(rows)}
@@ -116,12 +116,12 @@ def group_rows_by_split(
 
 
 def select_held_out(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
-    """Return which rows are held out, (rows,) bool: the same for every seed.
+    """Return which rows are held out, (rows,) bool. The result is the same for every seed.
 
     Args:
         rows: Number of rows.
-        share: Share of every class, as nearly as whole rows allow.
-        classes: Class of each row, (rows,); None: all rows are alike.
+        share: Share of the rows of every class, as nearly as whole rows allow.
+        classes: Class of each row, (rows,), or None if rows have no classes.
     """
     order = random_generator(EVALUATION_SEED, Purpose.HELD_OUT, FIXED_EPOCH, 0).permutation(rows)
     if classes is not None:
@@ -139,15 +139,15 @@ _SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
 def open_splits(
     dataset: TableConfig, columns: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
 ) -> dict[str, DataTable]:
-    """Return the configured splits, and those ``optional`` ones that exist.
+    """Return the configured splits, and those ``optional`` splits that exist.
 
     Args:
         dataset: Settings of the data set.
-        columns: Key of the configuration to the columns that it names in every split.
+        columns: Key of the configuration to the columns that it names. Every split must have them.
         optional: Splits that may be missing.
 
     Raises:
-        DataError: A split or a column is missing, or a file or the hub cannot be read.
+        DataError: If a split or a column is missing, or if a file or the hub cannot be read.
     """
     required = list_table_splits(dataset)
     requested = list(dict.fromkeys([*required, *optional]))
@@ -169,22 +169,23 @@ def open_splits(
 
 
 def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
-    """Return the splits of the agreement data, from one table or several parts."""
+    """Return the splits of the agreement data, read from one table or from several parts."""
     return split_agreement_table(
         concatenate_tables([open_table(file) for file in find_files("dataset.path", dataset.path)])
     )
 
 
 def open_file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
-    """Return those of some splits that a folder, or a mapping of splits to files, has.
+    """Return those of the given splits that are in a folder or in a mapping of splits to files.
 
     Args:
-        path: Folder, mapping, or single file.
-        splits: Splits.
-        single: Split of a single file or of the only table of a folder; None: files must have the names of splits.
+        path: Folder, mapping of splits to files, or single file.
+        splits: Names of the splits.
+        single: Split to which a single file, or the only table of a folder, belongs. None means that files must have
+            the names of splits.
 
     Raises:
-        DataError: The folder or file does not exist, or is no table.
+        DataError: If the folder or file does not exist, or if it is not a table.
     """
     if isinstance(path, Mapping):
         files = _find_named_files(path, splits)
@@ -200,17 +201,19 @@ def open_file_splits(path: Any, splits: list[str], single: str | None = None) ->
 
 
 def _find_only_table(path: Any) -> Path | None:
-    """Return the only table of a folder; None where there are none or several."""
+    """Return the only table of a folder, or None if the folder has no table or several."""
     files = to_path("dataset.path", str(path)).iterdir()
     tables = [file for file in files if file.is_file() and file.name.endswith(_SUFFIXES)]
     return tables[0] if len(tables) == 1 else None
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
-    """Return the test splits that are separate data sets of the hub; of local files they are files like others.
+    """Return the test splits that are separate data sets on the hub.
+
+    The test splits of local files are opened in the same way as other splits.
 
     Raises:
-        DataError: A split is missing, or the hub cannot be read.
+        DataError: If a split is missing, or if the hub cannot be read.
     """
     tests = {}
     for split, entry in dataset.test_hub.items() if dataset.source == "hub" else ():
@@ -256,12 +259,18 @@ def _select_splits(files_by_name: Mapping[str, list[Path]], splits: Sequence[str
 
 
 def _list_names(split: str, splits: Sequence[str]) -> list[str]:
-    """Return the names that a split may have; a name that is requested itself belongs to no other split."""
+    """Return the names that a split may have.
+
+    If another split with one of these names is requested, the name belongs to that split.
+    """
     return [name for name in list_split_names(split) if name == split or name not in splits]
 
 
 def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
-    """Return the files of each split in a folder: named like it, like its parts on the hub, or as in a treebank."""
+    """Return the files of each split in a folder.
+
+    A file belongs to a split if it is named after the split, after one of its parts as on the hub, or as in a treebank.
+    """
     folder = to_path("dataset.path", str(path))
     if not folder.is_dir():
         siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
@@ -291,7 +300,7 @@ def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
 
 
 def _match_files(split: str, names: Sequence[str]) -> list[re.Match[str]]:
-    """Return the matches of file names with a split or its parts; those of one table have the same groups."""
+    """Return the matches of file names with a split or its parts. Matches of one table have the same groups."""
     endings = "|".join(map(re.escape, _SUFFIXES))
     # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
     pattern = re.compile(rf"(.+-ud-)?{re.escape(split)}(?:-\d+-of-\d+)?({endings})")
@@ -299,10 +308,10 @@ def _match_files(split: str, names: Sequence[str]) -> list[re.Match[str]]:
 
 
 def open_table(file: Path, key: str = "dataset.path") -> DataTable:
-    """Open a file as a table by its ending; ``key`` is the setting that names it.
+    """Open a file as a table. The file name extension determines its format, and ``key`` is the setting that names it.
 
     Raises:
-        DataError: The file is no table, or cannot be read.
+        DataError: If the file is not a table, or if it cannot be read.
     """
     if file.is_dir():
         return open_saved_table(key, file)
@@ -323,15 +332,15 @@ def load_table_tokenizer(
     texts: Callable[[], Iterable[str]],
     cls_tokens: int,
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table: an existing one, or one trained on the training rows and cached.
+    """Return the tokenizer of a table: an existing one, or a cached one that is trained on the training rows.
 
     Args:
         tokenizer: Settings of the tokenizer.
         root: Cache folder.
         train: Training rows.
-        columns: Text columns.
+        columns: Columns of texts.
         texts: Function that yields the texts of the first ``tokenizer.train_documents`` rows.
-        cls_tokens: Number of leading [CLS].
+        cls_tokens: Number of leading [CLS] tokens.
     """
 
     def key() -> str:
@@ -353,17 +362,19 @@ def ensure_rows(
     blanks: Mapping[str, Any],
     classes: Callable[[DataTable], np.ndarray] | None = None,
 ) -> Path:
-    """Return the cache folder of a split's rows: of all rows, or of the used ones where that is less work.
+    """Return the cache folder of the rows of a split.
+
+    It holds all rows, or only the used rows if that is less work.
 
     Args:
         root: Cache folder.
-        name: Name of the folder of all rows.
-        dataset: Settings of the number of rows.
+        name: Name of the cache folder for all rows.
+        dataset: Settings that limit the number of rows.
         split: Name of the split.
         table: Rows of the split.
         write: Function that writes the files of a table into an empty folder.
-        blanks: Column to the content of an unused row.
-        classes: Function from the training table to the class of each row, see `select_held_out`.
+        blanks: Column to the content that replaces it in an unused row.
+        classes: Function from the training table to the class of each row; see `select_held_out`.
     """
     limits = _list_limits(dataset, split)
     if limits is None or (root / format_store_name(name)).exists():
@@ -378,7 +389,7 @@ def ensure_rows(
 
 
 def _list_limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
-    """Return the limits on the rows of a table for each use; None where a use takes all."""
+    """Return the limits on the rows of a table for each use, or None if a use takes all rows."""
     limits = {split: _list_uses(dataset, split)}
     if split == dataset.train_split and dataset.held_out is not None:
         limits[HELD_OUT] = _list_uses(dataset, HELD_OUT)
@@ -396,7 +407,7 @@ def _list_uses(dataset: TableConfig, split: str) -> list[int | None]:
 def _mark_used(
     dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
 ) -> np.ndarray:
-    """Return which rows of a table `split_examples` uses, (rows,) bool."""
+    """Return which rows of a table are used by `split_examples`, (rows,) bool."""
     rows = table.count()
     is_split = split == dataset.train_split and dataset.held_out is not None
     row_classes = classes(table) if classes is not None and is_split else None
@@ -408,12 +419,12 @@ def _mark_used(
 
 
 def _blank_unused(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | None = None) -> DataTable:
-    """Return a table with blanks in its unused rows; a full read logs the number of missing texts.
+    """Return a copy of a table in which unused rows are blank. A complete read logs the number of missing texts.
 
     Args:
-        table: Table.
-        blanks: Column to the content of an unused row, a text or None in a column of texts.
-        used: Mask of the used rows, (rows,) bool; None: all.
+        table: Table to copy.
+        blanks: Column to the content of an unused row. In a column of texts, the content is a text or None.
+        used: Mask of the used rows, (rows,) bool, or None if all rows are used.
     """
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
 

@@ -1,7 +1,7 @@
-"""Tagging: a label for every word of a sentence, e.g. named entities or parts of speech.
+"""Token classification: a label for every word of a sentence, e.g. named entities or parts of speech.
 
-A word may be several tokens. Its first token has the label. The others have none or, with `labelled_pieces=all`, the
-same label, where I-X follows B-X. Special tokens have none.
+A word may consist of several tokens. Its first token has the label. The other tokens have no label. With
+`labelled_pieces=all`, they have the same label, except that I-X follows B-X. Special tokens have no label.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class TaggingExamples(StoredExamples[TaggedStore]):
-    """Sentences of a store with a label a word; the same in every epoch.
+    """Sentences of a store with a label for each word, the same in every epoch.
 
-    An example has ``labels`` (S,) int64 and ``index``, its number in this set.
+    An example has ``labels`` (S,) int64, and ``index``, its number in this set.
 
     Args:
         store: See `StoredExamples`.
         rows: See `StoredExamples`.
         layout: See `StoredExamples`.
-        later: Label of a word's later pieces for every label of its first piece, (labels,) int64.
+        later: Label of the later tokens of a word for every label of its first token, (labels,) int64.
     """
 
     def __init__(self, store: TaggedStore, rows: np.ndarray, layout: Layout, later: np.ndarray) -> None:
@@ -77,7 +77,7 @@ class TaggingExamples(StoredExamples[TaggedStore]):
         return int(self.rows[index])
 
     def gold(self, index: int) -> list[int]:
-        """Return the tags of all words of an example, truncated ones included."""
+        """Return the tags of all words of an example, including truncated words."""
         tags: list[int] = self.store.get_tags(int(self.rows[index])).tolist()
         return tags
 
@@ -90,16 +90,16 @@ def _find_ordinary(example: dict[str, Any]) -> np.ndarray:
 def load_tagging(
     dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1, classes: Sequence[str] | None = None
 ) -> LabelledData:
-    """Read and tokenise sentences of tagged words, or load them from the cache.
+    """Read and tokenise sentences with a tag for each word, or load them from the cache.
 
     Args:
         dataset: Settings of the tables and their columns.
-        tokenizer: Settings of a tokenizer, existing or to be trained.
-        cls_tokens: Number of leading [CLS].
-        classes: Tags of a model, by whose numbers tags are stored; None: the data's own order.
+        tokenizer: Settings of an existing tokenizer or of one to be trained.
+        cls_tokens: Number of leading [CLS] tokens.
+        classes: Tags of a model, or None for the order of the data. Tags are stored under the numbers of these classes.
 
     Raises:
-        DataError: The data or the tokenizer lack something; one line.
+        DataError: If the data or the tokenizer lack something. The message is one line.
     """
     root = get_cache_root(dataset.cache_dir)
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
@@ -135,7 +135,7 @@ def load_tagging(
 def load_tokenizer_for_words(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, column: str, cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table's column of word lists; see `load_table_tokenizer`."""
+    """Return the tokenizer for the column of word lists of a table; see `load_table_tokenizer`."""
 
     def sentences() -> Iterator[str]:
         rows = (words for batch in train.batches() for words in batch[column])
@@ -145,10 +145,12 @@ def load_tokenizer_for_words(
 
 
 def list_continuation_labels(names: Sequence[str]) -> np.ndarray:
-    """Return the label of a word's later pieces for every label of its first piece: I-X after B-X, else the same.
+    """Return the label of a word's later tokens for every label of its first token.
+
+    The label is I-X after B-X, and otherwise the same.
 
     Raises:
-        DataError: A tag B-X has no tag I-X.
+        DataError: If there is a tag B-X without a tag I-X.
     """
     numbers = {name: number for number, name in enumerate(names)}
     continued = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
@@ -158,7 +160,7 @@ def list_continuation_labels(names: Sequence[str]) -> np.ndarray:
 
 
 def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, examples, words, tokens, truncated ones, and tags."""
+    """Return the counts of a split for the summary: rows, examples, words, tokens, truncated examples, and tags."""
     store, rows = examples.store, examples.rows
     lengths = store.lengths()[rows]
     tags = np.concatenate([store.get_tags(int(row)) for row in rows])

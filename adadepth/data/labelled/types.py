@@ -1,4 +1,4 @@
-"""The data of a fine-tuning run, for every kind of data set."""
+"""Types that hold the data of a fine-tuning run, for every kind of data set."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Picture = Literal["cells", "chains"]
 
 
 class TaggedExamples(Protocol):
-    """A set of sequences with a tag a word, or with labelled tokens."""
+    """Set of sequences with a tag for each word, or with labelled tokens."""
 
     def gold(self, index: int) -> list[int]:
-        """Return the tags of all words of an example, truncated ones included."""
+        """Return the tags of all words of an example, including truncated words."""
 
     def find_first_pieces(self, index: int) -> np.ndarray:
         """Return the positions of each word's first token in a sequence, (words,), without truncated words."""
@@ -39,31 +39,33 @@ class TaggedExamples(Protocol):
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Training, evaluation and test examples.
+    """Training, evaluation and test examples with their tokenizer, collator and description.
 
     Attributes:
-        train: ``train[(epoch, index)]`` is an example, a pure function of (seed, epoch, index).
-        evaluation: Split to its examples, ``[index]``, independent of the seed. The first one selects the model.
-        test: Split to its examples, without labels.
-        tokenizer: Tokenizer to save with the model; None where the input is a vector.
-        collate: Collator of a batch: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
-            ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32; ``index`` (B,) int64, ``labels`` (B,)
-            int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. In tagging, ``labels``
-            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere; ``difficulty``, if any, is
-            (B, S) too, -1 where there is none. ``position_ids`` (B, S) int64 where they do not just count up. In
-            puzzles, ``labels`` are those of the cells, (B, S), -100 where no answer is asked for. For question
-            answering and multiple choice see `QuestionCollator` and `ChoiceCollator`.
+        train: Training examples: ``train[(epoch, index)]`` is a pure function of (seed, epoch, index).
+        evaluation: Split to its examples, ``[index]``, which are independent of the seed. The first split selects the
+            best checkpoint.
+        test: Split to its examples, which have no labels.
+        tokenizer: Tokenizer to save with the model, or None if the input is a vector.
+        collate: Collator of a batch. It returns ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
+            ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32. It also returns ``index`` (B,) int64,
+            ``labels`` (B,) int64 or float32 except for a test set, and ``difficulty`` (B,) int64 if the set has it. In
+            tagging, ``labels`` are (B, S) int64, with the tag at the first token of each word and -100 elsewhere.
+            ``difficulty`` is then (B, S), too, and -1 at tokens without a difficulty. ``position_ids`` (B, S) int64 are
+            included if positions do not just count up. In puzzles, ``labels`` are those of the cells, (B, S), and -100
+            at cells without an answer. For question answering and multiple choice see `QuestionCollator` and
+            `ChoiceCollator`.
         summary: Description of the data, for logs and reports.
         problem: Kind of prediction.
-        labels: Names of classes, tags or choices in order; empty for a regression and for question answering.
+        labels: Names of classes, tags or choices, in order. Empty for regression and for question answering.
         metrics: Names of the task's metrics.
         has_difficulty: Whether examples, or their tokens, have a difficulty.
-        has_special_tokens: Whether texts have [CLS] and [SEP] around them.
-        picture: Drawing of an example: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
-            ``token_type_ids``, or as ``chains`` of pointers; None: no drawing.
-        model_fields: Fields of a model's configuration that the data decide.
-        least_fields: Lower bounds of such fields, where a trained model may have more.
-        class_weights: Weight of an example of each class in the loss; None: 1 for all.
+        has_special_tokens: Whether texts are wrapped in [CLS] and [SEP].
+        picture: Kind of drawing of an example, or None for no drawing. ``cells`` draws a grid with the rows in
+            ``position_ids`` and the columns in ``token_type_ids``. ``chains`` draws chains of pointers.
+        model_fields: Fields of the model configuration that are determined by the data.
+        least_fields: Lower bounds for such fields. A trained model may have larger values.
+        class_weights: Weight in the loss of an example of each class, or None if all weights are 1.
     """
 
     train: ExampleSet
@@ -85,12 +87,12 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Numbers of classes: those of a model that reads the data, or else the data's own order.
+    """Numbering of classes, either as in a model that reads the data or in the order of the data.
 
     Attributes:
-        names: Classes in the data's spelling and order; empty where they have none.
-        classes: Classes in the order of their numbers, matched to those of the data by name.
-        numbers: Number of each of the data's classes, (C,).
+        names: Classes with the spelling and order of the data, empty if the data have no classes.
+        classes: Classes in the order of their numbers. The classes of a model are matched to those of the data by name.
+        numbers: Number of each class of the data, (C,).
     """
 
     names: tuple[str, ...]
@@ -103,11 +105,11 @@ class Numbering:
 
         Args:
             names: Classes of the data, in their order.
-            classes: Classes of a model, or None.
+            classes: Classes of a model, or None for the order of the data.
             source: Setting and value that name the data's classes, for messages.
 
         Raises:
-            DataError: The model lacks a class of the data.
+            DataError: If the model lacks a class of the data.
         """
         ordered = list(names if classes is None or not names else classes)
         numbers = number_classes(names, ordered, source)
@@ -116,23 +118,23 @@ class Numbering:
         return cls(tuple(names), tuple(ordered), tuple(numbers))
 
     def key(self) -> list[list[str]]:
-        """Return what a cache of numbered labels depends on; in the data's own order, the names alone."""
+        """Return the values that identify a cache of numbered labels: only the names, if the order is that of the data."""
         parts = [list(self.names)]
         return parts if self.names == self.classes else [*parts, list(self.classes)]
 
     def read_class(self, read: Callable[[Any], int]) -> Callable[[Any], int]:
-        """Return the function from the cell of a table to the number of its class.
+        """Return the function from a table cell to the number of its class.
 
         Args:
-            read: Function from a cell to the number in the data's own order.
+            read: Function from a cell to the number of its class in the order of the data.
         """
         return lambda value: self.numbers[read(value)]
 
     def read_classes(self, read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
-        """Return the function from the labels of a row to 1 for these classes and 0 elsewhere, (classes,).
+        """Return the function from the labels of a row to a 0/1 vector over the classes, (classes,).
 
         Args:
-            read: The same function in the data's own order, (names,).
+            read: Same function for the order of the data, with a result of shape (names,).
         """
 
         def read_numbered(values: Any) -> np.ndarray:
@@ -147,13 +149,13 @@ def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return a digest of the source of each split.
 
     Args:
-        tables: Split to its table; tables without a fingerprint are left out.
+        tables: Split to its table. Tables without a fingerprint are skipped.
     """
     return {split: digest(table.fingerprint()) for split, table in tables.items() if hasattr(table, "fingerprint")}
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:
-    """Return at most ``limit`` of ``rows`` row numbers, evenly spread: files are often sorted by label."""
+    """Return at most ``limit`` of ``rows`` row numbers, evenly spread because files are often sorted by label."""
     count = rows if limit is None else min(rows, limit)
     return np.arange(count) * rows // max(count, 1)
 
@@ -169,12 +171,12 @@ def build_table_data(
     problem: Problem,
     labels: tuple[str, ...] = (),
 ) -> LabelledData:
-    """Return the data of a run on tables, from the examples of its splits.
+    """Return the data of a run on tables, built from the examples of its splits.
 
     Args:
         dataset: Settings of the tables.
-        words: Tokenizer, to be saved with the model.
-        tokenizer_path: Source of the tokenizer; None: it was trained on the texts.
+        words: Tokenizer to save with the model.
+        tokenizer_path: Source of the tokenizer, or None if it was trained on the texts.
         tables: Split to its table.
         splits: Training, evaluation and test examples.
         describe: Function from the examples of a split to their summary.
@@ -201,15 +203,16 @@ def build_table_data(
 
 
 def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[float, ...]:
-    """Return the weight of every class.
+    """Return the weight of every class in the loss.
 
     Args:
-        weighting: `balanced`: examples / (classes · examples of the class), as in scikit-learn, and 1 for a class
-            without examples; or a mapping of names to weights, 1 for classes that it leaves out.
-        counts: Class to the number of its training examples, in order.
+        weighting: Either `balanced` or a mapping of names to weights. `balanced` is examples / (classes · examples of
+            the class), as in scikit-learn, and 1 for a class without examples. In a mapping, classes that are not named
+            have weight 1.
+        counts: Class to the number of its training examples, in the order of classes.
 
     Raises:
-        DataError: A name is no class.
+        DataError: If a name is not a class.
     """
     if weighting == "balanced":
         return tuple(sum(counts.values()) / (len(counts) * count) if count else 1.0 for count in counts.values())
@@ -224,7 +227,7 @@ def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[fl
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return the count of each class or label, or mean and deviation of values, for the summary."""
+    """Return the count of each class or label for the summary, or the mean and standard deviation of values."""
     if values.ndim == 2:
         return {"labels": dict(zip(labels, values.sum(axis=0).astype(int).tolist(), strict=True))}
     if labels:
