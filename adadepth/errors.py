@@ -48,9 +48,8 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
 def missing_package(name: str, needs: str) -> str:
     """Return the message that a package is missing, with the command that installs it.
 
-    The command installs a package or an extra of adadepth, such as ``adadepth[optuna]``.
-
-    pip finds an extra whether adadepth was installed from a clone, a wheel or an index.
+    The command installs a package or an extra of adadepth, such as ``adadepth[optuna]``. pip finds an extra whether
+    adadepth was installed from a clone, a wheel or an index.
     """
     return f"the package {name} is missing; install it with pip install {shlex.quote(needs)}"
 
@@ -71,8 +70,6 @@ def refuse_panics(subject: str) -> Iterator[None]:
 
     A panic is no subclass of `Exception`. For example, a tokenizer panics if its regular expression backtracks without
     end.
-
-    A tokenizer whose regular expression backtracks without end panics, for one.
 
     Args:
         subject: Name of the object that runs the code, such as `tokenizer`.

@@ -1,4 +1,4 @@
-"""Counter-based randomness: every draw is a pure function of its purpose, epoch and index."""
+"""Counter-based random numbers. Every draw is a pure function of its purpose, epoch and index."""
 
 from enum import IntEnum
 
@@ -9,7 +9,7 @@ FIXED_EPOCH = -1  # the epoch of examples that never change: those of the evalua
 
 
 class Purpose(IntEnum):
-    """Purposes of random numbers. No two share a stream; those of other packages count from 1000 on."""
+    """Purposes of random numbers. Each purpose has its own stream. The purposes of other packages start at 1000."""
 
     PACKING = 0
     EXAMPLE = 1
@@ -32,15 +32,18 @@ class Purpose(IntEnum):
 
 
 def split_item(item: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the epoch and the number of an example; a bare index belongs to the epoch that never changes."""
+    """Return the epoch and the number of an example.
+
+    A number without an epoch belongs to the fixed epoch of evaluation.
+    """
     return item if isinstance(item, tuple) else (FIXED_EPOCH, item)
 
 
 def random_generator(seed: int, purpose: int, epoch: int, index: int) -> np.random.Generator:
-    """Return the generator of one (seed, purpose, epoch, index), e.g. of one example in one epoch.
+    """Return the generator of one (seed, purpose, epoch, index), e.g. for one example in one epoch.
 
-    Philox is a block cipher over a 256-bit counter (Salmon et al. 2011): index and epoch fill its upper words and the
-    draws count up the lowest, so streams never overlap. Negative epochs are allowed.
+    Philox is a block cipher over a 256-bit counter (Salmon et al. 2011). Index and epoch fill the upper words of the
+    counter, and the draws increment the lowest word, so that streams never overlap. Negative epochs are allowed.
     """
     counter = np.array([word % 2**64 for word in (0, index, epoch, 0)], dtype=np.uint64)
     key = np.array([seed % 2**64, purpose], dtype=np.uint64)

@@ -565,8 +565,6 @@ def _check_logits(logits: Tensor) -> None:
     """Raise an error if logits are NaN or positively infinite. The states of the model have then diverged.
 
     The weights of such a model may still be finite.
-
-    The weights of such a model may still be finite.
     """
     if logits.isnan().any() or logits.isposinf().any():
         raise CheckpointError("model: its predictions are not numbers; its training may have diverged")

@@ -83,9 +83,8 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
 def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[int]:
     """Draw the positions of the first words of ``pairs`` adjacent pairs that do not overlap.
 
-    All choices are equally likely.
-
-    If each pair is counted as one position, ``words - pairs`` positions remain, and ``pairs`` of them are drawn.
+    All choices are equally likely. If each pair is counted as one position, ``words - pairs`` positions remain, and
+    ``pairs`` of them are drawn.
     """
     positions = np.sort(generator.choice(words - pairs, pairs, replace=False))
     return [int(position) + before for before, position in enumerate(positions)]

@@ -27,9 +27,9 @@ class SequenceCollator(PaddingCollator):
     """Collator of sequences that have one label each, or one label for each token."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return ids, token types and attention mask (B, S) int64, special-token mask (B, S) uint8, and further columns.
+        """Return ids, token types and attention mask (B, S) int64, special-token mask (B, S) uint8, and other columns.
 
-        The further columns are those of `collect_example_columns`. If every token has a label, ``labels`` are (B, S)
+        The other columns are those of `collect_example_columns`. If every token has a label, ``labels`` are (B, S)
         int64. If every token has its own position or difficulty, ``position_ids`` and ``difficulty`` are (B, S) int64,
         too.
         """

@@ -144,9 +144,8 @@ def _read_classes(
 ) -> tuple[Numbering, dict[str, _LabelReader]]:
     """Return the numbering of the classes and the reader of labels of every labelled split.
 
-    The numbering is empty for a regression.
-
-    If ``model_classes`` is given, labels get the numbers of the classes of that model.
+    The numbering is empty for a regression. If ``model_classes`` is given, labels get the numbers of the classes of
+    that model.
     """
     labelled = {split: tables[split] for split in list_table_splits(dataset)}
     if dataset.problem == "regression":

@@ -118,7 +118,10 @@ class Numbering:
         return cls(tuple(names), tuple(ordered), tuple(numbers))
 
     def key(self) -> list[list[str]]:
-        """Return the values that identify a cache of numbered labels: only the names, if the order is that of the data."""
+        """Return the values that identify a cache of numbered labels.
+
+        In the order of the data, the names alone identify it.
+        """
         parts = [list(self.names)]
         return parts if self.names == self.classes else [*parts, list(self.classes)]
 

@@ -1,1 +1,1 @@
-"""Masked-language-model examples: segments in order or swapped, n-grams masked, prepared or streamed."""
+"""Masked-language-model examples: segments in order or swapped, masked n-grams, prepared on disk or streamed."""

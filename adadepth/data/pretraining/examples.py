@@ -31,14 +31,15 @@ def pack_spans(
 ) -> Iterator[np.ndarray]:
     """Cut every document into consecutive spans of whole sentences with up to ``length`` tokens.
 
-    A span takes sentences while they fit. With ``short_probability`` its target is a random shorter length instead. It
-    takes one sentence at least; a sentence longer than ``length`` is cut, and its rest begins the next span. So no
-    token is lost, save in spans of less than ``shortest`` tokens, which are dropped.
+    A span takes sentences as long as they fit. With ``short_probability`` its target length is a random shorter one. It
+    takes at least one sentence. A sentence longer than ``length`` is cut, and its rest begins the next span. Spans of
+    fewer than ``shortest`` tokens are dropped. No other tokens are lost.
 
-    The documents of a block are cut side by side, twice: once to count the spans of each, once to write them.
+    The documents of a block are cut in parallel. They are cut twice, first to count the spans of each document and then
+    to write them.
 
     Yields:
-        First and end token of every span of a block of documents, (spans, 2) int64, in the order of the text.
+        First token and end of every span of a block of documents, (spans, 2) int64, in the order of the text.
     """
     for begin in range(0, len(store.documents) - 1, _DOCUMENTS_AT_ONCE):
         # Pages of a memory map stay in memory until the map is closed.
@@ -67,7 +68,7 @@ def _iter_span_rounds(
     shortest: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the next span of every unfinished document: document numbers, (n,), and spans, (n, 2)."""
+    """Yield the next span of every unfinished document, as document numbers, (n,), and spans, (n, 2)."""
     first, stop, documents = np.array(borders[:-1]), np.array(borders[1:]), np.arange(len(borders) - 1)
     while first.size:
         target = np.full(first.size, length)
@@ -84,15 +85,17 @@ def _iter_span_rounds(
 def cut_in_two(
     tokens: np.ndarray, boundaries: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Cut a span at a random sentence boundary, or at a random token if it has none, and swap the parts half the time.
+    """Cut a span at a random sentence boundary, and swap the two parts with probability 1/2.
+
+    A span without a boundary is cut at a random token.
 
     Args:
-        tokens: ids, at least 2.
-        boundaries: first tokens of the sentences inside the span, each in [1, len(tokens) - 1].
-        generator: random numbers of the example.
+        tokens: Token ids of the span, at least 2.
+        boundaries: First tokens of the sentences inside the span, each in [1, len(tokens) - 1].
+        generator: Generator of the random numbers of the example.
 
     Returns:
-        Segment A, segment B, and the label, 0 in order or 1 swapped.
+        Segment A, segment B, and the label, which is 0 in order or 1 swapped.
     """
     cut = generator.choice(boundaries) if len(boundaries) else generator.integers(1, len(tokens))
     parts = tokens[:cut], tokens[cut:]
@@ -102,10 +105,10 @@ def cut_in_two(
 
 @dataclass(frozen=True)
 class Spans(StoredArrays):
-    """The tokens of every example of a store.
+    """Token spans of all examples of a store.
 
     Attributes:
-        spans: first and end token, (spans, 2) int64.
+        spans: First token and end of each example, (spans, 2) int64.
     """
 
     spans: np.ndarray
@@ -117,7 +120,7 @@ def compute_spans(store: TokenStore, dataset: CorpusConfig, generator: np.random
 
 
 def ensure_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
-    """Return the spans of a store for a seed; those of a long text are mapped from a file of the cache."""
+    """Return the spans of a store for a seed. The spans of a long text are mapped from a file in the cache."""
     generator = random_generator(seed, Purpose.PACKING, 0, 0)
     if store.folder is None or len(store.tokens) <= _TOKENS_IN_MEMORY:
         return compute_spans(store, dataset, generator)
@@ -149,7 +152,7 @@ def make_example(
 
     Returns:
         ``input_ids``, ``token_type_ids``, ``labels`` (S,) int64; ``mask_kind``, ``special_tokens_mask`` (S,) uint8;
-        ``sentence_order_label`` int (0 in order, 1 swapped, -100 no pair). Nothing is padded.
+        ``sentence_order_label`` int (0 in order, 1 swapped, -100 no pair). The arrays are not padded.
     """
     start, end = int(span[0]), int(span[1])
     tokens = np.asarray(store.tokens[start:end], dtype=np.int64)
@@ -171,10 +174,11 @@ def make_example(
 
 
 class PretrainingExamples(Dataset[dict[str, Any]]):
-    """Examples of a token store: ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
+    """Examples of a token store. ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
 
-    The seed decides the tokens of an example; cut, order and masks are drawn anew every epoch. A bare index belongs to
-    epoch -1, that of evaluation. An example has its ``index`` besides the content of `make_example`.
+    The seed determines the tokens of an example. The cut, the order and the masks are redrawn in every epoch. An index
+    without an epoch belongs to epoch -1, which is that of evaluation. An example has its ``index`` and the content of
+    `make_example`.
     """
 
     def __init__(
@@ -193,7 +197,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
 
     @property
     def spans(self) -> np.ndarray:
-        """First and end token of every example, (examples, 2) int64."""
+        """First token and end of every example, (examples, 2) int64."""
         return self._stored_spans.spans
 
     def __len__(self) -> int:

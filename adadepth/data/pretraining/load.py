@@ -1,4 +1,4 @@
-"""Loading of the data of a pretraining run, and its unigram baseline."""
+"""Loading of the data of a pretraining run, and a unigram baseline for masked tokens."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """The data of a pretraining run.
+    """Data of a pretraining run.
 
     Attributes:
-        train: ``train[(epoch, index)]`` is one masked example, a pure function of (seed, epoch, index); when streaming,
-            an iterable data set with ``set_epoch``.
-        evaluation: ``evaluation[index]``, always the same masks, independent of the seed.
-        tokenizer: tokenizer to save with the model.
-        collate: collator of padded batches.
-        summary: description of the data, for logs and reports.
+        train: Training examples: ``train[(epoch, index)]`` is one masked example, a pure function of (seed, epoch,
+            index). For streamed data it is an iterable data set with ``set_epoch``.
+        evaluation: Evaluation examples ``evaluation[index]``, always with the same masks, independent of the seed.
+        tokenizer: Tokenizer to save with the model.
+        collate: Collator of padded batches.
+        summary: Description of the data, for logs and reports.
     """
 
     train: PretrainingExamples | StreamedExamples
@@ -53,10 +53,10 @@ class PretrainingData:
 def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
     """Read, split, tokenise and pack a corpus, or load it from the cache.
 
-    Several processes may call this at once; one of them does the work.
+    Several processes may call this function at once. One of them does the work.
 
     Raises:
-        DataError: the corpus or the tokenizer lacks something, in one line.
+        DataError: If the corpus or the tokenizer lacks something. The message is one line.
     """
     split = Split(dataset)
     root = get_cache_root(dataset.cache_dir)
@@ -130,14 +130,16 @@ _TOKENS_AT_ONCE = 2**24
 
 
 def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
-    """Predict every masked evaluation token by the training tokens' frequencies (add-one, special tokens left out).
+    """Predict every masked evaluation token from the token frequencies of the training text.
+
+    Frequencies use add-one smoothing, and special tokens are excluded.
 
     Returns:
-        ``accuracy`` of always answering the most frequent token, ``cross_entropy`` in nats a masked token, ``token``
-        (the answer) and ``positions`` (their number).
+        ``accuracy`` of always predicting the most frequent token, ``cross_entropy`` in nats per masked token, ``token``
+        (that most frequent token) and ``positions`` (the number of masked tokens).
 
     Raises:
-        DataError: the training data is streamed and has no frequencies.
+        DataError: If the training data are streamed, so that no frequencies are known.
     """
     if not isinstance(data.train, PretrainingExamples):
         raise DataError("dataset.streaming=true: the unigram baseline needs prepared training data")

@@ -19,13 +19,13 @@ NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tables of a tokenizer for masking.
+    """Tables of a tokenizer that masking needs.
 
     Attributes:
-        pad, cls, sep, mask: ids of the special tokens.
-        ordinary: ids of all tokens that are not special, ascending.
-        rank: position of each id in ``ordinary``, -1 for special tokens, (vocabulary,).
-        starts_word: whether a piece begins a word, (vocabulary,) bool.
+        pad, cls, sep, mask: Ids of the special tokens.
+        ordinary: Ids of all tokens that are not special, ascending.
+        rank: Position of each id in ``ordinary``, or -1 for special tokens, (vocabulary,).
+        starts_word: Mask of the tokens that begin a word, (vocabulary,) bool.
     """
 
     pad: int
@@ -49,9 +49,10 @@ class Vocabulary:
 
 
 def find_word_starts(pieces: list[str]) -> np.ndarray:
-    """Return which pieces begin a word: by the marker of SentencePiece or byte-level BPE, or without WordPiece's.
+    """Return which tokens begin a word, according to the word markers of the tokenizer.
 
-    Punctuation begins a word of its own, as in ALBERT. Without any marker every piece is a word.
+    SentencePiece and byte-level BPE mark the tokens that begin a word, and WordPiece marks those that do not.
+    Punctuation begins a separate word, as in ALBERT. If no token has a marker, every token is a word.
     """
     for marker in ("▁", "Ġ"):
         if any(piece.startswith(marker) for piece in pieces):
@@ -61,7 +62,10 @@ def find_word_starts(pieces: list[str]) -> np.ndarray:
 
 @lru_cache
 def ngram_distribution(longest: int) -> np.ndarray:
-    """Return the cumulative distribution of the n-gram length, p(n) proportional to 1/n for n = 1..longest."""
+    """Return the cumulative distribution of the n-gram length.
+
+    The probability p(n) is proportional to 1/n for n = 1..longest.
+    """
     weights = 1 / np.arange(1, longest + 1)
     return np.cumsum(weights / weights.sum())
 
@@ -71,18 +75,19 @@ def mask_tokens(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Select tokens for prediction and corrupt them.
 
-    Selected are round(``probability`` · ordinary tokens), at least 1 and at most ``max_predictions``, fewer only when
-    no remaining word is short enough. Each of them alone becomes [MASK] (``mask_share``), another ordinary token drawn
-    uniformly (``random_share``), or stays. Special tokens, <unk> included, are neither selected nor drawn.
+    The number of selected tokens is round(``probability`` · ordinary tokens), at least 1 and at most
+    ``max_predictions``. It is lower only if no remaining word is short enough. Each selected token independently
+    becomes [MASK] (``mask_share``), becomes another ordinary token drawn uniformly (``random_share``), or stays.
+    Special tokens, including <unk>, are neither selected nor drawn.
 
     Args:
-        ids: (S,) int64, with special tokens in place.
-        vocabulary: tables of the tokenizer.
-        masking: shares and limits.
-        generator: random numbers of the example.
+        ids: Token ids with special tokens in place, (S,) int64.
+        vocabulary: Tables of the tokenizer.
+        masking: Settings of the shares and limits.
+        generator: Generator of the random numbers of the example.
 
     Returns:
-        Corrupted ids, labels (-100 where not selected), and mask kinds (uint8), each (S,).
+        Corrupted ids, labels (-100 at tokens that are not selected), and mask kinds (uint8), each (S,).
     """
     selected = _select_positions(ids, vocabulary, masking, generator)
     corrupted, labels = ids.copy(), np.full_like(ids, IGNORE)
@@ -104,7 +109,10 @@ def mask_tokens(
 def _select_positions(
     ids: np.ndarray, vocabulary: Vocabulary, masking: MaskingConfig, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the selected positions: n-grams from random words until the budget is spent, cut where they do not fit."""
+    """Return the selected positions, which are n-grams that start at random words, until the budget is spent.
+
+    An n-gram that does not fit is shortened.
+    """
     allowed = vocabulary.rank[ids] >= 0
     budget = max(1, round(masking.probability * int(allowed.sum())))
     if masking.max_predictions is not None:

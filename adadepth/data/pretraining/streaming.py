@@ -1,4 +1,4 @@
-"""Streamed training examples, read from the corpus without preparation or storage."""
+"""Streamed training examples, which are read from the corpus without preparation or storage."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _DOCUMENTS_AT_ONCE = 64
 
 
 class StreamedExamples(IterableDataset[dict[str, Any]]):
-    """One pass an epoch over the training documents, in their own order but for a shuffle buffer.
+    """Iterable set that reads the training documents once per epoch, in their order except for a shuffle buffer.
 
-    Every loader worker of every process reads its own shard of the documents and numbers its own examples. So the
-    sequence is the same for the same seed, epoch, and number of processes and workers. The source files are compared
-    with their original state before and after every epoch.
+    Every loader worker of every process reads its own shard of the documents and numbers its own examples. The sequence
+    is therefore the same for the same seed, epoch, and number of processes and workers. Before and after every epoch,
+    the source files are checked for changes.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # seen by persistent workers
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration.
+        """Set the epoch of the next iteration.
 
         Raises:
-            DataError: A file that documents are read from changed since the run began.
+            DataError: If a source file of the documents has changed since the run began.
         """
         check_sources(self.sources)
         self._epoch.fill_(epoch)
@@ -81,7 +81,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
 
 
 def get_reader_number() -> tuple[int, int]:
-    """Return the number of this reader and the number of readers, over all processes and their loader workers."""
+    """Return the number of this reader and the total number of readers, over all processes and their loader workers."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", 0))
     world = torch.distributed.get_world_size() if distributed else int(os.environ.get("WORLD_SIZE", 1))
@@ -91,7 +91,7 @@ def get_reader_number() -> tuple[int, int]:
 
 
 def shuffle_items(items: Iterator[Any], size: int, generator: np.random.Generator) -> Iterator[Any]:
-    """Yield ``items`` in random order as far as a buffer of ``size`` of them allows."""
+    """Yield ``items`` in an order that is as random as a buffer of ``size`` items allows."""
     buffer = list(islice(items, size))
     for item in items:
         position = int(generator.integers(size))
@@ -101,7 +101,10 @@ def shuffle_items(items: Iterator[Any], size: int, generator: np.random.Generato
 
 
 def take_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
-    """Return documents for ``max_evaluation_examples`` full examples, in memory; all when it is None."""
+    """Return documents, in memory, with enough text for ``max_evaluation_examples`` full examples.
+
+    If this setting is None, return all documents.
+    """
     limit = dataset.max_evaluation_examples
     missing = float("inf") if limit is None else limit * dataset.sequence_length
     documents = []

@@ -1,1 +1,1 @@
-"""Puzzles: the answer to a grid is its solution, and counts only if all cells are right."""
+"""Puzzles: the answer to a grid is its complete solution, which counts as right only if all cells are right."""

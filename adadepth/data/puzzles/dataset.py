@@ -1,4 +1,4 @@
-"""Puzzle data sets: cells, the cells of the solution, and the difficulty of the puzzle."""
+"""Puzzle data sets, with the cells of a puzzle, the cells of its solution, and its difficulty."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndar
 
 
 class PuzzleExamples(Dataset[dict[str, Any]]):
-    """Puzzles with their solutions; in training each under a symmetry that is drawn anew in every epoch.
+    """Puzzles with their solutions. In training, a symmetry that is redrawn in every epoch transforms each puzzle.
 
     An example is a pure function of (seed, epoch, index).
 
     Args:
         puzzles: Tokens of the cells, (rows, L).
-        solutions: Tokens of the solved cells, (rows, L); 0 at cells without an answer.
+        solutions: Tokens of the solved cells, (rows, L), with 0 at cells without an answer.
         difficulty: Difficulty of each row, (rows,) int64.
-        attributes: Whole numbers by which reports group puzzles, name to (rows,).
-        starts: First row of each example, and the number of rows, (examples + 1,) int64. Rows of one example are the
-            same puzzle under symmetries, and training draws one of them in every epoch. None: one row each.
-        numbers: Number in the data of each example's first row, (examples,) int64; None: the data are complete.
+        attributes: Name to whole numbers, (rows,), by which reports group puzzles.
+        starts: First row of each example, followed by the number of rows, (examples + 1,) int64. The rows of one
+            example are the same puzzle under symmetries, and training draws one of them in every epoch. None means one
+            row per example.
+        numbers: Number of each example's first row in the data, (examples,) int64, or None if the set holds all rows of
+            the data.
 
     Attributes:
-        symmetry: Function that draws a symmetry of a puzzle and its solution, each (L,); None: no symmetry.
-        seed: Seed of the draws.
+        symmetry: Function that applies a random symmetry to a puzzle and its solution, each (L,), or None for no
+            symmetry.
+        seed: Seed of the random symmetries.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         self.seed = 0
 
     def chosen(self, examples: np.ndarray) -> PuzzleExamples:
-        """Return some of the examples, by their numbers."""
+        """Return a set of the examples with the given numbers."""
         first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
         starts = np.concatenate([[0], np.cumsum(size)])
         rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
@@ -71,7 +74,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         return PuzzleExamples(*columns, self.numbers[examples])
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
-        """Return all examples but those of a mask, (examples,) bool."""
+        """Return a set of all examples except those of a mask, (examples,) bool."""
         return self.chosen(np.flatnonzero(~unwanted))
 
     def __len__(self) -> int:
@@ -97,7 +100,10 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 def count_cells(
     puzzles: np.ndarray, solutions: np.ndarray, counted: CellCount
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the difficulty of puzzles by their open cells, (rows,) int64, and the count for reports by its name."""
+    """Return the difficulty of puzzles, (rows,) int64, and a count for reports by its name.
+
+    Both follow from the number of cells that the solution fills in.
+    """
     filled = (puzzles != solutions).sum(axis=1)
     if counted is CellCount.path_length:
         return filled + 1, {"path length": filled + 1}
@@ -105,10 +111,10 @@ def count_cells(
 
 
 def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
-    """Return a batch of puzzles, all int64.
+    """Return a batch of puzzles, with all columns int64.
 
-    It has ``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 without an answer, ``index`` and
-    ``difficulty`` (B,).
+    The batch has ``input_ids``, ``attention_mask`` and ``labels`` (B, L), and ``index`` and ``difficulty`` (B,). Labels
+    are -100 at cells without an answer.
     """
     cells, answers = (
         torch.from_numpy(np.stack([example[name] for example in examples]).astype(np.int64))
@@ -124,7 +130,7 @@ def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
 
 
 def build_puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of puzzles in text form, a character a cell; symbol n is token n + 1."""
+    """Return a tokenizer of puzzles in text form, with one character per cell. Symbol n is token n + 1."""
     words = [PADDING, *symbols]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=PADDING))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -141,10 +147,10 @@ def build_puzzle_data(
     """Return the data of a run on puzzles.
 
     Args:
-        dataset: Settings with a name and metrics.
+        dataset: Settings with the name of the data set and its metrics.
         train: Training puzzles.
-        evaluation: Evaluation puzzles by the name of their set.
-        symbols: Symbols in order; symbol n is token n + 1.
+        evaluation: Name of each evaluation set to its puzzles.
+        symbols: Symbols in order. Symbol n is token n + 1.
         facts: Additional entries of the summary, for reports.
     """
     settings: Any = dataset

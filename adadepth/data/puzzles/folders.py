@@ -1,4 +1,4 @@
-"""Puzzle folders of HRM and TRM (NumPy arrays, a folder a split), and puzzle tables.
+"""Puzzle folders in the format of HRM and TRM (NumPy arrays, one folder per split), and puzzle tables.
 
     <split>/dataset.json                    seq_len L, vocab_size V, pad_id and ignore_label_id 0, sets ["all"], ...
     <split>/all__inputs.npy, __labels.npy   tokens (rows, L); 0 is padding, and as a label it is ignored
@@ -6,8 +6,8 @@
     <split>/all__group_indices.npy          first puzzle of every group, and the number of puzzles, (groups + 1,)
     <split>/all__puzzle_identifiers.npy     kind of every puzzle, (puzzles,); identifiers.json names them
 
-A group is a puzzle and its augmentations: an epoch reads one of each group. Sudoku-Extreme (V = 11: a blank is 1,
-digits are 2 to 10) and Maze-Hard (V = 6) have one kind.
+A group is a puzzle and its augmentations. An epoch reads one puzzle of each group. Sudoku-Extreme (V = 11: a blank is
+1, digits are 2 to 10) and Maze-Hard (V = 6) have one kind of puzzle.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ _COLUMNS = ("question_column", "answer_column", "difficulty_column")
 
 
 class PublishedSplit(NamedTuple):
-    """The puzzles of a split, and their source."""
+    """Puzzles of a split, and their source."""
 
     label: str
     examples: PuzzleExamples
 
 
 def is_published(path: Any) -> bool:
-    """Return whether a folder has splits of the published layout, damaged ones included."""
+    """Return whether a folder has splits in the published format, including damaged ones."""
     if not isinstance(path, str) or not (folder := to_path("dataset.path", path)).is_dir():
         return False
     return any(any(folder.glob(f"*/{name}")) for name in (_FACTS, "all__*.npy"))
 
 
 def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
-    """Return the configured splits of a folder; evaluation reads every row of its splits.
+    """Return the configured splits of a folder. Evaluation splits include every row.
 
     Raises:
-        DataError: A split, a file or a row is missing, damaged or against the layout.
-        ConfigError: The settings name columns, which arrays do not have.
+        DataError: If a split, a file or a row is missing, damaged, or not in the published format.
+        ConfigError: If the settings name columns, because arrays have no columns.
     """
     for field in fields(dataset):
         if field.name in _COLUMNS and (value := getattr(dataset, field.name)) != field.default:
@@ -87,7 +87,7 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
 
 
 def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: bool) -> PuzzleExamples:
-    """Return all puzzles of a folder; with groups, an example is a group."""
+    """Return all puzzles of a folder. With ``has_groups``, an example is a group of puzzles."""
     facts = _read_facts(folder, symbols)
     inputs, labels = (_read_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
     if inputs.shape != labels.shape:
@@ -105,7 +105,7 @@ def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: b
 
 
 def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
-    """Return the content of dataset.json, after a check of every key."""
+    """Return the content of dataset.json after a check of every key."""
     path = folder / _FACTS
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -143,7 +143,7 @@ def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np
 
 
 def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
-    """Return the offset of each part, and the end of the last, int64."""
+    """Return the offset of each part, followed by the end of the last one, int64."""
     starts = _open_array(folder, name, 1).astype(np.int64)
     if starts[0] != 0 or starts[-1] != count or (np.diff(starts) <= 0).any():
         raise _make_damage_error(folder, name, f"must rise from 0 to {count}")
@@ -151,7 +151,7 @@ def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
 
 
 def _open_array(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """Map a file of whole numbers; augmented puzzles can be too many for memory."""
+    """Map a file of whole numbers into memory. A map is used because augmented puzzles can exceed the memory."""
     path = _get_array_path(folder, name)
     try:
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
@@ -179,12 +179,14 @@ Splits = tuple[Mapping[str, RowSource], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
-    """Load the puzzles of every split, without training puzzles that are an evaluation puzzle under a symmetry.
+    """Load the puzzles of every split.
+
+    A training puzzle that equals an evaluation puzzle under a symmetry is removed.
 
     Raises:
-        DataError: A text has another length than the first or a character that is no symbol, a published folder is
-            damaged, or no training puzzle remains.
-        ConfigError: The puzzles have no shape for their symmetries.
+        DataError: If a text differs in length from the first one, or has a character that is not a symbol. Also if a
+            published folder is damaged, or if no training puzzle remains.
+        ConfigError: If the puzzles do not have the shape that their symmetries require.
     """
     splits, stores = _open_published(dataset) if is_published(dataset.path) else _read_tables(dataset)
     train, evaluation, _ = split_examples(dataset, splits, stores, PuzzleExamples.chosen)
@@ -202,7 +204,7 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
 
 
 def _digest_puzzles(splits: Mapping[str, PuzzleExamples]) -> dict[str, str]:
-    """Return the digest of the cells of every split, by its name."""
+    """Return a digest of the cells of every split, by name of the split."""
     digests = {}
     for split, examples in splits.items():
         cells = hashlib.blake2b(examples.puzzles.tobytes(), digest_size=16)
@@ -227,7 +229,7 @@ def _read_tables(dataset: PuzzleTableConfig) -> Splits:
 
 
 def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples:
-    """Read all rows of a table; its other columns of whole numbers become attributes of the puzzles."""
+    """Read all rows of a table. Its other columns of whole numbers become attributes of the puzzles."""
     lookup = np.zeros(128, dtype=np.int8)
     for number, symbol in enumerate(dataset.symbols, 1):
         lookup[ord(symbol)] = number
@@ -253,7 +255,7 @@ def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples
 def _read_parts(
     table: DataTable, dataset: PuzzleTableConfig, lookup: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-    """Yield puzzles, answers and the columns of whole numbers, some rows at a time."""
+    """Yield puzzles, answers and the columns of whole numbers for consecutive parts of a table."""
     first, length = 0, None
     for rows in table.batches():
         tokens = []
@@ -272,7 +274,7 @@ def _read_parts(
 
 
 def _is_whole(value: Any) -> bool:
-    """Return whether a cell is a whole number from 0 on, or the text of one."""
+    """Return whether a cell is a whole number of at least 0, or the text of one."""
     text = str(value)
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
@@ -292,7 +294,10 @@ def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str,
 def _prepare_training(
     train: PuzzleExamples, evaluation: Mapping[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
 ) -> PuzzleExamples:
-    """Return the training puzzles, with their symmetry, that are no evaluation puzzle under one."""
+    """Return the training puzzles and their symmetry.
+
+    A puzzle that equals an evaluation puzzle under a symmetry is removed.
+    """
     symmetry, alike = _choose_symmetry(dataset, train.puzzles.shape[1])
     # Rows of one example are the same under symmetries; without a symmetry, each row is compared.
     rows = train.puzzles if symmetry is None else train.puzzles[train.starts[:-1]]
@@ -307,7 +312,7 @@ def _prepare_training(
 def _choose_symmetry(
     dataset: PuzzleTableConfig, cells: int
 ) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
-    """Return the symmetry of training, and the function whose values are equal for puzzles that are one under it."""
+    """Return the symmetry of training, and a function with equal values for puzzles that are equal under it."""
     if dataset.symmetries is Symmetries.none:
         return None, compute_token_keys
     size = math.isqrt(cells)

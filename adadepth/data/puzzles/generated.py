@@ -1,4 +1,4 @@
-"""Generated puzzles: Sudoku, and the shortest path through a maze."""
+"""Generated puzzles: Sudoku, and shortest paths through mazes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ BLANK = "."
 
 
 def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
-    """Draw Sudoku puzzles with one solution each; no evaluation puzzle is a training one under any symmetry.
+    """Draw Sudoku puzzles that have exactly one solution.
 
-    The evaluation set depends on neither the seed nor the number of training examples.
+    No evaluation puzzle equals a training puzzle under any symmetry. The evaluation set depends on neither the seed nor
+    the number of training examples.
 
     Raises:
-        DataError: No training puzzle remains.
+        DataError: If no training puzzle remains.
     """
     shape = SHAPES[dataset.size]
     draw = partial(draw_sudoku, shape, blanks=dataset.blanks)
@@ -68,14 +69,14 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
 def draw_sudoku(
     shape: Shape, rows: int, seed: int, *, blanks: int | None, evaluation: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw puzzles and their solutions, (rows, n^2) int8 each."""
+    """Draw puzzles and their solutions, each (rows, n^2) int8."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     grids = draw_grids(rows, shape, generator)
     return reduce_to_minimal(grids, shape, generator, shape.cells if blanks is None else blanks), grids
 
 
 def _build_examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
-    """Return puzzles as examples: a blank is token 1, the digit d is d + 1."""
+    """Return puzzles as examples, in which a blank is token 1 and the digit d is token d + 1."""
     rounds = count_rounds(puzzles, solutions, shape)
     attributes = {"rounds of deduction": rounds, "givens": (puzzles > 0).sum(axis=1)}
     return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)
@@ -88,7 +89,10 @@ _TOO_NEAR = 2  # shortest path: a goal beside the start leaves no cell to mark
 
 
 def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
-    """Draw mazes with one shortest path; no evaluation maze is a training one turned or mirrored."""
+    """Draw mazes with exactly one shortest path.
+
+    No evaluation maze equals a rotated or mirrored training maze.
+    """
     held_out = draw_paths(dataset, get_evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     train = draw_paths(dataset, dataset.train_examples, seed, evaluation=False)
     train = train.without(np.isin(compute_square_keys(train.puzzles), compute_square_keys(held_out.puzzles)))
@@ -98,7 +102,7 @@ def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
 
 
 def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: bool) -> PuzzleExamples:
-    """Draw mazes as tokens, with the path marked in the solutions; the difficulty is the length of the path."""
+    """Draw mazes as tokens, with the path marked in the solutions. The difficulty is the length of the path."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     mazes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for _ in range(_MOST_DRAWS):
@@ -112,9 +116,9 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
 
 
 def solve_mazes(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return puzzles and solutions (rows', n^2) int8 of mazes (rows, n, n), and lengths of the paths (rows',) int64.
+    """Return puzzles and solutions (rows', n^2) int8 of mazes (rows, n, n), and path lengths (rows',) int64.
 
-    Mazes without a goal far enough from the start are left out.
+    Mazes without a goal that is far enough from the start are skipped.
     """
     away = distances(cells)
     ways = count_shortest_paths(away)
@@ -133,7 +137,7 @@ def solve_mazes(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def count_shortest_paths(away: np.ndarray) -> np.ndarray:
-    """Return the number of shortest paths to each cell, at most 2, (rows, n, n) int8; 0 where none leads."""
+    """Return the number of shortest paths to each cell, at most 2, or 0 if no path leads there, (rows, n, n) int8."""
     ways: np.ndarray = (away == 0).astype(np.int8)
     for distance in range(1, int(away.max()) + 1):
         padded = np.pad(np.where(away == distance - 1, ways, 0), ((0, 0), (1, 1), (1, 1)))
@@ -143,7 +147,7 @@ def count_shortest_paths(away: np.ndarray) -> np.ndarray:
 
 
 def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
-    """Return the cells between a goal and the start on a shortest path."""
+    """Return the cells of a shortest path between a goal and the start."""
     between = []
     while away[y, x] > 1:
         beside = ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1))
@@ -157,10 +161,10 @@ def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
 
 
 def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited Sudoku as an example; one with several solutions has no labels.
+    """Return an edited Sudoku as an example. A Sudoku with several solutions gets no labels.
 
     Raises:
-        DataError: It has no solution.
+        DataError: If the Sudoku has no solution.
     """
     shape = SHAPES[dataset.size]
     puzzle = number_symbols(rows, list_sudoku_symbols(dataset)).reshape(1, -1)
@@ -173,7 +177,7 @@ def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]
 
 
 def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
-    """Return whether a puzzle has a second solution, with another digit in one of its blanks."""
+    """Return whether a puzzle has a second solution, which has another digit in at least one blank."""
     blanks = np.flatnonzero(puzzle[0] == 0)
     candidates = to_candidates(np.repeat(puzzle, len(blanks), axis=0), shape)
     candidates[np.arange(len(blanks)), blanks] &= ~(1 << (solved[0, blanks].astype(np.int32) - 1))
@@ -181,15 +185,15 @@ def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
 
 
 def list_sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
-    """Return the symbols: a blank, and the digits."""
+    """Return the symbols of a Sudoku: a blank, then the digits."""
     return (BLANK, *map(str, range(1, SHAPES[dataset.size].size + 1)))
 
 
 def read_maze_path(dataset: MazePathConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited maze as an example; one with several shortest paths has no labels.
+    """Return an edited maze as an example. A maze with several shortest paths gets no labels.
 
     Raises:
-        DataError: No path leads from one start to one goal.
+        DataError: If the maze does not have one start, one goal and a path between them.
     """
     puzzle = number_symbols(rows, SYMBOLS) + 1
     starts, goals = np.argwhere(puzzle == _START), np.argwhere(puzzle == _GOAL)

@@ -1,8 +1,8 @@
-"""Sudoku of any box: grids, minimal puzzles with one solution, and the symmetries of a puzzle.
+"""Sudoku with boxes of any size: grids, minimal puzzles with one solution, and the symmetries of puzzles.
 
-A grid of size n = r c has n boxes of r rows and c columns; 0 stands for a blank, digits are 1 to n. All functions take
-many grids at once, flat and row by row: (rows, n^2) int8. Candidates of a cell are the bits of an integer, bit d - 1
-for digit d.
+A grid of size n = r c has n boxes of r rows and c columns. A blank is 0, and digits are 1 to n. All functions take many
+grids at once, flattened row by row: (rows, n^2) int8. The candidates of a cell are the bits of an integer, with bit d -
+1 for digit d.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Candidates = np.ndarray
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows and columns of a box: 2 x 2 for 4 x 4 Sudoku, 2 x 3 for 6 x 6, 3 x 3 for 9 x 9."""
+    """Number of rows and columns of a box: 2 x 2 for 4 x 4 Sudoku, 2 x 3 for 6 x 6, 3 x 3 for 9 x 9."""
 
     box_rows: int
     box_columns: int
 
     @property
     def size(self) -> int:
-        """Number of digits, and of cells along each side, n."""
+        """Number of digits, which is also the number of cells along each side, n."""
         return self.box_rows * self.box_columns
 
     @property
@@ -34,14 +34,14 @@ class Shape:
 
     @cached_property
     def units(self) -> np.ndarray:
-        """The cells of every row, column and box, (3 n, n)."""
+        """Indices of the cells of every row, column and box, (3 n, n)."""
         grid = np.arange(self.cells).reshape(self.size, self.size)
         boxes = grid.reshape(self.box_columns, self.box_rows, self.box_rows, self.box_columns).swapaxes(1, 2)
         return np.concatenate([grid, grid.T, boxes.reshape(self.size, self.size)])
 
     @cached_property
     def peers(self) -> np.ndarray:
-        """The other cells of each cell's row, column and box, (n^2, peers)."""
+        """Indices of the other cells in the row, column and box of each cell, (n^2, peers)."""
         seen = np.zeros((self.cells, self.cells), dtype=bool)
         for unit in self.units:
             seen[np.ix_(unit, unit)] = True
@@ -53,18 +53,22 @@ SHAPES = {4: Shape(2, 2), 6: Shape(2, 3), 9: Shape(3, 3)}
 
 
 def to_candidates(puzzles: np.ndarray, shape: Shape) -> Candidates:
-    """Return all digits at blanks and the given digit elsewhere, as bits, (rows, n^2) int32."""
+    """Return the candidates of each cell as bits, (rows, n^2) int32.
+
+    A blank has all digits as candidates. Any other cell has its given digit.
+    """
     everything = (1 << shape.size) - 1
     return np.where(puzzles > 0, 1 << (puzzles.astype(np.int32) - 1).clip(min=0), everything).astype(np.int32)
 
 
 def propagate_once(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Propagate constraints once, in all cells and units at the same time.
+    """Propagate constraints once, in all cells and units at the same time. A unit is a row, a column or a box.
 
-    The digit of a solved cell is removed from its peers; a digit with one possible cell in a unit is set there.
+    The digit of a solved cell is removed from its peers, the other cells of its units. A digit with only one possible
+    cell in a unit is set in that cell.
 
     Returns:
-        The remaining candidates, and the grids with a contradiction, (rows,) bool.
+        The remaining candidates, and a mask of the grids with a contradiction, (rows,) bool.
     """
     fixed = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
     remaining = candidates & ~np.bitwise_or.reduce(fixed[:, shape.peers], axis=2)
@@ -83,7 +87,7 @@ def propagate_once(candidates: Candidates, shape: Shape) -> tuple[Candidates, np
 
 
 def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Propagate constraints until nothing changes; return what `conclude` returns."""
+    """Propagate constraints until nothing changes. The result is that of `propagate_once`."""
     candidates = candidates.copy()
     failed = np.zeros(len(candidates), dtype=bool)
     active = np.arange(len(candidates))
@@ -95,14 +99,14 @@ def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndar
 
 
 def count_rounds(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
-    """Return the number of propagation rounds that fill each puzzle, (rows,) int64: its difficulty.
+    """Return the difficulty of each puzzle, which is the number of propagation rounds that fill it, (rows,) int64.
 
-    Where propagation is stuck, the cell with the fewest candidates gets its right digit, a lucky guess, which counts as
-    a round.
+    If propagation is stuck, the cell with the fewest candidates gets its right digit. This lucky guess counts as a
+    round.
 
     Args:
-        puzzles: (rows, n^2).
-        solved: The solutions of the puzzles, (rows, n^2).
+        puzzles: Puzzles, (rows, n^2).
+        solved: Solutions of the puzzles, (rows, n^2).
         shape: Shape of the grids.
     """
     candidates, answers = to_candidates(puzzles, shape), to_candidates(solved, shape)
@@ -122,14 +126,15 @@ def count_rounds(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.nd
 
 
 def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return one solution of each grid, zeros where there is none, (rows, n^2) int8.
+    """Return one solution of each grid, or zeros if there is none, (rows, n^2) int8.
 
-    The search is depth-first in all grids at once: propagation, then a guess in the cell with the fewest candidates.
+    The search is depth-first in all grids at once. Each step propagates constraints, then guesses in the cell with the
+    fewest candidates.
 
     Args:
         candidates: Candidates of every cell, (rows, n^2).
         shape: Shape of the grids.
-        generator: Random numbers of the guesses, for a random solution; None: the lowest digit first.
+        generator: Generator of the guesses, for a random solution. None means that the lowest digit is guessed first.
     """
     grids = np.zeros(candidates.shape, dtype=np.int8)
     owners, stack = np.arange(len(candidates)), candidates
@@ -161,18 +166,20 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
 
 
 def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.ndarray:
-    """Draw filled grids, (rows, n^2) int8; every grid is possible, but not all are equally likely."""
+    """Draw filled grids, (rows, n^2) int8. Every grid is possible, but not all are equally likely."""
     return solutions(to_candidates(np.zeros((rows, shape.cells), dtype=np.int8), shape), shape, generator)
 
 
 def reduce_to_minimal(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
-    """Return puzzles with these grids as only solution: digits are removed in random order while it stays unique.
+    """Return puzzles for which the given grids are the only solution.
+
+    Digits are removed in random order as long as the solution stays unique.
 
     Args:
         grids: Filled grids, (rows, n^2).
         shape: Shape of the grids.
-        generator: Random numbers of the order.
-        blanks: Most blanks of a puzzle. A puzzle with fewer is minimal: every digit is needed.
+        generator: Generator of the random order.
+        blanks: Maximum number of blanks of a puzzle. A puzzle with fewer blanks is minimal: every digit is needed.
     """
     puzzles = grids.copy()
     order = generator.random(grids.shape).argsort(axis=1)
@@ -188,10 +195,10 @@ def reduce_to_minimal(grids: np.ndarray, shape: Shape, generator: np.random.Gene
 
 
 def draw_symmetry(shape: Shape, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a symmetry of Sudoku: the source of each cell, (n^2,), and the new digit of each digit, (n + 1,) int8.
+    """Draw a symmetry of Sudoku. Return the source of each cell, (n^2,), and the new digits, (n + 1,) int8.
 
-    Digits are renamed; bands, rows of a band, stacks and columns of a stack are permuted; boxes that are square may
-    be transposed, each with probability 1/2.
+    A symmetry renames the digits and permutes the bands, the rows of each band, the stacks and the columns of each
+    stack. If boxes are square, it transposes the grid with probability 1/2.
     """
     digits = np.concatenate([[0], generator.permutation(shape.size) + 1]).astype(np.int8)
     down = _shuffle_lines(shape.box_columns, shape.box_rows, generator)
@@ -203,17 +210,17 @@ def draw_symmetry(shape: Shape, generator: np.random.Generator) -> tuple[np.ndar
 
 
 def _shuffle_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw an order of lines that keeps those of a band together."""
+    """Draw an order of lines in which the lines of a band stay together."""
     order = [band * lines + generator.permutation(lines) for band in generator.permutation(bands)]
     return np.concatenate(order)
 
 
 def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray:
-    """Return a number that all symmetries of a puzzle share, (rows,) uint64.
+    """Return a number for each puzzle that is the same for all of its symmetric variants, (rows,) uint64.
 
-    Colour refinement (Weisfeiler and Leman 1968) of cells: the colour of a cell follows from the multisets of colours
-    in its row and column, in its box, and at the cells with its digit. Rows and columns are treated alike, so that a
-    transposed puzzle keeps its number, and digits have no names.
+    The method is colour refinement of cells (Weisfeiler and Leman 1968). The colour of a cell follows from the
+    multisets of colours in its row and column, in its box, and at the cells with its digit. Rows and columns are
+    treated alike, so that a transposed puzzle keeps its number. The digits themselves are not used.
     """
     size, cells = shape.size, np.arange(shape.cells)
     lines = cells // size, cells % size
@@ -236,7 +243,7 @@ def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray
 
 
 def _sum_groups(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return for every cell the sum over the cells of its group."""
+    """Return for every cell the sum over all cells of its group."""
     member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
     sums: np.ndarray = np.matmul(colours, member)[:, groups]
     return sums
@@ -252,7 +259,7 @@ def _mix_bits(values: np.ndarray) -> np.ndarray:
 
 
 def _find_most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
-    """Return the open cell of each grid with the fewest candidates, (rows,)."""
+    """Return the index of the open cell with the fewest candidates in each grid, (rows,)."""
     counts = np.bitwise_count(candidates)
     cells: np.ndarray = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
     return cells
@@ -264,7 +271,7 @@ def _take_lowest_bit(options: np.ndarray) -> np.ndarray:
 
 
 def _draw_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw one of the set bits of each number."""
+    """Draw one of the set bits of each number at random."""
     bits = 1 << np.arange(size, dtype=options.dtype)
     lots = np.where(options[:, None] & bits, generator.random((len(options), size)), -1.0)
     drawn_bits: np.ndarray = bits[lots.argmax(axis=1)]
@@ -274,7 +281,10 @@ def _draw_bit(options: np.ndarray, size: int, generator: np.random.Generator) ->
 def apply_sudoku_symmetry(
     shape: Shape, puzzle: np.ndarray, solution: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a symmetry of Sudoku; return a puzzle and its solution under it, as tokens (n^2,), 0 padding and 1 blank."""
+    """Apply a random symmetry of Sudoku to a puzzle and its solution.
+
+    Both are tokens (n^2,), with 0 for padding and 1 for a blank.
+    """
     cells, digits = draw_symmetry(shape, generator)
     tokens = np.concatenate([[0], digits + 1])
     return tokens[puzzle[cells]], tokens[solution[cells]]
@@ -283,7 +293,7 @@ def apply_sudoku_symmetry(
 def apply_square_symmetry(
     puzzle: np.ndarray, solution: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw one of the eight symmetries of a square; return a puzzle and its solution, (n^2,), under it."""
+    """Apply one of the eight symmetries of a square, drawn at random, to a puzzle and its solution, each (n^2,)."""
     cells = list_square_symmetries(len(puzzle))[generator.integers(8)]
     return puzzle[cells], solution[cells]
 
@@ -297,12 +307,18 @@ def list_square_symmetries(cells: int) -> np.ndarray:
 
 
 def compute_sudoku_keys(tokens: np.ndarray, shape: Shape) -> np.ndarray:
-    """Return numbers, (rows,) uint64, equal for puzzles, as tokens (rows, n^2), that are one under a symmetry."""
+    """Return keys, (rows,) uint64, that are equal for puzzles (rows, n^2) that are equal under a symmetry of Sudoku.
+
+    Puzzles are given as tokens.
+    """
     return invariants((tokens.astype(np.int8) - 1).clip(min=0), shape)
 
 
 def compute_square_keys(tokens: np.ndarray) -> np.ndarray:
-    """Return bytes, (rows,), equal for puzzles that are one under a symmetry of the square: the least of eight."""
+    """Return bytes, (rows,), that are equal for puzzles that are equal under a symmetry of the square.
+
+    The bytes are the smallest of the eight variants.
+    """
     laid = tokens.astype(np.uint8)[:, list_square_symmetries(tokens.shape[1])]
     return np.array([min(row.tobytes() for row in rows) for rows in laid], dtype=object).astype(bytes)
 

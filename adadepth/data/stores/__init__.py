@@ -1,1 +1,1 @@
-"""Tokenised examples as named arrays on disk, and a view of them for each kind of data."""
+"""Tokenised examples as named arrays on disk, with a class of views for each kind of data."""

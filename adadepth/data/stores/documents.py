@@ -1,4 +1,4 @@
-"""Tokenised text as flat arrays, with the sentences and documents of a corpus or the lines of a text."""
+"""Tokenised text as flat arrays, with the sentences and documents of a corpus or with the lines of a text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ class TokenStore(StoredArrays):
     """Token ids of a corpus, with the offsets of its sentences and documents.
 
     Attributes:
-        tokens: ids, (tokens,) uint16, or uint32 when the vocabulary needs it.
-        sentences: offset into ``tokens`` of each sentence's first token, then their number, (sentences + 1,) int64.
-        documents: the same for documents, (documents + 1,) int64; every entry is also in ``sentences``.
+        tokens: Token ids, (tokens,) uint16, or uint32 if the vocabulary needs it.
+        sentences: Offset of each sentence's first token in ``tokens``, followed by the number of tokens, (sentences +
+            1,) int64.
+        documents: Offset of each document's first token, followed by the number of tokens, (documents + 1,) int64.
+            Every entry is also in ``sentences``.
     """
 
     tokens: np.ndarray
@@ -42,7 +44,7 @@ class TokenStore(StoredArrays):
 
 
 def tokenise_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterator[list[list[int]]]:
-    """Yield the token ids of each document by sentence, without empty sentences and documents."""
+    """Yield the token ids of each document, grouped by sentence. Empty sentences and documents are skipped."""
     texts = iter(texts)
     while batch := list(islice(texts, _DOCUMENTS_AT_ONCE)):
         documents = [split_sentences(text) for text in batch]
@@ -54,7 +56,7 @@ def tokenise_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast)
 
 
 def build_document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
-    """Return the encoding of documents into the arrays of a `TokenStore`."""
+    """Return the encoding that turns documents into the arrays of a `TokenStore`."""
     arrays = {"tokens": choose_token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
     return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
 
@@ -73,7 +75,7 @@ def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> A
 
 
 def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
-    """Return a `TokenStore` in memory of a few documents, each a list of sentences of token ids."""
+    """Return a `TokenStore` in memory with a few documents. Each document is a list of sentences of token ids."""
     documents = list(documents)
     lengths = [len(ids) for document in documents for ids in document]
     sentences = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -84,11 +86,11 @@ def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
 
 @dataclass(frozen=True)
 class LineStore(StoredArrays):
-    """Token ids of a text, with the running counts of its lines.
+    """Token ids of a text, with cumulative counts for its lines.
 
     Attributes:
-        tokens: ids, (tokens,) uint16, or uint32 when the vocabulary needs it.
-        lines: tokens, words and characters before each line, then their totals, (lines + 1, 3) int64.
+        tokens: Token ids, (tokens,) uint16, or uint32 if the vocabulary needs it.
+        lines: Number of tokens, words and characters before each line, followed by the totals, (lines + 1, 3) int64.
     """
 
     tokens: np.ndarray
@@ -97,7 +99,8 @@ class LineStore(StoredArrays):
     def counts(self, most_tokens: int | None = None) -> dict[str, int]:
         """Return the number of lines, tokens, words and characters of the text.
 
-        With ``most_tokens``, count the leading whole lines with at most as many tokens, but one line at least.
+        With ``most_tokens``, only the first whole lines with at most that many tokens are counted, but at least one
+        line.
         """
         last = len(self.lines) - 1
         if most_tokens is not None:
@@ -115,10 +118,11 @@ class LineStore(StoredArrays):
 
 @dataclass(frozen=True)
 class LineDocuments(StoredArrays):
-    """The lines of a text that begin a document.
+    """Numbers of the lines of a text that begin a document.
 
     Attributes:
-        firsts: their numbers, (documents,) int64; the first line only if it is marked itself.
+        firsts: Numbers of these lines, (documents,) int64. The first line is included only if it is marked as a
+            beginning.
     """
 
     firsts: np.ndarray
@@ -126,14 +130,14 @@ class LineDocuments(StoredArrays):
     def offsets(self, store: LineStore, tokens: int) -> np.ndarray:
         """Return the offsets of documents in the first ``tokens`` tokens, and their end, (documents + 1,) int64.
 
-        Documents without a token are left out; the text before the first mark is a document.
+        Documents without tokens are skipped. The text before the first marked line is a document, too.
         """
         begins = store.lines[self.firsts, 0]
         return np.unique(np.concatenate([[0], begins[begins < tokens], [tokens]])).astype(np.int64)
 
 
 def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
-    """Write the numbers of the lines that begin a document, in constant memory."""
+    """Write the numbers of the lines that begin a document, with constant memory."""
     numbered = (number for number, is_first in enumerate(begins) if is_first)
     with ArrayWriter(folder, {"firsts": np.int64}) as writer:
         while batch := list(islice(numbered, _LINES_AT_ONCE)):
@@ -141,11 +145,11 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
 
 
 def build_line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
-    """Return the encoding of lines, without their line ends, into the arrays of a `LineStore`.
+    """Return the encoding that turns lines, without their line ends, into the arrays of a `LineStore`.
 
     Args:
         tokenizer: Tokenizer with an end-of-sequence token.
-        append_eos: Whether that token follows every line, and counts as a word and as a character.
+        append_eos: Whether the end-of-sequence token follows every line and counts as a word and as a character.
     """
     arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "lines": (np.int64, 3)}
     return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))

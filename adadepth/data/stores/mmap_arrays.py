@@ -1,7 +1,7 @@
-"""Folders of named arrays: written row by row, read through memory maps.
+"""Folders of named arrays, which are written row by row and read through memory maps.
 
-Every array is a NumPy file, ``<name>.npy``, with its type and shape. A folder of `ensure_arrays` appears whole or not
-at all, with a manifest as `ensure_folder` writes it.
+Every array is a NumPy file, ``<name>.npy``, which contains its dtype and shape. A folder of `ensure_arrays` is never
+incomplete, and it has the manifest that `ensure_folder` writes.
 """
 
 from __future__ import annotations
@@ -23,31 +23,36 @@ STORE_FORMAT = 2  # raise it when the content of such a folder changes
 
 
 def ensure_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[CheckedSource] = ()) -> Path:
-    """Return the cache folder of some arrays; make it with ``write(empty folder)`` where it is missing.
+    """Return the cache folder of some arrays. If it is missing, ``write`` fills an empty folder first.
 
-    For ``sources`` see `ensure_folder`.
+    See `ensure_folder` for ``sources``.
     """
     return ensure_folder(root, format_store_name(name), write, sources)
 
 
 def format_store_name(name: str) -> str:
-    """Return the name of a folder of arrays in the cache, with the format; names of format 1 had none."""
+    """Return the name of a cache folder of arrays, including the version of the format.
+
+    Names of format 1 had no version.
+    """
     return f"{name}-v{STORE_FORMAT}"
 
 
 def choose_token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest type for the ids of a tokenizer, uint16 or uint32."""
+    """Return the smallest dtype that can hold the ids of a tokenizer, uint16 or uint32."""
     return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
 
 
 class ArrayWriter(ExitStack):
-    """Writer that appends rows to the arrays of a folder, in constant memory; they are readable after the block.
+    """Writer that appends rows to the arrays of a folder with constant memory.
+
+    The arrays are readable after the block.
 
     Args:
-        folder: Existing folder without these arrays.
-        arrays: Name to the type of an array, or to the type and the shape of a row.
-        totals: Names of offset arrays: their input are sizes, their content the running sums, from a first row of zeros
-            to a last one of the totals.
+        folder: Existing folder that does not contain these arrays.
+        arrays: Name of each array to its dtype, or to the dtype and the shape of a row.
+        totals: Names of offset arrays. Their input is sizes, and their content is the cumulative sums, from a first row
+            of zeros to a last row with the totals.
     """
 
     def __init__(self, folder: Path, arrays: Mapping[str, DTypeLike], totals: Collection[str] = ()) -> None:
@@ -76,7 +81,7 @@ class ArrayWriter(ExitStack):
         self._rows[name] += len(rows)
 
     def _write_header(self, name: str, file: BinaryIO) -> None:
-        """Write NumPy's header, which leaves room for any number of rows."""
+        """Write NumPy's header with enough space for any number of rows."""
         file.seek(0)
         kind, rows = self._types[name], self._rows[name]
         shape = (rows, *kind.shape)
@@ -84,17 +89,17 @@ class ArrayWriter(ExitStack):
 
 
 def create_array(folder: Path, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-    """Create an array of zeros, to be filled in any order; the file takes no space before that."""
+    """Create an array of zeros that can be filled in any order. The file takes no disk space before that."""
     npy.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
 
 
 def open_arrays(folder: Path) -> dict[str, Any]:
-    """Map the arrays of a folder by name; an array without dimensions is returned as a number.
+    """Map the arrays of a folder by name. An array without dimensions is returned as a number.
 
-    Slices of plain arrays are several times faster than those of NumPy's memory-map objects.
+    The result consists of plain arrays, because slicing them is several times faster than slicing NumPy's memory maps.
 
     Raises:
-        ValueError: A file is no NumPy file or is truncated; the message names it.
+        ValueError: If a file is not a NumPy file or is truncated. The message names the file.
     """
     arrays = {}
     for file in folder.glob("*.npy"):
@@ -108,21 +113,21 @@ def open_arrays(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """Base class of views of a folder of arrays: a field for each array, by its name.
+    """Base class of views of a folder of arrays. It has one field for each array, with the name of the array.
 
     Attributes:
-        folder: Folder of the mapped arrays; None in memory.
+        folder: Folder of the mapped arrays, or None if the arrays are in memory.
     """
 
     folder: Path | None = field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays of a folder; other files are ignored."""
+        """Map the arrays of a folder. Other files are ignored."""
         names = {entry.name for entry in fields(cls)}
         arrays = {name: array for name, array in open_arrays(folder).items() if name in names}
         return cls(**arrays, folder=folder)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Send a loader worker the folder, not a copy of its content."""
+        """Send only the folder to a loader worker, not a copy of its content."""
         return super().__reduce_ex__(protocol) if self.folder is None else (type(self).open, (self.folder,))

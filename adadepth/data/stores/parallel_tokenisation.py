@@ -1,9 +1,10 @@
-"""Parallel tokenisation of a long text in parts, which an interrupted run resumes.
+"""Parallel tokenisation of a long text in parts. A later run resumes an interrupted one.
 
-A part is a run of texts with at least `PART` characters together, so the text alone decides the parts. One process
-encodes a part into a file beside the folder that is being built; the parts are appended to the folder in order. So the
-arrays are the same bytes for any number of processes and interruptions, and memory holds a few parts a process. The
-file of a part holds a digest of its texts and a checksum of every array. It is used again only where both match.
+A part is a sequence of consecutive texts with at least `PART` characters in total, so the parts depend on the text
+alone. One process encodes a part into a file next to the folder that is being built. The parts are then appended to the
+folder in order. The arrays are therefore byte-identical for any number of processes and interruptions. Each process
+holds only a few parts in memory. The file of a part contains a digest of its texts and a checksum of every array. It is
+reused only if both match.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ Encode = Callable[[list[str]], Arrays]
 
 
 class Encoding(NamedTuple):
-    """An encoding of texts into arrays.
+    """Encoding of texts into arrays.
 
     Attributes:
-        encode: Function from texts to rows of every array, as in `ArrayWriter.append`; other processes get a copy.
-        arrays: Name to type and shape, as in `ArrayWriter`.
+        encode: Function from texts to rows of every array, as in `ArrayWriter.append`. Worker processes get a copy of
+            it.
+        arrays: Name of each array to its dtype and shape, as in `ArrayWriter`.
         totals: Names of the offset arrays.
     """
 
@@ -55,7 +57,7 @@ class Encoding(NamedTuple):
 
 
 def prepare_workers(dataset: TextConfig) -> int:
-    """Return the number of processes that tokenise: the configured one, or one for each available core."""
+    """Return the number of processes that tokenise: the configured number, or one for each available core."""
     return dataset.prepare_workers or cpu_count()
 
 
@@ -68,16 +70,16 @@ def ensure_texts(
     characters: int | None = None,
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return the cache folder of a text's arrays; make it where it is missing.
+    """Return the cache folder with the arrays of a text, and build it first if it is missing.
 
     Args:
         root: Cache folder.
-        name: Name of the folder, which identifies the text and its encoding.
+        name: Name of the folder, which must identify the text and its encoding.
         texts: Function that yields the same texts in the same order on every call.
         encoding: Encoding of the texts.
         workers: Number of processes that encode.
-        characters: Approximate number of characters; None: unknown, and progress shows no time left.
-        sources: Sources of the texts, see `ensure_folder`.
+        characters: Approximate number of characters. If it is None, the progress shows no remaining time.
+        sources: Sources of the texts; see `ensure_folder`.
     """
     parts_folder = root / f"{format_store_name(name)}.parts"
 
@@ -96,16 +98,16 @@ def ensure_texts(
 def encode_parts(
     texts: Iterable[str], encode: Encode, parts_folder: Path, workers: int
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yield the characters and the rows of every part, in order.
+    """Yield the number of characters and the rows of every part, in order.
 
     Args:
         texts: Texts in order.
         encode: Function from the texts of a part to its rows.
-        parts_folder: Folder of encoded parts, perhaps of an earlier run; created for a long text only.
-        workers: Processes that encode; 1: this one.
+        parts_folder: Folder of encoded parts, possibly from an earlier run. It is created only for a long text.
+        workers: Number of processes that encode. With 1, this process encodes.
 
     Raises:
-        DataError: A process was killed.
+        DataError: If a process was killed.
     """
     parts = cut_parts(texts, PART)
     for part in islice(parts, _ALONE):
@@ -138,7 +140,7 @@ def encode_parts(
 
 
 def cut_parts(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Group whole texts into parts of at least ``characters`` characters; the last part may be shorter."""
+    """Group whole texts into parts of at least ``characters`` characters. The last part may be shorter."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -156,7 +158,7 @@ def _count_characters(part: list[str]) -> int:
 
 
 class _Part(NamedTuple):
-    """An encoded part: its number of characters, its file, and the digest of its texts."""
+    """Encoded part: its number of characters, its file, and the digest of its texts."""
 
     size: int
     file: Path
@@ -164,7 +166,7 @@ class _Part(NamedTuple):
 
 
 def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
-    """Encode a part into its file, unless the file is whole and of the same texts."""
+    """Encode a part into its file, unless the file is already complete and matches the texts."""
     texts = digest(part)
     if _read_part(file, texts) is None:
         arrays = _unpickle(payload)(part)
@@ -181,7 +183,7 @@ def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
 
 @lru_cache(maxsize=1)
 def _unpickle(payload: bytes) -> Encode:
-    """Unpickle the function that encodes, once a process: a tokenizer takes a tenth of a second."""
+    """Unpickle the encoding function once per process, because loading a tokenizer takes a tenth of a second."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
     encode: Encode = pickle.loads(payload)
     return encode
@@ -191,7 +193,7 @@ _TEXTS = "digest of texts"
 
 
 def _read_part(file: Path, texts: str) -> Arrays | None:
-    """Return the arrays of a file; None where it is missing, damaged or of other texts."""
+    """Return the arrays of a part's file, or None if the file is missing, damaged or from other texts."""
     try:
         with np.load(file) as stored:  # an archive has a checksum of each array, which is compared
             arrays = dict(stored)

@@ -1,6 +1,6 @@
 """Tokenised questions with their contexts and answers, as flat arrays.
 
-The arrays do not depend on windows: windows of any length and stride are cut from the same files.
+The arrays do not depend on windows, so windows of any length and stride are cut from the same files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_ANSWER = -1  # first and last token of a question without an answer; IGNORE: 
 
 
 class Question(NamedTuple):
-    """The text of a row: its id, its context, and its answers, none where there is no answer."""
+    """Text of a row: its id, its context, and its answers. There are no answers if the question has none."""
 
     id: str
     context: str
@@ -40,12 +40,13 @@ class QuestionStore(StoredArrays):
     """Token ids of questions and contexts, with the character spans of tokens and answers.
 
     Attributes:
-        tokens: Ids without special tokens, row by row the question's and the context's, (tokens,) uint16 or uint32.
-        offsets: Offset of each of these in ``tokens``, then their number, (2 · rows + 1,) int64.
-        spans: First character of each context token and the one after its last, (context tokens, 2) int32.
+        tokens: Ids without special tokens, (tokens,) uint16 or uint32. Each row has the question, then the context.
+        offsets: Offset of each question and each context in ``tokens``, followed by the number of tokens, (2 · rows +
+            1,) int64.
+        spans: First character of each context token and the index after its last one, (context tokens, 2) int32.
         answers: First and last context token of the first answer, `NO_ANSWER` or `IGNORE`, (rows, 2) int64.
-        records: The rows' `Question` as JSON, (bytes,) uint8.
-        record_offsets: Offset of each row in ``records``, then their size, (rows + 1,) int64.
+        records: Text of each row, a `Question` as JSON, (bytes,) uint8.
+        record_offsets: Offset of each row in ``records``, followed by the size of ``records``, (rows + 1,) int64.
     """
 
     tokens: np.ndarray
@@ -59,7 +60,7 @@ class QuestionStore(StoredArrays):
         return len(self.answers)
 
     def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a question, and those of its context."""
+        """Return the ids of a question, and the ids of its context."""
         start, middle, end = self.offsets[2 * row : 2 * row + 3]
         return self.tokens[start:middle], self.tokens[middle:end]
 
@@ -83,11 +84,11 @@ class QuestionStore(StoredArrays):
 def write_questions(
     folder: Path, table: DataTable, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Tokenise a table's questions and contexts into files in ``folder``, which exists and is empty.
+    """Tokenise a table's questions and contexts into files in ``folder``, which must exist and be empty.
 
     Raises:
-        DataError: A text is not text, an answer is not in its context, or a required answer is missing; the message
-            names the row.
+        DataError: If a cell that must be text is not text, if an answer is not in its context, or if a required answer
+            is missing. The message names the row.
     """
     seen_ids: set[str] = set()
     pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
@@ -113,26 +114,26 @@ def write_questions(
 
 
 def find_answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
-    """Return the first and the last token that share a character with an answer, or `IGNORE` if none does.
+    """Return the first and the last token that share a character with an answer, or `IGNORE` if no token does.
 
     Args:
-        spans: First character of each token and the one after its last, (tokens, 2), in the order of the text.
-        start: First character of the answer in the context.
-        text: The answer.
+        spans: First character of each token and the index after its last one, (tokens, 2), in the order of the text.
+        start: Index of the first character of the answer in the context.
+        text: Text of the answer.
     """
     touching = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)))
     return (int(touching[0]), int(touching[-1])) if len(touching) else (IGNORE, IGNORE)
 
 
 def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tuple[str, Question, Sequence[int]]]:
-    """Yield the question of each row, its texts, and the first characters of its answers in the context.
+    """Yield the question of each row, its `Question`, and the index of each answer's first character in the context.
 
     A missing text is read as an empty one.
 
     Args:
-        batch: Some rows of a table.
+        batch: Batch of consecutive rows of a table.
         dataset: Settings of the columns.
-        first: Number of their first row in the table.
+        first: Number of the first row of the batch in the table.
     """
     columns = [dataset.question_column, dataset.context_column, dataset.answers_column, ROW_LOCATIONS]
     ids = batch[dataset.id_column] if dataset.id_column else None
@@ -162,7 +163,7 @@ def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tupl
 
 
 def _read_answers(value: Any, where: str) -> tuple[list[str], list[int]]:
-    """Return the texts of a row's answers, and their first characters."""
+    """Return the texts of a row's answers, and the index of each answer's first character."""
     answers = value if isinstance(value, dict) else {}
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list):

@@ -23,12 +23,13 @@ class LabelledStore(StoredArrays):
     """Token ids of rows with one or more texts, and their labels.
 
     Attributes:
-        tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
-        offsets: Offset of each text in ``tokens``, row by row, then their number, (rows · texts + 1,) int64.
+        tokens: Ids without special tokens, (tokens,) uint16, or uint32 if the vocabulary needs it.
+        offsets: Offset of each text in ``tokens``, row by row, followed by the number of tokens, (rows · texts + 1,)
+            int64.
         texts: Number of texts of a row.
-        labels: Class number or value of each row, (rows,) float64, or of several labels 1 or 0 for each class,
-            (rows, C); None for an unlabelled table.
-        difficulty: Difficulty of each row, (rows,) float64; None where the table has none.
+        labels: Class number or value of each row, (rows,) float64. For several labels per row, 1 or 0 for each class,
+            (rows, C). None for an unlabelled table.
+        difficulty: Difficulty of each row, (rows,) float64, or None if the table has no difficulties.
     """
 
     tokens: np.ndarray
@@ -46,7 +47,7 @@ class LabelledStore(StoredArrays):
         return [self.tokens[start:end] for start, end in pairwise(bounds)]
 
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each row, over all its texts, (rows,) int64."""
+        """Return the number of tokens of each row, summed over its texts, (rows,) int64."""
         return np.diff(self.offsets[:: self.texts])
 
     def classes(self) -> np.ndarray:
@@ -65,10 +66,11 @@ def write_rows(
     difficulty_column: str | None = None,
     label_shape: tuple[int, ...] = (),
 ) -> None:
-    """Tokenise a table's text columns into files in ``folder``; labels need a ``label_column``.
+    """Tokenise the text columns of a table into files in ``folder``. Labels are written if ``label_column`` is given.
 
     Raises:
-        DataError: A text is not text, or a label or difficulty is not allowed; the message names the row.
+        DataError: If a cell that must be text is not text, or if a label or difficulty is not allowed. The message
+            names the row.
     """
     arrays: dict[str, DTypeLike] = {"tokens": choose_token_type(tokenizer), "offsets": np.int64}
     numbers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
@@ -86,13 +88,13 @@ def write_rows(
 
 
 def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
-    """Return the label of every row of a table, (rows,) float64; a DataError names a row without one."""
+    """Return the label of every row of a table, (rows,) float64. A DataError names a row without a label."""
     labels = (_read_numbers(batch, "label", column, read_label) for batch in table.read_batches())
     return np.concatenate([np.empty(0), *labels])
 
 
 def _read_texts(batch: Rows, columns: list[str]) -> Iterator[str]:
-    """Yield the texts row by row; a missing text is empty."""
+    """Yield the texts row by row. A missing text is read as an empty one."""
     for location, *texts in zip(batch[ROW_LOCATIONS], *(batch[column] for column in columns), strict=True):
         for column, text in zip(columns, texts, strict=True):
             yield require_text(text, "text_columns", column, location) or ""
@@ -110,7 +112,7 @@ def _read_numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], flo
 
 
 def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowLocation) -> Any:
-    """Return `read` of a value; a DataError names the row of a value that is not allowed."""
+    """Return the result of `read` for a value. A DataError names the row of a value that is not allowed."""
     try:
         return read(value)
     except ValueError as error:
@@ -119,12 +121,12 @@ def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], l
 
 @dataclass(frozen=True)
 class TaggedStore(StoredArrays):
-    """Token ids of words, and a tag of each.
+    """Token ids of words, with one tag for each word.
 
     Attributes:
-        tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
-        words: Offset of each word in ``tokens``, then their number, (words + 1,) int64.
-        sentences: Offset of each sentence in ``words``, then their number, (sentences + 1,) int64.
+        tokens: Ids without special tokens, (tokens,) uint16, or uint32 if the vocabulary needs it.
+        words: Offset of each word in ``tokens``, followed by the number of tokens, (words + 1,) int64.
+        sentences: Offset of each sentence in ``words``, followed by the number of words, (sentences + 1,) int64.
         tags: Number of each word's tag, (words,) int64.
     """
 
@@ -137,7 +139,7 @@ class TaggedStore(StoredArrays):
         return len(self.sentences) - 1
 
     def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a sentence, (tokens,), and the offsets of its words in them, (words,)."""
+        """Return the ids of a sentence, (tokens,), and the offsets of its words in these ids, (words,)."""
         first, last = self.sentences[row : row + 2]
         start, end = self.words[[first, last]]
         return self.tokens[start:end], self.words[first:last] - start
@@ -166,10 +168,11 @@ def write_tagged(
         table: Rows with a list of words and a list of tags.
         columns: Columns of the words and of the tags.
         tokenizer: Tokenizer of words.
-        read_tag: Function from a cell's tag to its number; its ValueError lists what is allowed.
+        read_tag: Function from a tag in a cell to its number. Its ValueError lists the allowed tags.
 
     Raises:
-        DataError: Words are not text, tags are not allowed, or their numbers differ; it names the row.
+        DataError: If a word is not text, if a tag is not allowed, or if a row does not have one tag for each word. The
+            message names the row.
     """
     arrays = {"tokens": choose_token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
     with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
@@ -182,7 +185,7 @@ def write_tagged(
 
 
 def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
-    """Yield the words of each row, after a check that it has as many tags."""
+    """Yield the words of each row, after a check that the row has one tag for each word."""
     token_column, tag_column = columns
     for row, words, tags in zip(batch[ROW_LOCATIONS], *(batch[column] for column in columns), strict=True):
         for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):

@@ -1,9 +1,9 @@
-"""Packed blocks: text as independent examples of equal length, each with several documents or a part of one.
+"""Packed blocks: text as independent examples of equal length. A block has several documents or a part of one.
 
-A document of n tokens is written as a start, the end-of-sequence token, and its n tokens; all documents follow one
-another. Block k holds the positions [k (S - 1), k (S - 1) + S): neighbours share a token, a target in the first and an
-input in the second. So each of the n tokens is predicted exactly once, from the tokens before it in its document and
-its block. Starts are never predicted.
+A document of n tokens is written as a start token, which is the end-of-sequence token, and its n tokens. All documents
+are concatenated. Block k holds the positions [k (S - 1), k (S - 1) + S). Neighbouring blocks share a token, which is a
+target in the first block and an input in the second. Each of the n tokens is therefore predicted exactly once, from the
+tokens before it in its document and its block. Start tokens are never predicted.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 
 class TextBlocks(Dataset[dict[str, Any]]):
-    """The blocks of a text, the same in all epochs; the sampler draws their order.
+    """Blocks of a text, the same in all epochs. The sampler draws their order.
 
-    An item holds ``input_ids``, ``labels`` (-100 at starts and at the first position) and ``documents``, the number of
-    each position's document in the block. All are (S,) int64, or shorter at the end of the text. It also holds
-    ``index``.
+    An item has ``input_ids``, ``labels`` (-100 at start tokens and at the first position) and ``documents``, the number
+    of each position's document in the block. All are (S,) int64, or shorter at the end of the text. An item also has
+    its ``index``.
 
     Args:
         store: Tokens of the text.
-        offsets: Offsets of documents, then the end of the text, (documents + 1,) int64; none is empty.
-        length: Positions of a block, S, at least 2.
-        start: Id before the first token of a document.
-        counts: ``tokens``, ``words`` and ``characters`` of the text.
+        offsets: Offsets of documents, followed by the end of the text, (documents + 1,) int64. No document is empty.
+        length: Number of positions of a block, S, at least 2.
+        start: Id of the start token before each document.
+        counts: Number of ``tokens``, ``words`` and ``characters`` of the text.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TextBlocks(Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class BlockCollator(PaddingCollator):
-    """Batches of blocks, padded as `PaddingCollator` says; padding has document -1."""
+    """Collator of blocks, which are padded like those of `PaddingCollator`. Padding has the document number -1."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return ``input_ids``, ``attention_mask``, ``labels`` and ``documents``, (B, S) int64, and ``index`` (B,)."""
@@ -97,12 +97,12 @@ class BlockCollator(PaddingCollator):
 
 @dataclass(frozen=True)
 class BlockData:
-    """The data of a training on blocks.
+    """Data of a run that trains on blocks.
 
     Attributes:
-        train: Blocks of training, ``train[(epoch, index)]``.
-        evaluation: Blocks of evaluation, ``evaluation[index]``.
-        test: Blocks of a text that selects nothing, if there is one.
+        train: Training blocks, ``train[(epoch, index)]``.
+        evaluation: Evaluation blocks, ``evaluation[index]``.
+        test: Blocks of a test text that does not select checkpoints, if there is one.
         tokenizer: Tokenizer to save with the model.
         collate: Collator of padded batches.
         summary: Description of the data, for logs and reports.
@@ -117,12 +117,12 @@ class BlockData:
 
 
 def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> BlockData:
-    """Read and tokenise a text and lay it out as blocks, or load it from the cache.
+    """Read and tokenise a text and arrange it in blocks, or load it from the cache.
 
-    The same text as streams shares its cache of tokens. Several processes may call this at once.
+    Blocks and streams of the same text share one cache of tokens. Several processes may call this function at once.
 
     Raises:
-        DataError: The text or the tokenizer lacks something, or the text has no tokens; one line.
+        DataError: If the text or the tokenizer lacks something, or if the text has no tokens. The message is one line.
     """
     texts, root = open_texts(dataset), get_cache_root(dataset.cache_dir)
     with parallel_encoding():
@@ -166,7 +166,7 @@ def _build_blocks(
 
 
 def _describe(blocks: TextBlocks) -> dict[str, Any]:
-    """Return the counts of a whole text and of the part that is read."""
+    """Return the counts of a whole text and of the part of it that is read."""
     counts = blocks.store.counts()
     return {
         **counts,

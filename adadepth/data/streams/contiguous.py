@@ -1,7 +1,8 @@
 """Contiguous streams: text as parallel rows that a model with memory reads from beginning to end.
 
-A stream of n tokens is cut into R rows; row r predicts the tokens [r n // R, (r + 1) n // R), each exactly once. Step t
-holds the columns [t T, (t + 1) T) of every row, so that row r of step t continues row r of step t - 1.
+A stream of n tokens is cut into R rows. Row r predicts the tokens [r n // R, (r + 1) n // R), each
+exactly once. Step t has the columns [t T, (t + 1) T) of every row, so that row r of step t continues row r of step
+t - 1.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from adadepth.data.stores.documents import LineStore
 
 
 class TwoPhase(NamedTuple):
-    """Settings of a search that trains weights and architecture in turn, on different tokens.
+    """Settings of an architecture search that trains weights and architecture in turn, on different tokens.
 
     Attributes:
-        first: The first update that may train the architecture.
-        period: Updates of a cycle, of which the last trains it.
-        share: Share of the training tokens, the last ones, that only those updates read.
+        first: Number of the first update that may train the architecture.
+        period: Number of updates in a cycle. The last update of a cycle trains the architecture.
+        share: Share of the training tokens that only architecture updates read. These are the last tokens.
     """
 
     first: int
@@ -34,12 +35,15 @@ class TwoPhase(NamedTuple):
 
 
 def is_architecture_step(update: int, first: int, period: int) -> bool:
-    """Return whether an update trains the architecture: the last of every ``period`` from ``first`` on."""
+    """Return whether an update trains the architecture.
+
+    From update ``first`` on, this is the last one of every ``period`` updates.
+    """
     return update >= first and (update - first) % period == period - 1
 
 
 class RowShare(NamedTuple):
-    """The rows of a stream that a process reads.
+    """Share of the rows of a stream that one process reads.
 
     Micro-batch ``slot`` of process ``process`` holds the rows [(slot * processes + process) * batch, + batch), so that
     the rows of an update are the same for every world size.
@@ -63,15 +67,15 @@ class RowShare(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenStream:
-    """A stretch of stored tokens, read as rows.
+    """Contiguous section of stored tokens, read as parallel rows.
 
     Attributes:
         store: Tokens of the text.
-        begin, end: First token of the stretch, and the one after its last.
+        begin, end: First token of the section, and the index after its last token.
         rows: Number of rows, R.
-        length: Tokens of a row and step, T.
-        start: Id before the first token.
-        pad: Id of an input without a target.
+        length: Number of tokens of a row in a step, T.
+        start: Id of the input token before the first token.
+        pad: Id of input tokens without a target.
     """
 
     store: LineStore
@@ -89,7 +93,7 @@ class TokenStream:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps that read all tokens."""
+        """Return the number of steps needed to read all tokens."""
         return -(-self._longest // self.length)
 
     @property
@@ -97,9 +101,9 @@ class TokenStream:
         return -(-self.tokens // self.rows)
 
     def segment(self, step: int, rows: range) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some rows at a step, (rows, T) int64; the last step may be narrower.
+        """Return inputs and targets of some rows at a step, (rows, T) int64. The last step may have fewer columns.
 
-        An input is the token before its target. Where a row has ended, the target is -100.
+        An input is the token before its target. After the end of a row, targets are -100.
         """
         first = step * self.length
         columns = np.arange(first, min(first + self.length, self._longest))
@@ -115,16 +119,17 @@ class TokenStream:
 
 
 class StreamBatches(Dataset[dict[str, Any]]):
-    """The micro-batches of a process, in the order of a stateful model.
+    """Micro-batches of one process, in the order that a stateful model needs.
 
-    ``batches[(epoch, index)]`` is a pure function of its arguments: micro-batch ``index % slots`` of update
-    ``epoch * steps_per_epoch + index // slots``, at the position of that update in its stream. A bare index belongs to
-    the first epoch. An item holds ``input_ids`` and ``targets`` (b, T) int64 (-100: nothing to predict), the name of
-    the ``stream``, the ``slot``, and ``is_start``: whether the rows begin here, without a memory.
+    ``batches[(epoch, index)]`` is a pure function of its arguments. It is micro-batch ``index % slots`` of update
+    ``epoch * steps_per_epoch + index // slots``, at the position of that update in its stream. An index without an
+    epoch belongs to the first epoch. An item has ``input_ids`` and ``targets`` (b, T) int64, with the target -100 where
+    nothing is predicted. It also has the name of the ``stream``, the ``slot``, and ``is_start``, which is true if the
+    rows begin here and have no memory.
 
     Attributes:
-        tokens, words, characters: Counts of the text that is read.
-        steps_per_epoch: Updates that read the first stream once.
+        tokens, words, characters: Counts for the part of the text that is read.
+        steps_per_epoch: Number of updates that read the first stream once.
     """
 
     def __init__(
@@ -153,7 +158,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         return {"input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0}
 
     def position(self, update: int) -> tuple[str, int]:
-        """Return the stream that an update reads, and the step in it."""
+        """Return the name of the stream that an update reads, and the step in this stream."""
         name, read = next(iter(self.streams)), update
         if self.two_phase is not None:
             first, period, _ = self.two_phase

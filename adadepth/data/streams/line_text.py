@@ -1,4 +1,4 @@
-"""Text line by line: the training, held-out and test text of a data set of streams."""
+"""Text as lines: the training, held-out and test text of a data set of streams."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineText:
-    """A text that can be read again and again, line by line, with every line once and in order.
+    """Text that can be read repeatedly. Every line is read once and in order.
 
     Attributes:
-        rows: Function that yields the rows of the source: lines of plain text, rows of a table, or documents.
-        key: Function that identifies the text.
-        are_documents: Whether the rows are documents, and not lines.
-        characters: Approximate number of characters; None: unknown before the text is read.
-        sources: Files of the rows.
+        rows: Function that yields the rows of the source, which are lines of plain text, rows of a table, or documents.
+        key: Function that returns values which identify the text.
+        are_documents: Whether the rows are documents instead of lines.
+        characters: Approximate number of characters, or None if it is unknown before the text is read.
+        sources: Source files of the rows.
     """
 
     rows: Callable[[], Iterator[str]]
@@ -47,12 +47,15 @@ class LineText:
     sources: Sequence[CheckedSource] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
-        """Yield the lines of all rows or of the first ones, without line ends; blank lines count."""
+        """Yield the lines of all rows, or of the first ``rows`` rows, without line ends. Blank lines are included."""
         for row in islice(self.rows(), rows):
             yield from _split_lines(row)
 
     def mark_beginnings(self, separator: str) -> Iterator[bool]:
-        """Yield for each line whether it begins a document; `auto` leaves rows that are documents whole."""
+        """Yield for each line whether it begins a document.
+
+        With the separator `auto`, a row that is a document is not divided.
+        """
         if separator == "auto" and self.are_documents:
             return (number == 0 for row in self.rows() for number, _ in enumerate(_split_lines(row)))
         return (begins for _, begins in mark_lines(self.lines(), separator))
@@ -65,12 +68,12 @@ def _split_lines(row: str) -> Iterator[str]:
 def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
     """Return the texts ``train``, ``evaluation`` and, if there is one, ``test``.
 
-    Where neither the configuration nor the names of files name a held-out text, the last ``evaluation_fraction`` of the
-    rows is held out; of the embedded corpus, the documents that `Split` chooses. Nothing is read yet, but missing files
-    fail here.
+    If neither the configuration nor the file names define a held-out text, the last ``evaluation_fraction`` of the rows
+    is held out. For the embedded corpus, the documents that `Split` selects are held out. This function reads no text
+    yet, but it raises an error for missing files.
 
     Raises:
-        DataError: A file is missing, or the text has fewer than two rows.
+        DataError: If a file is missing, or if the text has fewer than two rows.
     """
     if dataset.source == "embedded":
         split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=dataset.evaluation_fraction))

@@ -1,4 +1,4 @@
-"""Loading of the streams of a language-modelling run."""
+"""Loading of the streams of text for a language-modelling run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageData:
-    """The data of a language-modelling run.
+    """Data of a language-modelling run.
 
     Attributes:
-        train: Micro-batches of this process, ``train[(epoch, index)]``.
-        evaluation: Micro-batches of evaluation in order, ``evaluation[index]``.
-        test: Micro-batches of a text that selects nothing, if there is one.
+        train: Training micro-batches of this process, ``train[(epoch, index)]``.
+        evaluation: Evaluation micro-batches in order, ``evaluation[index]``.
+        test: Micro-batches of a test text that does not select checkpoints, if there is one.
         tokenizer: Tokenizer to save with the model.
         summary: Description of the data, for logs and reports.
     """
@@ -41,7 +41,7 @@ class LanguageData:
     summary: dict[str, Any]
 
     def word_counts(self) -> np.ndarray:
-        """Return the number of occurrences of each id in the training text, (V,) int64."""
+        """Return the number of occurrences of each token id in the training text, (V,) int64."""
         return next(iter(self.train.streams.values())).store.word_counts(len(self.tokenizer))
 
 
@@ -56,22 +56,23 @@ def load_language_data(
     processes: int = 1,
     two_phase: TwoPhase | None = None,
 ) -> LanguageData:
-    """Read and tokenise a text and lay it out as streams, or load it from the cache.
+    """Read and tokenise a text and arrange it in streams, or load it from the cache.
 
-    Several processes may call this at once; one of them does the work.
+    Several processes may call this function at once. One of them does the work.
 
     Args:
         dataset: Settings of the text and the length of a segment.
-        tokenizer: Settings of a tokenizer, existing or to be trained on the training text.
-        train_rows: Rows of a process and micro-batch.
-        slots: Micro-batches of an update.
-        evaluation_rows: Rows of a process in evaluation.
+        tokenizer: Settings of an existing tokenizer or of one to be trained on the training text.
+        train_rows: Number of rows of a micro-batch of one process in training.
+        slots: Number of micro-batches per update.
+        evaluation_rows: Number of rows of one process in evaluation.
         process: Number of this process.
         processes: World size.
-        two_phase: Settings of an architecture search on separate tokens.
+        two_phase: Settings of an architecture search that uses separate tokens.
 
     Raises:
-        DataError: The text or the tokenizer lacks something, or the text is shorter than a batch of streams; one line.
+        DataError: If the text or the tokenizer lacks something, or if the text is shorter than a batch of streams. The
+            message is one line.
     """
     texts, root = open_texts(dataset), get_cache_root(dataset.cache_dir)
     with parallel_encoding():
@@ -108,7 +109,7 @@ def load_text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> 
 def open_line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
-    """Return the tokens of a text, from the cache where it holds them."""
+    """Return the tokens of a text, from the cache if they are stored there."""
     encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
     return LineStore.open(ensure_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
@@ -162,7 +163,7 @@ def _check_length(dataset: StreamConfig, text: str, stream: TokenStream, setting
 
 
 def _describe(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
-    """Return the counts of a whole text, and the tokens, rows and steps that are read."""
+    """Return the counts of a whole text, and the number of tokens, rows and steps that are read."""
     counts = store.counts()
     return {
         **counts,

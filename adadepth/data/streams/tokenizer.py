@@ -1,4 +1,4 @@
-"""Tokenizers of running text: pieces of words, whole words, or bytes, without [CLS], [SEP] and the like."""
+"""Tokenizers of running text into subwords, whole words or bytes, without tokens such as [CLS] and [SEP]."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ def load_stream_tokenizer(
     lines: Callable[[], Iterable[str]],
     sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of ``config.path``, or one trained on ``lines`` and cached under ``root``.
+    """Return the tokenizer of ``config.path``, or a cached one that is trained on ``lines``.
 
-    Ids of a trained one fall with frequency, as far as its kind allows:
+    The ids of a trained tokenizer are in order of falling frequency, as far as its kind allows:
 
-    * ``unigram``: SentencePiece's, from the counts of the words; a unit with white space before it begins with ▁;
+    * ``unigram``: a SentencePiece model of the counts of words; a token with white space before it begins with ▁;
     * ``word``: the words between white space, in which a literal ``<unk>`` is the unknown token;
     * ``byte``: the 256 bytes of UTF-8, for every text.
 
-    In the first and the last, a literal ``<unk>`` is text like any other.
+    In ``unigram`` and ``byte``, a literal ``<unk>`` is ordinary text.
 
     Args:
-        config: Settings: path or kind, and the size of the vocabulary, special tokens included.
+        config: Settings with the path or the kind, and the size of the vocabulary, special tokens included.
         root: Cache folder.
-        text_key: Function that identifies the text; called only to train a tokenizer, like ``lines``.
+        text_key: Function that returns values which identify the text. Like ``lines``, it is called only to train a
+            tokenizer.
         lines: Function that yields the training text.
-        sources: Sources of the text, see `ensure_folder`.
+        sources: Sources of the text; see `ensure_folder`.
 
     Raises:
-        DataError: The tokenizer is missing or has no end-of-sequence token, or the training text is empty.
+        DataError: If the tokenizer is missing or has no end-of-sequence token, or if the training text is empty.
     """
     if config.path is not None:
         return load_tokenizer(config.path, ("eos_token",))
@@ -64,10 +65,10 @@ def load_stream_tokenizer(
 
 
 def _train_unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
-    """Train on the distinct words and their counts.
+    """Train a unigram tokenizer on the distinct words and their counts.
 
-    This follows the SentencePiece of 2021, which made the vocabulary of PAR-Transformer-XL. Pieces are substrings that
-    several words share; a word that no other word contains is no piece, however frequent.
+    This follows the SentencePiece version of 2021, which made the vocabulary of PAR-Transformer-XL. Pieces are
+    substrings that several words share. A word that no other word contains is never a piece, however frequent it is.
     """
     assert config.vocab_size is not None, "checked with the configuration"
     normalizer = normalizers.Sequence([normalizers.NFKC(), *_build_lowercase(config)])

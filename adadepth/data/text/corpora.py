@@ -1,4 +1,4 @@
-"""Text corpora (embedded, local, or of the hub), and their split into training and held-out documents."""
+"""Text corpora (embedded, local, or from the hub), and their split into training and held-out documents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHORTEST = 200  # characters of a topic's own text; shorter topics are dropped
 
 
 def _clean(paragraph: str) -> str:
-    """Drop heading rules and emphasis marks, and undo the hard line breaks of prose."""
+    """Remove heading rules and emphasis marks, and join the hard-wrapped lines of prose."""
     lines = [" ".join(line.split()) for line in paragraph.splitlines() if not _RULE.match(line)]
     if _VERBATIM.search(paragraph):
         rows = (_ROW.sub(lambda row: " ".join(row[1].replace("|", " ").split()), line) for line in lines)
@@ -48,16 +48,16 @@ def _clean(paragraph: str) -> str:
 
 
 def read_embedded_documents() -> Iterator[str]:
-    """Yield one document a topic, in an order that depends only on the texts."""
+    """Yield one document for each topic, in an order that depends only on the texts."""
     yield from _clean_topics()
 
 
 @cache
 def _clean_topics() -> tuple[str, ...]:
-    """Return the cleaned documents, once a process: a split and a vocabulary read them several times.
+    """Return the cleaned documents. They are cached, because a split and a vocabulary read them several times.
 
-    Long topics quote short ones in full (``specialnames`` contains ``customization``). Every paragraph stays in the
-    shortest topic that has it, so that no text is both in the training and in the held-out documents.
+    Long topics quote short ones in full (``specialnames`` contains ``customization``). Every paragraph is kept only in
+    the shortest topic that has it. No text is therefore in both the training and the held-out documents.
     """
     from pydoc_data.topics import topics
 
@@ -75,13 +75,13 @@ def _clean_topics() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source of documents that can be read again and again in the same order.
+    """Source of documents that can be read repeatedly in the same order.
 
     Attributes:
         documents: Function that yields the texts of part ``shard`` of ``shards``.
-        fingerprint: Function that identifies the content.
-        characters: Approximate number of characters; None: unknown before the documents are read.
-        sources: Files of the documents.
+        fingerprint: Function that returns values which identify the content.
+        characters: Approximate number of characters, or None if it is unknown before the documents are read.
+        sources: Source files of the documents.
     """
 
     documents: Callable[[int, int], Iterator[str]]
@@ -91,9 +91,9 @@ class Corpus:
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
-    """Return the corpora ``train`` and, where the configuration or the names of files give one, ``evaluation``.
+    """Return the corpus ``train`` and, if the configuration or the file names define one, the corpus ``evaluation``.
 
-    Nothing is read yet, but missing files fail here.
+    This function reads no text yet, but it raises an error for missing files.
     """
     if dataset.source == "embedded":
         return {"train": Corpus(_read_embedded, _digest_embedded)}
@@ -104,7 +104,7 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
 
 
 def _open_hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
-    """Return the corpus of some data sets of the hub."""
+    """Return the corpus of one or more data sets on the hub."""
     sources = list(map(HubSource, entries))
     return Corpus(
         partial(_read_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources
@@ -112,7 +112,7 @@ def _open_hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Co
 
 
 def _open_local_corpus(files: Files, dataset: CorpusConfig) -> Corpus:
-    """Return the corpus of local files: text, jsonl, parquet or arrow by their suffix, in sorted order."""
+    """Return the corpus of local files in sorted order. The file extension selects text, jsonl, parquet or arrow."""
     separator, column = str(dataset.document_separator), dataset.text_column
     sources = open_sources(*files)
     documents, fingerprint = partial(_read_local, *files, separator, column), partial(digest_sources, sources)
@@ -138,7 +138,10 @@ def _read_local(key: str, files: list[Path], separator: str, column: str, shard:
 
 
 def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
-    """Yield documents of prepared sets in turn, and of streamed sets alternately, so that a short run sees all."""
+    """Yield the documents of data sets on the hub.
+
+    Stored sets are read one after the other. Streamed sets are read alternately, so that a short run sees all of them.
+    """
     separator = str(dataset.document_separator)
     sources = []
     for entry in entries:
@@ -149,7 +152,7 @@ def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, 
 
 
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
-    """Yield documents of rows: a row each, the rows from title to title (WikiText), or n rows (BookCorpus)."""
+    """Yield documents, each of which is one row, the rows between two titles (WikiText), or n rows (BookCorpus)."""
     if separator == "heading":
         return split_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
     size = int(entry.get("rows_per_document") or 1)
@@ -181,14 +184,16 @@ def _is_below(limit: int, text: str) -> bool:
 
 
 class Split:
-    """The training and the held-out documents of a configured corpus.
+    """Training and held-out documents of a configured corpus.
 
-    The hash of a text identifies a document, so a text that occurs twice is on one side only. Held out are
+    The hash of a text identifies a document, so that a text that occurs twice is on one side only. The held-out
+    documents are
 
-    * those that the data set names, by ``evaluation_path``, ``evaluation_hub`` or the names of files in a folder (the
-      same texts are dropped from training); else
-    * the ``evaluation_fraction`` of distinct documents with the smallest hashes, at least one; streaming, where the
-      number of documents is unknown, those whose hash is in the lowest ``evaluation_fraction`` of all hashes.
+    * those that ``evaluation_path``, ``evaluation_hub`` or the names of files in a folder define (the same texts are
+      removed from training); or otherwise
+    * the ``evaluation_fraction`` of distinct documents with the smallest hashes, at least one. If the corpus is
+      streamed, the number of documents is unknown. Then all documents with a hash in the lowest ``evaluation_fraction``
+      of the range of hashes are held out.
     """
 
     def __init__(self, dataset: CorpusConfig) -> None:
@@ -197,12 +202,12 @@ class Split:
         self.corpus, self.held_out = corpora["train"], corpora.get("evaluation")
 
     def train(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
-        """Yield the training documents, or part ``shard`` of ``shards`` of them."""
+        """Yield the training documents, or part ``shard`` of ``shards`` parts of them."""
         is_held_out = self._is_held_out
         return (text for text in self._with_text(self._documents(shard, shards)) if not is_held_out(text))
 
     def evaluation(self) -> Iterator[str]:
-        """Yield the documents of the held-out part that have text."""
+        """Yield the held-out documents that are not blank."""
         if self.held_out is not None:
             return self._with_text(self.held_out.documents(0, 1))
         is_held_out = self._is_held_out
@@ -210,16 +215,16 @@ class Split:
 
     @property
     def sources(self) -> list[CheckedSource]:
-        """Files of the documents on both sides."""
+        """Source files of the documents on both sides."""
         return [source for corpus in (self.corpus, self.held_out) if corpus is not None for source in corpus.sources]
 
     @property
     def characters(self) -> int | None:
-        """Approximate number of characters of the training documents; None: unknown before they are read."""
+        """Approximate number of characters of the training documents, or None if it is unknown before they are read."""
         return self.corpus.characters if self.dataset.max_documents is None else None
 
     def _with_text(self, documents: Iterator[str]) -> Iterator[str]:
-        """Yield the documents with text, and warn of blank ones."""
+        """Yield the documents that are not blank, and warn of blank ones."""
         seen = blank = 0
         try:
             for text in documents:
@@ -232,7 +237,7 @@ class Split:
 
     @cached_property
     def key(self) -> str:
-        """Digest of the texts on both sides: the content of the corpora and the settings of the split."""
+        """Digest of the texts on both sides, from the content of the corpora and the settings of the split."""
         dataset = self.dataset
         held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.fingerprint()
         entries = [*dataset.hub, *dataset.evaluation_hub] if dataset.source == "hub" else []
@@ -242,7 +247,7 @@ class Split:
         return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
 
     def digest_sources(self) -> dict[str, str]:
-        """Return digests of the training corpus and of a separate held-out corpus."""
+        """Return digests of the training corpus and, if there is one, of a separate held-out corpus."""
         corpora = {"train": self.corpus, "evaluation": self.held_out}
         return {side: digest(corpus.fingerprint()) for side, corpus in corpora.items() if corpus is not None}
 

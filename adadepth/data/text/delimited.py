@@ -21,7 +21,7 @@ _CELL_SHOWN = 40  # characters of a cell in a message
 
 
 def detect_csv_delimiter(file: Path, key: str = "dataset.path") -> str:
-    """Return the delimiter of a CSV file: a comma, or the semicolon or tab of some spreadsheets.
+    """Return the delimiter of a CSV file, which is a comma, or a semicolon or tab as in files of some spreadsheets.
 
     Args:
         file: File with a header in its first line.
@@ -32,10 +32,13 @@ def detect_csv_delimiter(file: Path, key: str = "dataset.path") -> str:
 
 
 def open_delimited_table(file: Path, key: str) -> DataTable:
-    """Open a file with a header line: CSV with quoted fields; TSV without, because GLUE's have single quote marks.
+    """Open a CSV or TSV file with a header line as a table.
+
+    CSV files have quoted fields. TSV files do not, because those of GLUE contain single quote marks.
 
     Raises:
-        DataError: The file is not readable, now or later; the message names the file, and the line of a bad row.
+        DataError: If the file is not readable, now or while the table is read. The message names the file and the line
+            of an invalid row.
     """
     label, sources = f"{key}={file}", open_sources(key, [file])
     delimiter = detect_csv_delimiter(file, key) if file.suffix == ".csv" else DELIMITERS[file.suffix]
@@ -56,9 +59,9 @@ def open_delimited_table(file: Path, key: str) -> DataTable:
 
 
 def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row that is not blank, with the number of its first line from 1 on.
+    """Yield every row that is not blank, with the number of its first line, counted from 1.
 
-    Quotes follow RFC 4180: a quoted field may hold line ends, and only a separator may follow it.
+    Quotes follow RFC 4180. A quoted field may contain line ends, and only a separator or a line end may follow it.
     """
     row_lines: list[str] = []  # lines of the current row
 
@@ -84,7 +87,7 @@ def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list
 
 
 def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
-    """Return the error of a row of these lines; an unclosed quote is named with its field and line."""
+    """Return the message for an error in a row. For an unclosed quote, it names the field and the line."""
     text, position = "".join(lines), 0
     mark = re.escape(delimiter)
     field = re.compile(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]+|"")*+(?P<end>"(?=[{mark}\r\n]|$)|)')

@@ -1,4 +1,4 @@
-"""Data sets of the hub and saved folders: all use of the ``datasets`` library."""
+"""Data sets from the hub and from saved folders. Only this module uses the ``datasets`` library."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _warned: set[str] = set()  # subjects of `warn_once`
 def load_hub_rows(
     entry: Mapping[str, Any], column: str, streaming: bool, shard: int, shards: int
 ) -> tuple[Iterator[str], bool]:
-    """Return the texts of a hub data set, and whether they are those of part ``shard`` only.
+    """Return the texts of a data set on the hub, and whether they are only those of part ``shard``.
 
-    A streamed set with enough files is split by file, so that a reader downloads only its own part; any other set
-    yields all rows. An entry with `streamed` is read while it downloads, and nothing of it is stored.
+    A streamed set with enough files is split by file, so that a reader downloads only its own part. Any other set
+    yields all rows. An entry with `streamed` is read during the download and is not stored.
     """
     from datasets import load_dataset
 
@@ -42,7 +42,7 @@ def load_hub_rows(
 
 
 def _catch_broken_connection(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
-    """Yield the texts, and report a connection that breaks meanwhile in one line."""
+    """Yield the texts, and convert a connection error in the meantime into a one-line error."""
     try:
         yield from texts
     except DataError:
@@ -52,7 +52,7 @@ def _catch_broken_connection(entry: Mapping[str, Any], texts: Iterator[str]) -> 
 
 
 def load_hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
-    """Return every split of a hub data set as a table."""
+    """Return every split of a data set on the hub as a table."""
     from datasets import load_dataset
 
     source = HubSource(entry)
@@ -72,27 +72,27 @@ def load_hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
 
 
 def read_declared_classes(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """Return the declared classes of each column of labels or of lists of labels."""
+    """Return the declared classes of each column that holds labels or lists of labels."""
     inner = {name: getattr(feature, "feature", feature) for name, feature in (features or {}).items()}
     return {name: list(feature.names) for name, feature in inner.items() if hasattr(feature, "names")}
 
 
 def parse_metadata_classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the declared classes of each column from the library's metadata of a file."""
+    """Return the declared classes of each column from the metadata that the library stores in a file."""
     from datasets import Features
 
     return read_declared_classes(Features.from_dict(dict(features)))
 
 
 def load_saved(folder: Path) -> Any:
-    """Load a table that `save_to_disk` wrote, with plain values."""
+    """Load a table that `save_to_disk` wrote, with its values as plain Python values."""
     from datasets import load_from_disk
 
     return load_from_disk(str(folder)).with_format(None)
 
 
 def digest_hub_entry(entry: Mapping[str, Any]) -> list[str]:
-    """Return what identifies a hub data set: its names, split, and the hash of its revision's files."""
+    """Return the values that identify a data set on the hub: names, split, and the hash of its revision's files."""
     from datasets import load_dataset_builder
 
     builder = _ask_hub(entry, lambda: load_dataset_builder(entry["path"], entry.get("name")))
@@ -100,23 +100,23 @@ def digest_hub_entry(entry: Mapping[str, Any]) -> list[str]:
 
 
 class HubSource:
-    """A data set of the hub, or a local folder, in the state of its first digest."""
+    """Source that is a data set on the hub or a local folder, in the state at its first digest."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
         self._digest: list[str] | None = None
 
     def digest(self) -> list[str]:
-        """Return the first result of `digest_hub_entry`."""
+        """Return the result of the first call of `digest_hub_entry`."""
         if self._digest is None:
             self._digest = digest_hub_entry(self.entry)
         return self._digest
 
     def check(self) -> None:
-        """Compare a local folder with its first digest; a revision of the hub does not change.
+        """Raise an error if a local folder has changed since its first digest. A revision on the hub never changes.
 
         Raises:
-            DataError: The files of the folder changed.
+            DataError: If the files of the folder have changed.
         """
         if (
             self._digest is not None
@@ -156,7 +156,7 @@ def iter_column_texts(label: str, batches: Iterable[Rows], column: str) -> Itera
     """Yield the texts of a column, and warn of missing ones.
 
     Raises:
-        DataError: A cell is not text.
+        DataError: If a cell is not text.
     """
     seen = missing = 0
     try:
@@ -176,7 +176,7 @@ def iter_column_texts(label: str, batches: Iterable[Rows], column: str) -> Itera
 
 
 def warn_once(subject: str, message: str) -> None:
-    """Log a warning about a subject once, however often it is read."""
+    """Log a warning about a subject only once, even if it is read several times."""
     if subject not in _warned:
         _warned.add(subject)
         logger.warning("%s: %s", subject, message)

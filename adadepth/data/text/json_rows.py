@@ -1,4 +1,4 @@
-"""Rows of JSON files: an object a line, or one list of objects."""
+"""Rows of JSON files, which have one object per line or one list of objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDED = "one object per line, or one list of objects, is needed"
 
 
 class JsonRow(NamedTuple):
-    """A JSON object, and the number of its line from 1 on or its index in a list from 0 on."""
+    """JSON object with the number of its line, counted from 1, or its index in a list, counted from 0."""
 
     unit: str
     number: int
@@ -24,14 +24,14 @@ class JsonRow(NamedTuple):
 
 
 def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
-    """Yield the rows of a JSON file, which may be packed with gzip; values keep their JSON types.
+    """Yield the rows of a JSON file, which may be compressed with gzip. Values keep their JSON types.
 
     Args:
         key: Setting that names the file, for messages.
         file: File in UTF-8.
 
     Raises:
-        DataError: The file is not JSON, or a row is no object; the message names its line.
+        DataError: If the file is not JSON, or if a row is not an object. The message names the line.
     """
     if _is_list(key, file):
         for number, cells in enumerate(_read_list(key, file)):
@@ -59,7 +59,7 @@ def _is_list(key: str, file: Path) -> bool:
 
 
 def _read_list(key: str, file: Path) -> list[Any]:
-    """Return the rows of a file that is one list, or lines of lists, which are refused row by row."""
+    """Return the elements of a JSON file that is one list."""
     text = "\n".join(read_lines(key, file))
     try:
         return cast(list[Any], json.loads(text))

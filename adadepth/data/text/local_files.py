@@ -1,4 +1,4 @@
-"""Local files: finding them, UTF-8 lines, documents, and the words of CoNLL files."""
+"""Local files: finding them, and reading lines in UTF-8, documents, and the words of CoNLL files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section 
 
 
 def to_path(key: str, value: Any) -> Path:
-    """Return the path that a setting names, existing or not.
+    """Return the path that a setting names. The path need not exist.
 
     Raises:
-        DataError: The value is no text, or no valid path, e.g. too long.
+        DataError: If the value is not text, or if it is not a valid path, e.g. because it is too long.
     """
     if not isinstance(value, str | os.PathLike):
         raise DataError(f"{key}={value}: must be the name of a file or folder, not {type(value).__name__}")
@@ -55,10 +55,11 @@ def to_path(key: str, value: Any) -> Path:
 
 
 def find_files(key: str, path: Any) -> list[Path]:
-    """Return the files of a path, a folder (searched recursively), a glob, or a list of these.
+    """Return the files that a path, a folder (searched recursively), a glob, or a list of these names.
 
     Raises:
-        DataError: a path does not exist or is empty, or a folder has no file of a known format; ``key`` names it.
+        DataError: If a path does not exist or is empty, or if a folder has no file of a known format. The message names
+            the setting ``key``.
     """
     if isinstance(path, list | tuple):
         return [file for entry in path for file in find_files(key, entry)]
@@ -85,28 +86,27 @@ def find_files(key: str, path: Any) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    """Return whether a file is of a known kind, and not metadata of Arrow files beside it."""
+    """Return whether a file has a known format and is not a metadata file of Arrow files."""
     if file.name in _ABOUT_ARROW and any(file.parent.glob("*.arrow")):
         return False
     return file.name.endswith(_SUFFIXES)
 
 
 class Files(NamedTuple):
-    """Files, and the setting that names them, for messages."""
+    """List of files, and the setting that names them, for messages."""
 
     key: str
     files: list[Path]
 
 
 def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
-    """Return the local files of a text for ``train`` and, where there are any, for ``evaluation`` and ``test``.
+    """Return the local files of a text for ``train`` and, if there are any, for ``evaluation`` and ``test``.
 
-    They are named by ``evaluation_path`` and ``test_path``, or by file names in a folder in which every file is named
-    after
-    a split, as in WikiText: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
+    Evaluation and test files are given by ``evaluation_path`` and ``test_path``. They may also be in one folder in
+    which every file is named after a split, as in WikiText: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
 
     Raises:
-        DataError: As `find_files`.
+        DataError: As for `find_files`.
     """
     files_by_split = _group_by_split(dataset.path, find_files("dataset.path", dataset.path))
     uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
@@ -121,7 +121,7 @@ def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
 
 
 def list_split_names(split: str) -> tuple[str, ...]:
-    """Return the names of a split in file names, in mappings and on the hub, its own name first."""
+    """Return the names that a split may have in file names, in mappings and on the hub. Its own name comes first."""
     return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
 
 
@@ -141,24 +141,25 @@ def _group_by_split(path: Any, files: list[Path]) -> dict[str, list[Path]]:
 
 
 def estimate_characters(files: Iterable[Path]) -> int | None:
-    """Return the approximate number of characters of text files; None: some are compressed or columnar."""
+    """Return the approximate number of characters of text files, or None if any of them is compressed or columnar."""
     files = list(files)
     is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES, *ARROW_SUFFIXES)) for file in files)
     return sum(file.stat().st_size for file in files) if is_plain else None
 
 
 def read_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, which may be packed with gzip, without a byte-order mark.
+    r"""Yield the lines of a UTF-8 file, which may be compressed with gzip. A byte-order mark is removed.
 
-    Lines end at ``\n``, ``\r\n`` and ``\r``, and at no other character.
+    Lines end only at ``\n``, ``\r\n`` and ``\r``.
 
     Args:
         key: Setting that names the file, for messages.
-        file: File, read while it is iterated.
+        file: File, which is read during the iteration.
         with_ends: Whether lines keep their line ends.
 
     Raises:
-        DataError: The file cannot be read, or a byte is not UTF-8; the message names the file and the byte's offset.
+        DataError: If the file cannot be read, or if a byte is not UTF-8. The message names the file and the byte's
+            offset.
     """
     try:
         with _open_text(file, "" if with_ends else None) as stream:
@@ -193,7 +194,7 @@ def _open_text(file: Path, newline: str | None) -> IO[str]:
 
 @cache
 def _check_packed(file: Path, size: int, modified: int) -> None:
-    """Refuse a packed file that expands far more than text does; checked once a file."""
+    """Raise an error if a compressed file expands far more than text does. Each file is checked once."""
     opened = 0
     with file.open("rb") as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(_PART):
@@ -205,9 +206,9 @@ def _check_packed(file: Path, size: int, modified: int) -> None:
 
 
 def split_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
-    """Cut lines into documents at ``separator``: ``blank_line``, ``line``, ``heading``, ``file`` or ``auto``.
+    """Divide lines into documents at ``separator``: ``blank_line``, ``line``, ``heading``, ``file`` or ``auto``.
 
-    ``auto`` means ``heading`` if the first line with text is a WikiText title, else ``blank_line``.
+    ``auto`` means ``heading`` if the first line that is not blank is a WikiText title, and otherwise ``blank_line``.
     """
     document: list[str] = []
     for line, begins in mark_lines(lines, separator):
@@ -221,7 +222,7 @@ def split_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
 
 
 def mark_lines(lines: Iterable[str], separator: str) -> Iterator[tuple[str, bool]]:
-    """Yield every line, and whether it begins a document; for the separators see `split_documents`."""
+    """Yield every line, and whether it begins a document. See `split_documents` for the separators."""
     if separator == "auto":
         lines, separator = _guess_separator(iter(lines))
     blank_before = True
@@ -251,19 +252,19 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 
 
 class Row(NamedTuple):
-    """A line of a sentence: its location, for messages, and its fields, of which the first is the id."""
+    """Line of a sentence, with its location for messages and its fields. The first field is the id."""
 
     location: str
     fields: list[str]
 
 
 def read_conllu(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
-    """Yield the words of each sentence of a CoNLL-U file, which the setting ``key`` names.
+    """Yield the words of each sentence of a CoNLL-U file. The setting ``key`` names the file.
 
-    Contractions (3-4) and unwritten words (3.1) are left out.
+    Contractions (ids such as 3-4) and unwritten words (ids such as 3.1) are skipped.
 
     Raises:
-        DataError: A line does not have ten fields, or its id is not the next one of its sentence.
+        DataError: If a line does not have ten fields, or if its id is not the next one in its sentence.
     """
     for rows in _read_blocks(file, key):
         _check_ids(rows)
@@ -272,7 +273,7 @@ def read_conllu(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
 
 
 def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
-    """Yield the lines of each sentence without comments."""
+    """Yield the lines of each sentence, without comment lines."""
     rows: list[Row] = []
     for number, line in enumerate(read_lines(key, file), start=1):
         if not line.strip(_BLANK):
@@ -290,7 +291,10 @@ def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_ids(rows: list[Row]) -> None:
-    """Refuse a sentence whose ids do not run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n."""
+    """Raise an error if the ids of a sentence are not in order.
+
+    They must run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n.
+    """
     word = unwritten = contracted = 0  # last word, last unwritten word after it, and last word of a contraction
     for location, (word_id, *_) in rows:
         if word_id == str(word + 1):
@@ -309,7 +313,7 @@ def _check_ids(rows: list[Row]) -> None:
 
 
 def _parse_contraction(word_id: str, first: int) -> int:
-    """Return the last word of a contraction that begins with word `first`; 0 if the id is no contraction."""
+    """Return the last word of a contraction that begins with word `first`, or 0 if the id is not a contraction."""
     begin, _, end = word_id.partition("-")
     is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
     return int(end) if is_one and int(end) >= first else 0
@@ -328,7 +332,10 @@ _SENTENCES_AT_ONCE = 1000
 
 
 def open_conll_table(file: Path, key: str = "dataset.path") -> DataTable:
-    """Open a CoNLL file as a table with a sentence a row, each column a list of values; ``key`` names the file."""
+    """Open a CoNLL file as a table with one row per sentence. The setting ``key`` names the file.
+
+    Each column holds a list of values, one for each word.
+    """
     columns, source = COLUMN_TEXT[file.suffix], SourceFile(key, file)
     if file.suffix == ".conll" and _detect_format(file, key).width == 1:  # words without tags, to be predicted
         columns = {"tokens": 0}
@@ -346,12 +353,13 @@ def open_conll_table(file: Path, key: str = "dataset.path") -> DataTable:
 
 
 class _ColumnFormat(NamedTuple):
-    """The column format of a file like those of CoNLL-2003.
+    """Column format of a file in the style of CoNLL-2003.
 
     Attributes:
-        separator: A tab if the first word has one; then only tabs separate. None: runs of blanks.
-        width: Number of fields of a word.
-        first: Number of the line that shows the format.
+        separator: Tab, if the line of the first word has a tab; then only tabs separate fields. None means that runs of
+            blanks separate fields.
+        width: Number of fields per word.
+        first: Number of the line that determines the format.
     """
 
     separator: str | None
@@ -359,7 +367,7 @@ class _ColumnFormat(NamedTuple):
     first: int
 
     def split(self, line: str) -> list[str]:
-        """Return the fields of a line without empty ones at its end; none for a blank line."""
+        """Return the fields of a line without empty fields at its end. A blank line has no fields."""
         if self.separator is None:
             return [field for field in line.split(_BLANK) if field]
         fields = line.split(self.separator)
@@ -373,7 +381,7 @@ class _ColumnFormat(NamedTuple):
 
 
 def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
-    """Yield the words of each sentence of a file like those of CoNLL-2003."""
+    """Yield the words of each sentence of a file in the style of CoNLL-2003."""
     sentence: list[Row] = []
     form = _detect_format(file, key)
     for number, line in enumerate(read_lines(key, file), start=1):
@@ -391,7 +399,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_word(word: Row, form: _ColumnFormat) -> None:
-    """Refuse a line without the fields of the first word."""
+    """Raise an error if a line does not have the same fields as the first word."""
     location, fields = word
     if len(fields) == 1 < form.width:
         raise DataError(f"{location} is a word without a tag: {fields[0]}")
@@ -413,12 +421,12 @@ def _detect_format(file: Path, key: str) -> _ColumnFormat:
 
 
 def _is_document_start(line: str) -> bool:
-    """Return whether a line separates documents; blanks separate its fields in files with tabs, too."""
+    """Return whether a line separates documents. In such a line, blanks separate fields even in files with tabs."""
     return re.split(r"[ \t]", line, maxsplit=1)[0] == _DOCUMENT
 
 
 def _is_comment(line: str, form: _ColumnFormat) -> bool:
-    """Return whether a line is a comment, as `# sent_id = 1`; a word may begin with the same mark."""
+    """Return whether a line is a comment, such as `# sent_id = 1`. A word may also begin with `#`."""
     if line.lstrip(_BLANK)[:1] != "#":
         return False
     return len(form.split(line)) != form.width or bool(_COMMENT.match(line))

@@ -1,4 +1,4 @@
-"""Sentence splitting by rules, and encoding of texts, pairs and word lists for prediction."""
+"""Rule-based sentence splitting, and encoding of texts, pairs and word lists for prediction."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ABBREVIATION = re.compile(
 def split_sentences(document: str) -> list[str]:
     """Split a document at line ends, then at end marks followed by a capital, a digit or an opening quote.
 
-    Full stops after titles, common abbreviations and initials do not end a sentence. Blank lines vanish; nothing else
-    is removed except white space around a sentence.
+    Full stops after titles, common abbreviations and initials do not end a sentence. Only blank lines and the white
+    space around a sentence are removed.
     """
     sentences = []
     for line in document.splitlines():
@@ -47,9 +47,10 @@ TextParts = tuple[str, ...] | list[str]  # one or two texts, or the words of one
 
 
 class TokenLocation(NamedTuple):
-    """The location of a token: its text in a pair, 0 or 1, and its first character and the one after its last.
+    """Location of a token: the number of its text in a pair, 0 or 1, and its span of characters in that text.
 
-    Of a list of words, `part` is the number of the word, and the span of its first token is the whole word.
+    A span is the index of the first character and the index after the last one. For a list of words, `part` is the
+    number of the word, and the span of its first token is the whole word.
     """
 
     part: int
@@ -58,12 +59,12 @@ class TokenLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text, or a pair of texts, as the input of a model.
+    """Text, or pair of texts, as the input of a model.
 
     Attributes:
-        example: Sequence of `Layout.build`.
-        places: Location of every token, (S,); None at special tokens.
-        is_cut: Whether tokens were left out.
+        example: Sequence that `Layout.build` returned.
+        places: Location of every token, (S,), with None at special tokens.
+        is_cut: Whether tokens were removed to fit the maximum length.
     """
 
     example: dict[str, Any]
@@ -75,14 +76,14 @@ class EncodedText:
 
 
 def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[TextParts]:
-    """Return the parts of every text, one or two; a single text may come without a list around it.
+    """Return the parts of every text, one or two. A single text may be given without a list around it.
 
     Args:
-        texts: One text or several.
-        takes_words: Whether a list of words is also a text.
+        texts: Single text or several texts.
+        takes_words: Whether a list of words also counts as a text.
 
     Raises:
-        DataError: There is no text, or something else than a text; one line.
+        DataError: If there is no text, or if any item is not a text. The message is one line.
     """
     items = [texts] if isinstance(texts, str | tuple) else list(texts)
     if not items:
@@ -101,7 +102,7 @@ def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> l
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded: unpaired surrogates cannot."""
+    """Return whether a text can be encoded in UTF-8, which fails for unpaired surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -110,12 +111,12 @@ def is_unicode(text: str) -> bool:
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[TextParts]) -> list[EncodedText]:
-    """Tokenise texts, pairs and lists of words, and lay them out as the data sets do.
+    """Tokenise texts, pairs and lists of words, and arrange them in the same layout as the data sets.
 
     Args:
-        tokenizer: Fast tokenizer, which knows the characters of its tokens.
+        tokenizer: Fast tokenizer, which provides the characters of its tokens.
         layout: Layout of the special tokens.
-        texts: Parts of each text, one or two, or its words.
+        texts: Parts of each text (one or two), or the words of each text.
     """
     whole = iter(_iter_text_pieces(tokenizer, [text for text in texts if isinstance(text, tuple)]))
     split = iter(_iter_word_pieces(tokenizer, [text for text in texts if isinstance(text, list)]))
@@ -139,7 +140,7 @@ def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str,
 
 
 def _iter_word_pieces(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
-    """Yield the tokens of every list of words, as the data sets with a tag a word encode them."""
+    """Yield the tokens of every list of words, encoded in the same way as tagging data."""
     if not sentences:
         return
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):

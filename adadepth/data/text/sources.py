@@ -12,14 +12,14 @@ from adadepth.errors import DataError
 
 
 class SourceFile:
-    """A file that a setting names, in its state at construction.
+    """Source file that a setting names, in its state at construction.
 
     Args:
-        key: Setting, for messages.
+        key: Setting that names the file, for messages.
         path: Path of the file.
 
     Raises:
-        DataError: The file does not exist, or cannot be read.
+        DataError: If the file does not exist, or if it cannot be read.
     """
 
     def __init__(self, key: str, path: Path) -> None:
@@ -29,16 +29,21 @@ class SourceFile:
         self._digest: str | None = None
 
     def digest(self) -> str:
-        """Return the suffix and the digest of the file's bytes, read once; a moved file is the same source."""
+        """Return the extension of the file and a digest of its bytes.
+
+        The bytes are read once. A file that was moved counts as the same source.
+        """
         if self._digest is None:
             self._digest = self._compute_digest()
         return self._digest
 
     def check(self) -> None:
-        """Compare the file with its first state: size, time and real path, and the bytes once they were digested.
+        """Raise an error if the file is not in its first state.
+
+        Size, time and real path are compared, and also the bytes if they were digested before.
 
         Raises:
-            DataError: The file has changed, is missing, or is no file any more.
+            DataError: If the file has changed, is missing, or is no longer a file.
         """
         if self._read_state() != self._state or self._digest not in (None, self._compute_digest()):
             raise DataError(
@@ -68,10 +73,10 @@ class SourceFile:
 
 
 def open_sources(key: str, paths: Iterable[Path]) -> list[SourceFile]:
-    """Return the files that the setting ``key`` names as sources."""
+    """Return the files that the setting ``key`` names, as sources."""
     return [SourceFile(key, path) for path in paths]
 
 
 def digest_sources(sources: Iterable[SourceFile]) -> list[str]:
-    """Return the suffix and the digest of each file's bytes."""
+    """Return the extension and the digest of each file."""
     return [source.digest() for source in sources]

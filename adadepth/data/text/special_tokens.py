@@ -1,4 +1,4 @@
-"""Special tokens of a sequence or pair, and truncation of long texts."""
+"""Special tokens around a text or a pair of texts, and truncation of long texts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Special = tuple[tuple[int, int], ...]  # id and type of consecutive special tok
 
 @dataclass(frozen=True)
 class Template:
-    """The special tokens around one text or two.
+    """Special tokens around one text or two.
 
     Attributes:
-        special: The special tokens before the first text and after each, as (id, type).
+        special: Special tokens before the first text and after each text, as (id, type).
         types: Token type of each text.
     """
 
@@ -40,8 +40,8 @@ class Layout:
     Attributes:
         single: Special tokens around one text.
         pair: Special tokens around two texts.
-        sequence_length: Most tokens, special ones included.
-        cut_side: Side on which a long text is truncated, as the tokenizer's `truncation_side`.
+        sequence_length: Maximum number of tokens, special tokens included.
+        cut_side: Side on which a long text is truncated, like the tokenizer's `truncation_side`.
     """
 
     single: Template
@@ -57,15 +57,16 @@ class Layout:
         cls_tokens: int = 1,
         double_cls_pairs: DoubleCls = "first",
     ) -> Layout:
-        """Return the layout of a tokenizer.
+        """Return the layout that fits a tokenizer.
 
         Args:
-            tokenizer: Fast tokenizer; ``cls_tokens`` needs its [CLS] and [SEP].
-            sequence_length: Most tokens, special ones included.
-            cls_tokens: Number of leading [CLS]: PonderALBERT predicts at the first and decides on halting at the
-                second. 0: the special tokens are the tokenizer's own. Otherwise they are BERT's where the tokenizer's
-                own do not begin with [CLS].
-            double_cls_pairs: ``both``: the additional [CLS] also precede B, as in the reference PonderAlbert.
+            tokenizer: Fast tokenizer. It must have [CLS] and [SEP] if ``cls_tokens`` is not 0.
+            sequence_length: Maximum number of tokens, special tokens included.
+            cls_tokens: Number of leading [CLS] tokens. With two of them, PonderALBERT predicts at the first and decides
+                on halting at the second. With 0, the special tokens are the tokenizer's own. Otherwise they are BERT's
+                if the tokenizer's own do not begin with [CLS].
+            double_cls_pairs: Setting for pairs. With ``both``, the additional [CLS] tokens also precede B, as in the
+                reference PonderAlbert.
         """
         single, pair = read_template(tokenizer, 1), read_template(tokenizer, 2)
         if cls_tokens:
@@ -78,7 +79,7 @@ class Layout:
 
     @classmethod
     def bert(cls, tokenizer: PreTrainedTokenizerFast, sequence_length: int) -> Layout:
-        """Return BERT's layout with the [CLS] and [SEP] of a tokenizer, for pretraining."""
+        """Return BERT's layout for pretraining, with the [CLS] and [SEP] of a tokenizer."""
         return cls(*_build_bert_templates(tokenizer), sequence_length)
 
     @classmethod
@@ -87,19 +88,19 @@ class Layout:
         return cls(Template(((), ()), (0,)), Template(((), (), ()), (0, 0)), sequence_length)
 
     def cut_at_end(self) -> Layout:
-        """Return the same layout with truncation at the end, for words with tags and for windows."""
+        """Return the same layout with truncation at the end, which tagged words and windows need."""
         return replace(self, cut_side="right")
 
     def truncation_slice(self, tokens: int, length: int) -> slice:
-        """Return which of a text's tokens remain after truncation to `length`."""
+        """Return the slice of a text's tokens that remains after truncation to `length`."""
         return slice(tokens - length, tokens) if self.cut_side == "left" else slice(length)
 
     def room(self, parts: int) -> int:
-        """Return the number of ordinary tokens that fit into a sequence of one part or a pair."""
+        """Return the number of ordinary tokens that fit into a sequence of one text or of a pair."""
         return self.sequence_length - self._get_template(parts).size
 
     def lengths(self, tokens: np.ndarray, parts: int) -> np.ndarray:
-        """Return the lengths of sequences with these numbers of ordinary tokens, after truncation, (rows,) int64."""
+        """Return the lengths after truncation of sequences with the given numbers of ordinary tokens, (rows,) int64."""
         lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._get_template(parts).size
         return lengths
 
@@ -107,13 +108,14 @@ class Layout:
         return self.single if parts == 1 else self.pair
 
     def build(self, parts: list[np.ndarray]) -> dict[str, Any]:
-        """Return the sequence of one or two parts, the longer one truncated first.
+        """Return the sequence of one or two texts. The longer text is truncated first.
 
         Args:
-            parts: Ids of each part without special tokens, (tokens,).
+            parts: Ids of each text without special tokens, (tokens,).
 
         Returns:
-            ``input_ids`` and ``token_type_ids``, (S,) int64, and ``special_tokens_mask`` (S,) uint8. Nothing is padded.
+            ``input_ids`` and ``token_type_ids``, (S,) int64, and ``special_tokens_mask`` (S,) uint8, all without
+            padding.
         """
         template = self._get_template(len(parts))
         lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
@@ -134,7 +136,7 @@ class Layout:
 
 
 def _build_bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Template]:
-    """Return `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, the second text of type 1."""
+    """Return the templates `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. The second text has type 1."""
     first, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     special = (((first, 0),), ((sep, 0),))
     return Template(special, (0,)), Template((*special, ((sep, 1),)), (0, 1))
@@ -158,9 +160,10 @@ def read_template(tokenizer: PreTrainedTokenizerFast, texts: int) -> Template:
 
 
 def _with_cls(template: Template, text: int, token: int, count: int) -> Template:
-    """Return a template with ``count`` [CLS] before a text; added ones are its last special tokens, of the text's type.
+    """Return a template with ``count`` [CLS] tokens before a text.
 
-    A tokenizer saved with a model has them all already.
+    Added tokens come after the other special tokens before the text and have the type of the text. A tokenizer that was
+    saved with a model already has all of them.
     """
     special = list(template.special)
     missing = count - sum(number == token for number, _ in special[text])
@@ -172,9 +175,10 @@ def _with_cls(template: Template, text: int, token: int, count: int) -> Template
 
 
 def cut_longest(lengths: list[int], room: int) -> list[int]:
-    """Return the lengths of one or two parts after truncation of the longer one until both fit into ``room``.
+    """Return the lengths of one or two texts after truncation to ``room`` tokens in total.
 
-    Of two parts that end up equal but for one token, the longer one keeps it, as in the ``tokenizers`` library.
+    The longer text is truncated until both fit. If one token remains when both texts have equal lengths, the originally
+    longer text keeps it, as in the ``tokenizers`` library.
     """
     if sum(lengths) <= room:
         return lengths

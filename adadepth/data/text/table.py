@@ -16,7 +16,7 @@ ROW_LOCATIONS = "\0row"  # additional column with the location of each row, for 
 
 
 class RowLocation(NamedTuple):
-    """The location of a row: its file, and its line or, in files without lines, its number from 0 on."""
+    """Location of a row: its file and its line, or its number, counted from 0, in files without lines."""
 
     label: str
     unit: str
@@ -28,16 +28,16 @@ class RowLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class DataTable:
-    """Rows with named columns.
+    """Table of rows with named columns.
 
     Attributes:
         label: Name of the table, for messages.
         columns: Names of the columns.
-        class_names: Column to its class names in order, where the data declare them.
-        batches: Function that yields all rows in batches, in the same order on every call; batches may have the column
+        class_names: Column to its class names in order, for columns with classes that the data declare.
+        batches: Function that yields all rows in batches, in the same order in every call. Batches may have the column
             `ROW_LOCATIONS`.
-        fingerprint: Function that identifies the content.
-        sources: Files of the rows, against which cached data are checked.
+        fingerprint: Function that returns values which identify the content.
+        sources: Source files of the rows. Cached data are checked against them.
     """
 
     label: str
@@ -48,7 +48,7 @@ class DataTable:
     sources: Sequence[CheckedSource] = ()
 
     def read_batches(self) -> Iterator[Rows]:
-        """Yield all rows in batches that have the column `ROW_LOCATIONS`."""
+        """Yield all rows in batches, to which the column `ROW_LOCATIONS` is added if it is missing."""
         first = 0
         for batch in self.batches():
             count = count_rows(batch)
@@ -59,7 +59,7 @@ class DataTable:
             first += count
 
     def count(self) -> int:
-        """Return the number of rows, after a read of the whole table."""
+        """Return the number of rows. This reads the whole table."""
         return sum(map(count_rows, self.batches()))
 
 
@@ -69,7 +69,7 @@ def count_rows(batch: Rows) -> int:
 
 
 def build_table(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
-    """Return a table of rows in memory, with the same columns and JSON-able values."""
+    """Return a table of rows in memory. The rows must have the same columns and JSON values."""
     columns = list(rows[0]) if rows else []
 
     def batches() -> Iterator[Rows]:
@@ -80,27 +80,27 @@ def build_table(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
 
 
 def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
-    """Raise a DataError with the nearest name if a table lacks a column that ``key`` names."""
+    """Raise a DataError if a table lacks a column that ``key`` names. The message contains the nearest name."""
     for name in names:
         require_column(table.label, table.columns, key, name)
 
 
 def require_column(label: str, columns: Sequence[str], key: str, name: str) -> None:
-    """Raise a DataError with the nearest name if ``columns`` lack ``name``, the value of ``key``."""
+    """Raise a DataError if ``columns`` lack ``name``, the value of ``key``. The message contains the nearest name."""
     if name not in columns:
         raise DataError(f"dataset.{key}={name}: {label} has the columns {', '.join(columns)}{nearest(name, columns)}")
 
 
 def read_first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
-    """Yield the texts of some columns row by row, without missing ones.
+    """Yield the texts of some columns row by row. Missing texts are skipped.
 
     Args:
-        table: Table with the columns.
-        columns: Column to the key of the data set that names it.
-        rows: Number of rows; None: all.
+        table: Table that has the columns.
+        columns: Name of each column to the key of the data set that names it.
+        rows: Number of rows, or None for all rows.
 
     Raises:
-        DataError: A cell is not text; the message names the row.
+        DataError: If a cell is not text. The message names the row.
     """
     read = (
         row
@@ -114,16 +114,16 @@ def read_first_texts(table: DataTable, columns: Mapping[str, str], rows: int | N
 
 
 def require_text(value: Any, key: str, column: str, location: RowLocation) -> str | None:
-    """Return a cell of text, or None where it is missing.
+    """Return a cell of text, or None if the cell is missing.
 
     Args:
         value: Content of the cell.
-        key: Key of the data set that names its column, for messages.
+        key: Key of the data set that names the column, for messages.
         column: Name of the column.
         location: Location of the row.
 
     Raises:
-        DataError: The cell has another type; the message names the row.
+        DataError: If the cell has another type. The message names the row.
     """
     if value is None or isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Files of JSON, parquet and Arrow, and the folders that `save_to_disk` of the ``datasets`` library writes."""
+"""Files of JSON, parquet and Arrow, and folders that `save_to_disk` of the ``datasets`` library wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPLITS, _STATE = "dataset_dict.json", "state.json"  # marks of `save_to_disk`: 
 
 
 def read_file_rows(key: str, file: Path, column: str) -> Iterator[str]:
-    """Yield the text of every row of a jsonl, parquet or arrow file, in parts and without copies."""
+    """Yield the text of every row of a jsonl, parquet or arrow file. The file is read in parts and without copies."""
     table = open_file_table(key, file)
     require_columns(table, "text_column", [column])
     if file.name.endswith(JSON_SUFFIXES):
@@ -38,10 +38,10 @@ def open_file_table(key: str, file: Path) -> DataTable:
 
     Args:
         key: Setting that names the file, for messages.
-        file: File, whose ending is its format.
+        file: File. Its extension determines the format.
 
     Raises:
-        DataError: Now or while it is read: it is not readable; one line.
+        DataError: If the file is not readable, now or while the table is read. The message is one line.
     """
     with _wrap_read_errors(key, file):
         if file.name.endswith(JSON_SUFFIXES):
@@ -87,7 +87,7 @@ def _read_schema(file: Path) -> Any:
 
 
 def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
-    """Yield batches of a parquet or arrow file with some of its columns."""
+    """Yield batches of the given columns of a parquet or arrow file."""
     from pyarrow import parquet
 
     if file.name.endswith(ARROW_SUFFIXES):
@@ -98,7 +98,10 @@ def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
 
 
 def _map_arrow(file: Path) -> Any:
-    """Map an Arrow file, in the streaming format of ``datasets`` or in the file format, without copies."""
+    """Map an Arrow file into memory without copies.
+
+    The file has the streaming format of ``datasets`` or the file format.
+    """
     import pyarrow
 
     source = pyarrow.memory_map(str(file))
@@ -110,7 +113,7 @@ def _map_arrow(file: Path) -> Any:
 
 
 def _read_classes(schema: Any) -> dict[str, list[str]]:
-    """Return the classes that ``datasets`` declared in a file's metadata, by column."""
+    """Return the classes of each column that ``datasets`` declared in the metadata of a file."""
     written = (schema.metadata or {}).get(b"huggingface")
     features = None if written is None else (json.loads(written).get("info") or {}).get("features")
     return parse_metadata_classes(features) if features else {}
@@ -118,7 +121,7 @@ def _read_classes(schema: Any) -> dict[str, list[str]]:
 
 @contextmanager
 def _wrap_read_errors(key: str, path: Path) -> Iterator[None]:
-    """Report a library's error about a damaged file or folder in one line."""
+    """Convert an error of a library about a damaged file or folder into a one-line error."""
     try:
         yield
     except (RuntimeError, OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
@@ -139,12 +142,12 @@ def _name_kind(path: Path) -> str:
 
 
 def is_saved(folder: Path) -> bool:
-    """Return whether `save_to_disk` wrote a folder as one table."""
+    """Return whether a folder contains one table that `save_to_disk` wrote."""
     return (folder / _STATE).is_file()
 
 
 def list_saved_splits(folder: Path) -> dict[str, Path]:
-    """Return the folder of each split that `save_to_disk` wrote; empty for any other folder."""
+    """Return the folder of each split that `save_to_disk` wrote, or an empty mapping for any other folder."""
     if not (folder / _SPLITS).is_file():
         return {}
     return {entry.name: entry for entry in sorted(folder.iterdir()) if is_saved(entry)}
@@ -154,7 +157,7 @@ def open_saved_table(key: str, folder: Path) -> DataTable:
     """Open a table that `save_to_disk` wrote.
 
     Raises:
-        DataError: Now or while it is read: it is not readable; one line.
+        DataError: If the table is not readable, now or while it is read. The message is one line.
     """
     with _wrap_read_errors(key, folder):
         rows = load_saved(folder)

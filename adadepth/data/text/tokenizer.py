@@ -1,4 +1,4 @@
-"""Tokenizers: loading any fast one, training a unigram model, encoding, and adapting to a layout and a model."""
+"""Tokenizers: loading a fast tokenizer, training a unigram model, encoding, and adaptation to a layout and a model."""
 
 from __future__ import annotations
 
@@ -54,16 +54,17 @@ _TRAINING_THREADS = 16  # fixed, because sums over another number of threads rou
 
 
 def list_needed_tokens(cls_tokens: int) -> tuple[str, ...]:
-    """Return the special tokens that labelled data need for a model with this number of [CLS]."""
+    """Return the special tokens that labelled data need for a model with the given number of [CLS] tokens."""
     return ("pad_token", "cls_token", "sep_token") if cls_tokens else ("pad_token",)
 
 
 def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``, after a check of the ``needed`` tokens.
+    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``. It must have the ``needed`` tokens.
 
     Raises:
-        CheckpointError: the package does not exist.
-        DataError: the tokenizer does not exist or is not fast, the hub cannot be reached, or a token is missing.
+        CheckpointError: If the package does not exist.
+        DataError: If the tokenizer does not exist or is not fast, if the hub cannot be reached, or if a token is
+            missing.
     """
     tokenizer: PreTrainedTokenizerFast = _load(resolve_path("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
@@ -110,18 +111,18 @@ def _load_pretrained(source: str, options: dict[str, Any], trust_remote_code: bo
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:
-    """Train a vocabulary as ALBERT does: a SentencePiece unigram model of at most ``vocab_size`` pieces.
+    """Train a vocabulary in the way of ALBERT: a SentencePiece unigram model of at most ``vocab_size`` pieces.
 
-    Text with fewer distinct pieces gives a smaller vocabulary, and a warning.
+    If the text has fewer distinct pieces, the vocabulary is smaller and a warning is logged.
 
     Args:
-        texts: sentences.
-        vocab_size: most pieces, special tokens included.
-        lowercase: lower-case and strip accents, as ALBERT does.
-        symbols: texts that are always one piece each.
+        texts: Sentences to train on.
+        vocab_size: Maximum number of pieces, special tokens included.
+        lowercase: Whether to lower-case text and strip accents, as ALBERT does.
+        symbols: Texts that are always one piece each.
 
     Raises:
-        DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
+        DataError: If there is no text, or if it has too many different characters for ``vocab_size``.
     """
     normalizer = _build_normalizer(lowercase)
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
@@ -133,12 +134,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
 
 
 def split_long_text(text: str) -> Iterator[str]:
-    """Cut text far longer than any sentence: the trainer's time grows with the square of the length."""
+    """Cut text that is far longer than a sentence, because training time grows with the square of the length."""
     return (text[first : first + _LONGEST_PART] for first in range(0, len(text), _LONGEST_PART))
 
 
 def wrap_texts(tokenizer: Tokenizer) -> None:
-    """Put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
+    """Make a tokenizer put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -154,20 +155,23 @@ def train_unigram(
     symbols: Sequence[str] = (),
     **options: Any,
 ) -> Tokenizer:
-    """Train a SentencePiece unigram model; ids follow special tokens, symbols, then falling score.
+    """Train a SentencePiece unigram model.
 
-    The SentencePiece library trains, because its result is reproducible; that of ``tokenizers`` is not.
+    The ids are first those of the special tokens, then those of the symbols, then the other pieces in order of falling
+    score. Training uses the SentencePiece library, because its result is reproducible and that of ``tokenizers`` is
+    not.
 
     Args:
-        sentences: normalised text.
-        vocab_size: most pieces, special tokens and symbols included.
-        special_tokens: in the order of their ids; the second is unknown text. The trainer treats their names as text.
-        normalizer: normalizer of the tokenizer and the symbols.
-        symbols: texts that are always one piece each.
-        options: additional options of SentencePiece.
+        sentences: Normalised text to train on.
+        vocab_size: Maximum number of pieces, special tokens and symbols included.
+        special_tokens: Special tokens in the order of their ids. The second one is the unknown token. Training treats
+            their names as ordinary text.
+        normalizer: Normalizer of the tokenizer and of the symbols.
+        symbols: Texts that are always one piece each.
+        options: Additional options of SentencePiece.
 
     Raises:
-        DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
+        DataError: If there is no text, or if it has too many different characters for ``vocab_size``.
     """
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
@@ -211,10 +215,10 @@ def train_unigram(
 
 
 def _run_interruptible(work: Callable[[], object]) -> None:
-    """Run native code of minutes in a thread, while the main thread handles Ctrl-C and SIGTERM.
+    """Run slow native code in a thread, so that the main thread can handle Ctrl-C and SIGTERM.
 
-    A signal does not stop the thread. At exit, Python would stop it where the library has threads of its own, which
-    aborts the process. So the process leaves before that.
+    A signal does not stop the thread. At exit, Python would stop it while the library has threads of its own, which
+    aborts the process. The process therefore exits before that.
     """
     failed: list[BaseException] = []
     ended = threading.Event()  # after a signal interrupts `join`, the thread counts as ended
@@ -246,7 +250,7 @@ def _exit_process(ended: threading.Event, status: int) -> None:
 
 
 def _explain_training_error(vocab_size: int, message: str) -> str:
-    """Return the trainer's message in terms of the configuration."""
+    """Return the error message of the trainer with the names of the settings."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return "tokenizer: the training documents contain no text"
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
@@ -262,15 +266,16 @@ def load_or_train(
     needed: Sequence[str] = PRETRAINING_TOKENS,
     sources: Sequence[CheckedSource] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of ``config.path``, or one trained on ``sentences`` and cached under ``root``.
+    """Return the tokenizer of ``config.path``, or a cached one that is trained on ``sentences``.
 
     Args:
-        config: Settings of the path or the training.
+        config: Settings with the path of the tokenizer or with its training.
         root: Cache folder.
-        text_key: Function that identifies the text; called only to train a tokenizer, like ``sentences``.
+        text_key: Function that returns values which identify the text. Like ``sentences``, it is called only to train a
+            tokenizer.
         sentences: Function that yields the text of the first ``config.train_documents`` documents.
         needed: Special tokens that an existing tokenizer must have.
-        sources: Sources of the text, see `ensure_folder`.
+        sources: Sources of the text; see `ensure_folder`.
     """
     if config.path is not None:
         return load_tokenizer(config.path, needed)
@@ -287,7 +292,7 @@ def load_or_train(
 def ensure_tokenizer_file(
     root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()
 ) -> Path:
-    """Return the file of a tokenizer, trained from ``sources`` where the cache does not hold it."""
+    """Return the file of a tokenizer. If the cache does not hold it, the tokenizer is trained first."""
 
     def build(folder: Path) -> None:
         (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
@@ -344,11 +349,10 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
 
 
 def get_tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
-    """Return what the ids of texts and words depend on, JSON-able, for the names of caches.
+    """Return the JSON values that determine the ids of texts and words, for the names of caches.
 
-    The file of the tokenizer lacks two of these: whether the names of special tokens in a text are text, and the token
-        of a
-    word without pieces.
+    The file of the tokenizer lacks two of these values. One is whether the names of special tokens in a text are
+    ordinary text. The other is the token of a word without pieces.
     """
     return [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.unk_token_id]
 
@@ -357,8 +361,8 @@ def get_tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
     """Return the token ids and token spans of each text, without special tokens and without truncation.
 
-    A span, (tokens, 2) int32, is a token's first character and the one after its last. Spans leave out the space before
-    a word, which some tokenizers include. They end with whole characters, see `extend_spans`.
+    Spans, (tokens, 2) int32, are the first character of each token and the index after its last one. They exclude the
+    space before a word, which some tokenizers include. They end with whole characters; see `extend_spans`.
     """
     encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
     encodings = []
@@ -373,13 +377,13 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
 
 @refuse_panics("tokenizer")
 def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> list[list[list[int]]]:
-    """Return the token ids of each word of split sentences, without special tokens.
+    """Return the token ids of each word of sentences that are split into words, without special tokens.
 
-    They equal those of ``tokenizer(words, is_split_into_words=True)``, of a byte-level tokenizer with
-    ``add_prefix_space``. A word without pieces is one unknown token, so that no word is lost.
+    The ids equal those of ``tokenizer(words, is_split_into_words=True)``. For a byte-level tokenizer, they equal those
+    with ``add_prefix_space``. A word without pieces becomes one unknown token, so that no word is lost.
 
     Raises:
-        DataError: a word has no pieces, and there is no unknown token.
+        DataError: If a word has no pieces and the tokenizer has no unknown token.
     """
     encoded = tokenizer(
         [add_word_spaces(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS
@@ -404,14 +408,14 @@ def _group_by_word(
 
 
 def add_word_spaces(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
-    """Return words for separate encoding, with a leading space each where the tokenizer is byte-level."""
+    """Return words for separate encoding. If the tokenizer is byte-level, each word gets a leading space."""
     if not is_byte_level(tokenizer):
         return words
     return [f" {word}" if word and not word.startswith(" ") else word for word in words]
 
 
 def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return whether a tokenizer's pieces consist of bytes, with the space before a word."""
+    """Return whether the pieces of a tokenizer consist of bytes, including the space before a word."""
     return "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
 
 
@@ -420,7 +424,10 @@ _USER_PARALLELISM = os.environ.get("TOKENIZERS_PARALLELISM")
 
 @contextmanager
 def parallel_encoding() -> Iterator[None]:
-    """Let the tokenizer use all cores in the block, and no threads afterwards, when loader workers fork."""
+    """Allow the tokenizer to use all cores in the block.
+
+    Afterwards it uses no threads, because loader workers are forked.
+    """
     if _USER_PARALLELISM is None:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
@@ -437,18 +444,18 @@ _KEPT = ("model_max_length", "split_special_tokens", "clean_up_tokenization_spac
 def with_data_layout(
     tokenizer: PreTrainedTokenizerFast, layout: Layout, *, splits_words: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that lays out texts as the examples of a data set; the same one if it does so already.
+    """Return a tokenizer that lays out texts in the same way as the examples of a data set.
 
-    The padding side becomes the right: left padding would shift a text for a model that counts positions from the
-        first.
-    Any other result is of transformers' general class, which loads every part of its file. Classes for one kind of
-    model put their own special tokens around texts, whatever the file says.
+    The given tokenizer is returned if it already does so. Padding is set to the right side, because left padding would
+    shift a text for a model that counts positions from the first token. A new tokenizer has transformers' general
+    class, which loads every part of its file. Classes for one kind of model would put their own special tokens around
+    texts, whatever the file contains.
 
     Args:
         tokenizer: Fast tokenizer.
         layout: Layout of the examples.
-        splits_words: Whether examples are words that were encoded one by one. The first word of a text then has the
-            space before it, which a byte-level tokenizer counts as part of a word.
+        splits_words: Whether the words of examples were encoded one by one. The first word of a text then gets a space
+            before it, which a byte-level tokenizer counts as part of a word.
     """
     templates = layout.single, layout.pair
     lacks_space = splits_words and is_byte_level(tokenizer) and not _has_prefix_space(tokenizer)
@@ -472,7 +479,10 @@ def with_data_layout(
 
 
 def _with_sides(tokenizer: PreTrainedTokenizerFast, sides: Mapping[str, str]) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with these sides, saved files included; the same one if it has them."""
+    """Return the tokenizer with the given padding and truncation sides, which are also written when it is saved.
+
+    The given tokenizer is returned if it already has these sides.
+    """
     if all(getattr(tokenizer, name) == side for name, side in sides.items()):
         return tokenizer
     copied = copy.deepcopy(tokenizer)
@@ -486,13 +496,13 @@ _SEGMENTS = "token_type_ids"
 
 
 def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_types: bool) -> PreTrainedTokenizerFast:
-    """Return a copy with the segments that a model reads and with its longest length.
+    """Return a copy of a tokenizer with the token types that a model reads and with the model's maximum length.
 
     Args:
-        tokenizer: Tokenizer of `with_data_layout`.
-        longest: Most tokens of the model's positions; None: no limit.
-        reads_types: Whether the model reads segments, which tokenizers of many models leave out. Segments for a model
-            that does not read them would break `model(**tokenizer(text))`.
+        tokenizer: Tokenizer that `with_data_layout` returned.
+        longest: Maximum number of tokens that the positions of the model allow, or None for no limit.
+        reads_types: Whether the model reads token types, which the tokenizers of many models do not return. Token types
+            for a model that does not read them would break `model(**tokenizer(text))`.
     """
     adapted = copy.deepcopy(tokenizer)
     has_types = any(kind for texts in (1, 2) for kind in _list_types(read_template(adapted, texts)))
@@ -515,7 +525,10 @@ def _has_prefix_space(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
-    """Return the post-processor of a layout; a byte-level one leaves the space before a word out of its span."""
+    """Return the post-processor of a layout.
+
+    For a byte-level tokenizer, it excludes the space before a word from the word's span.
+    """
     texts = [_format_template(tokenizer, template) for template in (layout.single, layout.pair)]
     ids = {token for template in (layout.single, layout.pair) for special in template.special for token, _ in special}
     tokens = [(tokenizer.convert_ids_to_tokens(token), token) for token in sorted(ids)]
