@@ -52,7 +52,7 @@ from adadepth.runtime.signals import convert_signals_to_exits, exit_at_once_on_s
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
 def run_job(composed: DictConfig) -> float | None:
-    """Check one composed configuration and run its task; return the metric named by ``optimise``."""
+    """Check a composed configuration, run its task, and return the metric named by ``optimise``."""
     try:
         with activity("checking the configuration"):
             config = build_config(composed)

@@ -144,7 +144,7 @@ class ChoosingSweeper(GridSweeper):
 
     Args:
         params: Values of the grid by key.
-        from_epoch: First epoch whose checkpoints are considered.
+        from_epoch: First epoch from which checkpoints are considered.
         of_dataset: Overrides by name of the data set. Overrides on the command line take precedence.
         direction: `maximize` or `minimize` the metric that `optimise` names. None selects the direction in which this
             metric is better.

@@ -34,8 +34,8 @@ def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = 
     """Return the smooth depth of every unit, the sum of powers of its survivals, float32, (...).
 
     Args:
-        survival: Survivals s_n, the share of a unit that continues after step n, (..., N); for ACT 1 - h_n, for a
-            distribution over steps or layers 1 - cdf_n.
+        survival: Survivals s_n, the share of a unit that continues after step n, (..., N). They are 1 - h_n for ACT,
+            and 1 - cdf_n for a distribution over steps or layers.
         ran: Mask of the steps after which the unit continued, boolean, (..., N). None means that every unit runs every
             step.
         exponent: Exponent a.

@@ -108,7 +108,7 @@ def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Te
 
 
 def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """Return the result of the model under a rule whose result differs from the stream.
+    """Return the result of the model for state rules in which the result is not the state itself.
 
     `graves` and `accumulated` sum w_n y_n (Graves 2016, equation 9); `basic` interpolates w y + (1 - w) result, which
     is what tensor2tensor's rule of that name intends (its code loses the parentheses).
@@ -119,7 +119,7 @@ def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: T
 
 
 def interpolate(state: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """Return w y + (1 - w) x; exactly x where the weight is 0."""
+    """Return w y + (1 - w) x. The result is exactly x where the weight is 0."""
     return torch.lerp(state.to(output.dtype), output, _as_factor(weight, output))
 
 

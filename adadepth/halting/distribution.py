@@ -2,8 +2,8 @@
 
 The targets follow from the losses l_n of the frozen model after every step:
 
-    g_n = max(0, l_n - min_{m > n} l_m) reduction of the loss by the best later step c_n = sigmoid(k (g_n - gamma))
-    target of continuing after step n; that of halting, lambda_n, is 1 - c_n
+    g_n = max(0, l_n - min_{m > n} l_m)       reduction of the loss by the best later step
+    c_n = sigmoid(k (g_n - gamma))            target of continuing after step n; that of halting, lambda_n, is 1 - c_n
 
 This is the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741), except that Ouro compares with the next step only.
 If a solution takes several steps the loss is constant until the last of them, so here every later step counts.

@@ -45,7 +45,7 @@ class _Certainty(ExitRule):
 
 @dataclass(frozen=True)
 class Entropy(_Certainty):
-    """Exit at the first step whose prediction has an entropy below the threshold, in nats (DeeBERT, ACL 2020)."""
+    """Exit at the first step at which the prediction has an entropy in nats below the threshold (DeeBERT, ACL 2020)."""
 
     name = "entropy"
     largest = math.inf
@@ -61,7 +61,7 @@ class Entropy(_Certainty):
 
 @dataclass(frozen=True)
 class NormalisedEntropy(_Certainty):
-    """Exit at the first step with H / log C below the threshold, which FastBERT (ACL 2020) calls speed."""
+    """Exit at the first step at which H / log C is below the threshold, which FastBERT (ACL 2020) calls speed."""
 
     name = "normalised_entropy"
     threshold: float = 0.5
@@ -71,7 +71,7 @@ class NormalisedEntropy(_Certainty):
         return NormalisedEntropy(1.0 - level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the entropy over log C is below the threshold."""
+        """Return whether the entropy divided by log C is below the threshold."""
         return _entropy(logits) / math.log(logits.shape[-1]) < self.threshold
 
 

@@ -50,7 +50,7 @@ class Quantile(ExitRule):
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows whose online cdf is above q."""
+        """Return the rows with an online cdf above q."""
         running = memory * _compute_survival(view)
         return 1.0 - running[:, 0] > self.q, running
 
@@ -186,7 +186,7 @@ class Distance(_StateConvergence):
     column = 0
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows whose state moved by less than the threshold."""
+        """Return the rows in which the state moved by less than the threshold."""
         return self.is_below_threshold(view), memory
 
 

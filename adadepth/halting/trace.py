@@ -31,8 +31,8 @@ class ComputedSteps(NamedTuple):
     """Counts of what each iteration computed over the whole batch, padding included; int64, (N,).
 
     Attributes:
-        queries: Number of rows whose query, feed-forward and halting unit were computed.
-        keys: Number of rows whose keys and values were computed.
+        queries: Number of rows for which the query, the feed-forward layer and the halting unit were computed.
+        keys: Number of rows for which keys and values were computed.
         pairs: Number of query-key pairs in the attention.
     """
 

@@ -73,7 +73,7 @@ class FeatureStore(StoredArrays):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays of a folder whose rows are all finished.
+        """Map the arrays of a folder in which all rows are finished.
 
         Raises:
             DataError: If anything is missing, truncated or unfinished. The folder is not changed.

@@ -123,8 +123,8 @@ def draw_forests(
     at different colours, so that the most frequent colour says little about a single node.
 
     Returns:
-        ``targets``, the position of the node that each node points to, int64, where a root points to itself; ``hops``
-        and ``colours``, int8. All are (rows, nodes).
+        Three arrays (rows, nodes). ``targets``, int64, is the position of the node that each node points to. A root
+        points to itself. ``hops`` and ``colours`` are int8.
     """
     levels = longest + 1
     chains = np.tile(np.arange(levels, dtype=np.int8), nodes // levels)

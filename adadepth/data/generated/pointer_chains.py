@@ -23,9 +23,9 @@ def draw_pointer_chains(
         generator: Generator of the random numbers.
 
     Returns:
-        ``targets``, the position that each position points to, int64, where a position with a value points to itself;
-        ``link_counts``, the number of pointers between a position and its value, int8; and ``end_values``, this value,
-        int8. All are (rows, length).
+        Three arrays (rows, length). ``targets``, int64, is the position that each position points to. A position with a
+        value points to itself. ``link_counts``, int8, is the number of pointers between a position and its value.
+        ``end_values``, int8, is this value.
     """
     positions = np.arange(length)
     near = np.minimum(positions, reach)
