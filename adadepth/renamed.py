@@ -43,7 +43,7 @@ class _RenamedLoader(Loader):
 
 
 class RenamedFinder(MetaPathFinder):
-    """Finder of modules by their former names."""
+    """Import finder that resolves the former names of modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

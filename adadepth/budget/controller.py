@@ -1,12 +1,13 @@
-"""PI controller that holds the mean depth of training at a target, its schedule, and the smooth depth it penalises.
+"""PI controller that holds the mean depth of training at a target, the target's schedule, and a smooth depth.
 
 The controller has two actuators. Usually it changes the weight of a smooth depth in the loss. If depth is still far
 from the target after the schedule has reached the target, it moves the halting bias instead. The reason is that the
 probabilities of a saturated halting unit have no gradient. Wang et al. 2024 (arXiv 2408.15664) balance the load of
 experts with a similar bias.
 
-A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0] with the survival s_n, and has
-no gradient. Its smooth form raises the survivals to a small power instead:
+A hard depth N counts the steps that a unit survives, N = 1 + sum_{1 <= n < N} 1[s_n > 0]. The survival s_n is the share
+of the unit that continues after step n. The hard depth has no gradient. Its smooth form raises the survivals to a small
+power instead:
 
     S = 1 + sum_{1 <= n < N} s_n^a,        0 < a <= 1
 
@@ -31,14 +32,14 @@ _SMALLEST = 1e-3
 
 
 def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = EXPONENT) -> Tensor:
-    """Return the smooth depth of every unit, the sum of powers of its survivals, float32, (...).
+    """Return the smooth depth of every unit, which is the sum of the powers of its survivals, float32, (...).
 
     Args:
         survival: Survivals s_n, the share of a unit that continues after step n, (..., N). They are 1 - h_n for ACT,
             and 1 - cdf_n for a distribution over steps or layers.
         ran: Mask of the steps after which the unit continued, boolean, (..., N). None means that every unit runs every
             step.
-        exponent: Exponent a.
+        exponent: Exponent a of the survivals.
     """
     powered = survival.float().clamp(min=_SMALLEST, max=1.0) ** exponent
     return powered.sum(dim=-1) if ran is None else torch.where(ran, powered, 0.0).sum(dim=-1)
@@ -81,13 +82,13 @@ class BudgetSchedule:
     hard to win back. In `ramp` the target falls to `target`, where it stays.
 
     Attributes:
-        target: Target depth of the user.
+        target: Target depth that the user configured.
         full: Full depth, in the same unit as `target`.
         grow: Share of all optimiser steps in which depth grows.
         hold: Share of all optimiser steps at full depth.
         ramp: Share of all optimiser steps in which the target falls.
-        grow_from: First depth of `grow`, in updates.
-        max_updates: Full depth in updates.
+        grow_from: Depth at the start of `grow`, in updates.
+        max_updates: Full depth, in updates.
     """
 
     target: float
@@ -120,7 +121,7 @@ class BudgetController:
     """PI controller of the mean depth.
 
     Args:
-        schedule: Schedule of the target.
+        schedule: Schedule of the target depth.
         gain: Factor that multiplies both gains.
         device: Device on which depths are measured.
         response: Gains and smoothing, or None for the defaults.
@@ -166,7 +167,7 @@ class BudgetController:
         self._begun = self._begun | is_counted
 
     def price(self, progress: float) -> Tensor:
-        """Return the coefficient of smooth depth in the loss at this progress, a scalar."""
+        """Return the coefficient of the smooth depth in the loss at this progress, a scalar."""
         multiplier = self._state[0]
         return torch.where(self._begun, multiplier + self._proportional(progress), multiplier).float()
 

@@ -21,7 +21,7 @@ def get_full_depth(unit: str, most_updates: float | None) -> float | None:
     """Return full depth in the unit of a budget.
 
     Args:
-        unit: Unit of the budget, a `BudgetUnit`.
+        unit: Unit in which the budget is measured, a `BudgetUnit`.
         most_updates: Largest number of updates N, or None if it depends on the model.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Halting: allocation and tracing of depth, in pure tensor code without models or loggers."""
+"""Halting: rules that allocate depth and traces that record it, in pure tensor code without models or loggers."""

@@ -1,4 +1,4 @@
-"""Adaptive computation time: the arithmetic of one halting step.
+"""Adaptive computation time (ACT): the arithmetic of one halting step.
 
 A unit accumulates a halting probability at every iteration and stops when the sum exceeds `1 - epsilon`:
 
@@ -25,7 +25,7 @@ StateRuleLike = choices.StateRule | str
 
 
 class ActState(NamedTuple):
-    """Halting sums of every unit, float32: the accumulated probability `h`, the remainders `R`, the updates `N`."""
+    """Halting state of every unit, float32: the accumulated probability `h`, the remainders `R`, the updates `N`."""
 
     accumulated: Tensor
     remainders: Tensor
@@ -62,7 +62,7 @@ def act_step(
     Args:
         state: Halting sums before this iteration.
         probability: Halting probability p_n of this iteration, float32.
-        threshold: 1 - epsilon.
+        threshold: Halting threshold, 1 - epsilon.
         is_last: Whether this iteration is the last one, L.
         cap_remainder: Remainder of a unit that reaches the cap without crossing the threshold.
             `reference`: no remainder, as in the code of Simoulin & Crabbé, so its ponder cost has no gradient;
@@ -70,7 +70,7 @@ def act_step(
             `forced`: it halts at the cap with weight R = 1 - h_{L-1}, as in Graves' definition.
 
     Returns:
-        The new state and the weights w_n of this iteration's output, 0 for units that had halted before.
+        The new state, and the weights w_n of this iteration's output. They are 0 for units that had halted before.
     """
     running = state.running
     total = state.accumulated + probability
@@ -95,9 +95,9 @@ def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Te
         rule: `single`: x <- w y + (1 - w) x (Simoulin & Crabbé 2021; a halted unit is frozen bit for bit);
             `graves`: x <- y while running, then frozen ("copied", Universal Transformers section 2.2);
             `accumulated`, `basic`: x <- y for all units, halted or not, as the tensor2tensor code does.
-        state: x_{n-1}, (B, T, H).
-        output: y_n, the block's output, (B, T, H).
-        weight: w_n, (B, T).
+        state: States x_{n-1} before this iteration, (B, T, H).
+        output: Output y_n of the block, (B, T, H).
+        weight: Weights w_n of the output, (B, T).
         running: Mask of the units that ran in this iteration, (B, T).
     """
     if rule == "single":
@@ -130,12 +130,13 @@ def _as_factor(weight: Tensor, like: Tensor) -> Tensor:
 def act_hazard(accumulated: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """Return the hazard lambda_n = p_n / (1 - h_{n-1}), at most 1, and the halting sum h_n, at most 1.
 
-    Then 1 - prod_{j <= n} (1 - lambda_j) = h_n: the halting sum is the cdf, the weights w_n of Graves 2016 with
-    epsilon 0 are the probabilities of the steps, and the quantile 1 - epsilon is the step at which a unit halts.
+    These definitions give 1 - prod_{j <= n} (1 - lambda_j) = h_n. The halting sum is therefore the cdf over steps. The
+    weights w_n of Graves 2016 with epsilon 0 are the probabilities of the steps. A unit halts at the step that is the
+    quantile 1 - epsilon.
 
     Args:
         accumulated: Halting sum h_{n-1}, 0 before the first step, any shape.
-        probability: Halting probability p_n, the same shape.
+        probability: Halting probability p_n, same shape.
     """
     survival = 1.0 - accumulated
     hazard = torch.where(survival > probability, probability / survival, 1.0)

@@ -1,4 +1,4 @@
-"""Active set of a batch: the running positions, packed one after the other.
+"""Active set of a batch: the positions that are still running, packed one after the other.
 
 The state of a halted unit is final. If all iterations share one layer, its keys and values are final too. An iteration
 then needs only the queries of running positions, and the keys and values of positions whose state has changed. It needs

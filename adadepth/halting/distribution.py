@@ -70,7 +70,8 @@ class HaltingDistribution:
     """Probabilities p_1..p_N of stopping at each step.
 
     Attributes:
-        log_pmf: log p_n, float32, (..., N). The probabilities sum to one unless the truncation was `none`.
+        log_pmf: Log-probabilities log p_n, float32, (..., N). The probabilities sum to one unless the truncation was
+            `none`.
     """
 
     log_pmf: Tensor
@@ -85,12 +86,15 @@ class HaltingDistribution:
         return self.pmf.cumsum(dim=-1)
 
     def expected_steps(self) -> Tensor:
-        """Return sum_n n p_n, differentiable, (...). Without truncation the missing mass counts as 0 steps."""
+        """Return the expected number of steps sum_n n p_n, differentiable, (...).
+
+        Without truncation, the missing probability counts as 0 steps.
+        """
         steps = torch.arange(1, self.log_pmf.shape[-1] + 1, device=self.log_pmf.device)
         return (steps * self.pmf).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        """Return -sum_n p_n log p_n in nats, (...); a step without probability contributes 0."""
+        """Return the entropy -sum_n p_n log p_n in nats, (...). A step with probability 0 contributes 0."""
         return -_sum_weighted(self.pmf, self.log_pmf)
 
     def quantile(self, q: float | Tensor) -> Tensor:
@@ -153,20 +157,20 @@ def geometric_prior(
 def uniform_prior(steps: int, device: torch.device | str | None = None) -> HaltingDistribution:
     """Return the prior with probability 1 / N at every step, (N,), so that every step gets gradients.
 
-    For a posterior that sums to one, KL(p || uniform) = log N - H(p): the divergence is an entropy bonus (Zhu et al.
-    2025, Ouro, arXiv 2510.25741). The prior is exact over N steps, so there is nothing to truncate.
+    For a posterior that sums to one, KL(p || uniform) = log N - H(p), so that the divergence is an entropy bonus (Zhu
+    et al. 2025, Ouro, arXiv 2510.25741). The prior is exact over N steps, so there is nothing to truncate.
     """
     return HaltingDistribution(torch.full((steps,), -math.log(steps), device=device))
 
 
 def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirectionLike) -> Tensor:
-    """Return KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...); a step that p never takes contributes 0.
+    """Return KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...). A step with p_n = 0 contributes 0.
 
     Args:
         posterior: Halting distribution of the model.
         prior: Prior distribution. Its leading dimensions broadcast.
-        direction: `posterior_prior`: KL(posterior || prior), PonderNet's; `prior_posterior`: KL(prior || posterior),
-            PALBERT's. They differ.
+        direction: Direction of the divergence. `posterior_prior` is KL(posterior || prior), as in PonderNet.
+            `prior_posterior` is KL(prior || posterior), as in PALBERT. The two differ.
     """
     assert direction in KL_DIRECTIONS, direction
     p, q = (posterior, prior) if direction == "posterior_prior" else (prior, posterior)

@@ -1,7 +1,8 @@
 """Exit rules that read predictions: how certain they are, and how much they change between steps.
 
-Shape legend: A running rows, C classes (1 in regression), L cells. Steps count from 1. If an answer has L cells with C
-classes each, logits are (A, L, C). The least certain cell then decides, and two answers agree if all their cells agree.
+Shape legend: A running rows, C classes (1 in regression), L cells. Steps are numbered from 1. If an answer has L cells
+with C classes each, logits are (A, L, C). The least certain cell then decides, and two answers agree if all their cells
+agree.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Entropy(_Certainty):
     largest = math.inf
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule with the threshold (1 - l) / l for the level l."""
+        """Return a copy of the rule with the threshold (1 - l) / l for the level l."""
         return Entropy((1.0 - level) / level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
@@ -67,7 +68,7 @@ class NormalisedEntropy(_Certainty):
     threshold: float = 0.5
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule with the threshold 1 - l for the level l."""
+        """Return a copy of the rule with the threshold 1 - l for the level l."""
         return NormalisedEntropy(1.0 - level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class Patience(ExitRule):
         return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with enough consecutive agreements."""
+        """Return the rows in which enough consecutive steps agreed."""
         logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
         if logits.shape[-1] == 1:
             prediction = logits.flatten(1)
@@ -156,7 +157,7 @@ class Divergence(ExitRule):
         self._check("threshold", 0.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule with the threshold (1 - l) / l for the level l."""
+        """Return a copy of the rule with the threshold (1 - l) / l for the level l."""
         return Divergence((1.0 - level) / level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Exit rules that read halting probabilities, estimates that the answer is right, or hidden states.
 
-Shape legend: A running rows, D width of a state. Steps count from 1.
+Shape legend: A running rows, D width of a state. Steps are numbered from 1.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Correct(ExitRule):
 
 
 def _compute_survival(view: StepView) -> Tensor:
-    """Return 1 - lambda_n, (A, 1)."""
+    """Return the probability 1 - lambda_n of continuing after this step, (A, 1)."""
     assert view.halting_logits is not None
     return torch.sigmoid(-view.halting_logits).unsqueeze(1)
 
@@ -169,7 +169,7 @@ class _StateConvergence(ExitRule):
         self._check("threshold", 0.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return the rule with the threshold (1 - l) / l for the level l."""
+        """Return a copy of the rule with the threshold (1 - l) / l for the level l."""
         return replace(self, threshold=(1.0 - level) / level)
 
     def is_below_threshold(self, view: StepView) -> Tensor:

@@ -1,7 +1,7 @@
-"""Base class of exit rules, which decide step by step for the running rows, and their replay on recorded steps.
+"""Base class of exit rules, which decide at each step which rows exit, and replay of rules on recorded steps.
 
-Shape legend: A running rows, M examples, N steps, C classes (1 in regression). Steps count from 1. If an answer has
-many cells with several classes each, logits have a dimension for the cells before that of the classes.
+Shape legend: A running rows, M examples, N steps, C classes (1 in regression). Steps are numbered from 1. If an answer
+has many cells with several classes each, logits have a dimension for the cells before that of the classes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ class ExitRule(ABC):
         return label(self)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return the memory before the first step, float32, (rows, k). The caller keeps it for the running rows."""
+        """Return the initial memory of the rule, float32, (rows, k).
+
+        The memory holds the k numbers per row that the rule needs from earlier steps. The caller keeps it for the
+        running rows.
+        """
         return torch.zeros(rows, 1, device=device)
 
     @property
@@ -80,7 +84,7 @@ class ExitRule(ABC):
     def with_level(self, level: float) -> ExitRule | None:
         """Return a copy of the rule with the threshold of a level in (0, 1), or None if it has no such threshold.
 
-        A higher level never makes a row exit earlier.
+        Levels put the thresholds of all rules on one scale. A higher level never makes a row exit earlier.
         """
         return None
 
@@ -105,7 +109,7 @@ def pad_memory(memory: Tensor, columns: int) -> Tensor:
 
 
 def all_rows(memory: Tensor, value: bool) -> Tensor:
-    """Return the same decision for every row, bool (A,)."""
+    """Return a decision that is the same for every row, bool (A,)."""
     return torch.full((len(memory),), value, device=memory.device)
 
 

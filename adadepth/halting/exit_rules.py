@@ -174,7 +174,7 @@ def check_rule(
     *,
     one_class: bool = True,
 ) -> None:
-    """Refuse a rule that a model cannot support.
+    """Raise an error if a model cannot support a rule.
 
     Args:
         rule: Exit rule.

@@ -1,4 +1,4 @@
-"""Layer mixing: a learned distribution over the layers of a model, which mixes their states.
+"""Layer mixing: a learned distribution over the layers of a model that mixes their states.
 
     p~ = softmax(alpha p),    x = sum_j p~_j f_j(Z_j)
 
@@ -52,7 +52,7 @@ def layer_weights(
 
 
 def weights_entropy(weights: Tensor) -> Tensor:
-    """Return -sum_j p~_j log p~_j in nats, a scalar between 0 (one layer) and ln L (uniform)."""
+    """Return the entropy -sum_j p~_j log p~_j in nats, a scalar between 0 (one layer) and ln L (uniform)."""
     # The inner `where` keeps log(0) out of the backward pass, which would turn a zero gradient into NaN.
     logs = torch.where(weights > 0.0, weights, 1.0).log()
     return -(weights * logs).sum()

@@ -83,7 +83,7 @@ def _read_type(field: dataclasses.Field[Any]) -> str:
 
 
 def _format_number(value: float) -> str:
-    """Return the shortest text that reads back as the number."""
+    """Return the shortest text that parses to the same number."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 

@@ -60,7 +60,7 @@ class Execution:
         width: Padded length of the rows, either one number for all iterations or one number for each, int64, (N,).
         rows: Number of rows that each iteration computed, int64, (N,), or None if no row left the batch.
         computed: Counts of each iteration, if iterations compute only some of the units.
-        memory_length: Number of positions from earlier batches that attention could see.
+        memory_length: Number of positions from earlier batches that attention could read.
     """
 
     steps: int
@@ -77,7 +77,7 @@ class Halting:
     """Probabilities and remainders of a halting unit, always float32.
 
     Attributes:
-        probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
+        probabilities: Halting probability of each iteration, (*updates.shape, N). It is 0 after a unit has halted.
         remainders: Difference between one and the halting sum at the last update, shape of `updates`. None if the model
             has no halting sums.
     """
@@ -103,7 +103,7 @@ class Operations:
 @register_trace_part
 @dataclass(frozen=True)
 class DepthTrace:
-    """Depth of the units of a batch.
+    """Record of the depth of every unit of a batch.
 
     Attributes:
         unit: Unit that halts: a token, a sequence, a task or a whole architecture.
@@ -155,7 +155,7 @@ class Work(NamedTuple):
     Attributes:
         executed: Executed compute, padding included.
         dense: Compute of the same batch if every row, including padding, runs until the deepest unit has halted.
-        adaptive: Compute of the traced depths, without padding.
+        adaptive: Compute at the depths in the trace, without padding.
         full: Compute of the same units at the maximum depth, without padding.
     """
 

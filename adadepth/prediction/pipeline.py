@@ -187,8 +187,8 @@ class Pipeline:
             batch: Collated batch of one example.
 
         Returns:
-            Token position to the predicted classes or words after each step. The mapping is empty for models without
-            predictions for single tokens.
+            A mapping from token positions to the predicted classes or words after each step. The mapping is empty for
+            models without predictions for single tokens.
         """
         inputs = self._select_inputs(batch)
         if isinstance(self.model, PretrainingHeads) and self.model.shows_states:
@@ -516,7 +516,7 @@ class Pipeline:
 
 
 def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
-    """Predict texts and return the content of texts.json; see `describe_predictions`."""
+    """Predict texts, and return the content of the file texts.json; see `describe_predictions`."""
     predictions, work = pipeline.examine(texts)
     parts = [[text] if isinstance(text, str) else list(text) for text in texts]
     for text, prediction in zip(parts, predictions, strict=True):
@@ -527,7 +527,7 @@ def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | l
 def describe_predictions(
     pipeline: Pipeline, texts: Sequence[Sequence[str]], predictions: Sequence[Prediction], work: float
 ) -> dict[str, Any]:
-    """Return the content of texts.json.
+    """Return the content of the file texts.json.
 
     Args:
         pipeline: Pipeline that made the predictions.

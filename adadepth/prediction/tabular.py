@@ -120,8 +120,8 @@ def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> Non
     """Check that the model can read the first row of a table, before any row is predicted.
 
     Raises:
-        DataError: If the table has no rows, or the model cannot read the first one.
-        ConfigError: If `columns` are not one or two.
+        DataError: If the table has no rows, or if the model cannot read the first one.
+        ConfigError: If `columns` does not name one or two columns.
     """
     if len(columns) not in (1, 2):
         raise ConfigError(f"dataset.text_columns={list(columns)}: must name one column, or two for pairs")
@@ -305,7 +305,7 @@ def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _R
 
 
 def _format_line(cells: list[Any], path: Path, delimiter: str) -> str:
-    """Format a line of CSV with quotes where needed, or of TSV without quotes."""
+    """Format a line of a CSV file with quotes where needed, or of a TSV file without quotes."""
     if path.suffix == _CSV:
         return format_csv([cells], delimiter)
     return "\t".join("" if cell is None else str(escape_csv_formula(cell)) for cell in cells) + "\n"

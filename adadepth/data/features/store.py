@@ -39,8 +39,8 @@ class FeatureStore(StoredArrays):
     """Stored hidden states of a set of texts.
 
     Attributes:
-        states: State number to the bits of its values, (tokens, K) int16 or int32. Integers are used because numpy has
-            no bfloat16.
+        states: Mapping from state numbers to the bits of the values, (tokens, K) int16 or int32. Integers are used
+            because numpy has no bfloat16.
         dtype: Floating-point type of the stored bits.
         lengths: Number of tokens of each row, (rows,) int64.
         starts: Offset of each row in the files, (rows,) int64.
@@ -96,7 +96,7 @@ class FeatureWriter(ExitStack):
     all values, also after a failure.
 
     Attributes:
-        order: Row number at each position of the files, (rows,) int64.
+        order: Row number of the row at each position of the files, (rows,) int64.
         lengths: Number of tokens at each position, (rows,) int64, the longest first.
         finished: Mark of each row, (rows,) uint8: 1 if the row is finished. The array is shared with the other
             processes.
@@ -119,11 +119,11 @@ class FeatureWriter(ExitStack):
         self.callback(self.save)  # before the files are closed
 
     def write(self, rows: slice, states: Mapping[int, Tensor]) -> None:
-        """Write consecutive rows.
+        """Write the states of consecutive rows.
 
         Args:
             rows: Positions of the rows in the files.
-            states: State number to values (B, T, K) on any device, padded on the right.
+            states: Mapping from state numbers to values (B, T, K) on any device, padded on the right.
 
         Raises:
             DataError: If a value is not finite, or if it is too large for the stored precision.

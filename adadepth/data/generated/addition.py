@@ -41,7 +41,7 @@ class AdditionExamples(DrawnTags):
         self.offset_count = dataset.field - digits
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``numbers`` (rows, 2, digits + 1), ``sums``, ``difficulties``, int8, and the offset ``place``, int16."""
+        """Draw ``numbers`` (rows, 2, digits + 1), ``sums`` and ``difficulties``, int8, and offsets ``place``, int16."""
         numbers = draw_numbers(rows, self.digits, self.nines, generator)
         sums, difficulties = add_columns(numbers)
         offsets = generator.integers(0, self.offset_count, rows, dtype=np.int16)
@@ -74,7 +74,7 @@ def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the digits of the sums, and the distance of each column to the column that determines its carry.
 
     Args:
-        numbers: Digits, (rows, 2, columns), the most significant first.
+        numbers: Digits of both numbers, (rows, 2, columns), the most significant digit first.
 
     Returns:
         Two int8 arrays, each (rows, columns).

@@ -93,7 +93,7 @@ def build_symbol_example(symbols: np.ndarray, labels: np.ndarray, difficulties: 
     """Return an example for `DrawnTags`: a sequence of symbols without special tokens and with one token type.
 
     Args:
-        symbols: Numbers of the symbols, (S,).
+        symbols: Number of each symbol, (S,).
         labels: Label of every token, (S,), or -100 for a token without a label.
         difficulties: Difficulty of every token, (S,), or -1 for a token without a difficulty.
     """

@@ -50,7 +50,7 @@ class MazeExamples(DrawnTags):
         self.offset_count = dataset.field - size + 1
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``cells`` (rows, size^2) int8, ``distances`` int16, and the maze's offset ``place``, (rows, 2) int16."""
+        """Draw ``cells`` (rows, size^2) int8, ``distances`` int16, and offsets ``place`` of mazes, (rows, 2) int16."""
         cells = draw_mazes(rows, self.size, self.walls, generator)
         offsets = generator.integers(0, self.offset_count, (rows, 2), dtype=np.int16)
         return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": offsets}

@@ -36,13 +36,14 @@ _CELL_SHOWN = 60  # characters of a cell in a message
 
 @dataclass(frozen=True)
 class ClassReader:
-    """Mapping from the labels of a column to class numbers.
+    """Reader that maps the labels of a column to class numbers.
 
     Attributes:
         names: Names of the classes, in order.
-        numbers: Text of a label (see `format_label`) to its class number.
-        allowed: Allowed labels, for messages.
-        strangers: Text of a label to its name in the data, for labels that the configuration does not name.
+        numbers: Mapping from the text of a label (see `format_label`) to its class number.
+        allowed: List of the allowed labels, for messages.
+        strangers: Mapping from the text of a label to its name in the data, for labels that the configuration does not
+            name.
     """
 
     names: tuple[str, ...]
@@ -230,7 +231,7 @@ def build_class_readers(
         names: Classes in order.
         key: Setting that names the column, for messages.
         column: Column with one label per row or a list of labels per row.
-        tables: Split to its table.
+        tables: Mapping from splits to their tables.
         root: Cache folder.
         has_order: Whether the order of the names was configured or declared, and does not come from a search.
     """

@@ -1,4 +1,4 @@
-"""Probing data: SentEval's tasks and the agreement data of Linzen et al."""
+"""Probing data: the tasks of SentEval, and the subject-verb agreement data of Linzen et al."""
 
 from __future__ import annotations
 

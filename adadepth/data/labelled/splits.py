@@ -51,7 +51,7 @@ class RowSource(Protocol):
 
     @property
     def label(self) -> str:
-        """Name of the source, for messages."""
+        """Name of the source of rows, for messages."""
 
 
 def list_table_splits(dataset: TableConfig) -> list[str]:
@@ -72,8 +72,8 @@ def split_examples(
 
     Args:
         dataset: Settings of the splits, the number of examples of each, and the share of held-out training rows.
-        tables: Split to the source of its rows, for messages.
-        stores: Split to the store of its rows.
+        tables: Mapping from splits to the sources of their rows, for messages.
+        stores: Mapping from splits to the stores of their rows.
         make: Function from a store and row numbers to examples.
         classes: Function from the training store to the class of each row. Every class gets the same held-out share.
         test_splits: Test splits. They have at most ``max_test_examples`` examples.
@@ -143,8 +143,9 @@ def open_splits(
 
     Args:
         dataset: Settings of the data set.
-        columns: Key of the configuration to the columns that it names. Every split must have them.
-        optional: Splits that may be missing.
+        columns: Mapping from keys of the configuration to the columns that they name. Every split must have these
+            columns.
+        optional: Names of splits that may be missing.
 
     Raises:
         DataError: If a split or a column is missing, or if a file or the hub cannot be read.
@@ -245,7 +246,7 @@ def _find_named_files(path: Mapping[Any, Any], splits: Sequence[str]) -> dict[st
 
 
 def _find_saved_or_files(key: str, path: Any) -> list[Path]:
-    """Return the files that a setting names, or the folder that `save_to_disk` wrote."""
+    """Return the files that a setting names, or the folder if `save_to_disk` wrote it."""
     if isinstance(path, str) and is_saved(folder := to_path(key, path)):
         return [folder]
     return find_files(key, path)
@@ -371,9 +372,9 @@ def ensure_rows(
         name: Name of the cache folder for all rows.
         dataset: Settings that limit the number of rows.
         split: Name of the split.
-        table: Rows of the split.
+        table: Table with the rows of the split.
         write: Function that writes the files of a table into an empty folder.
-        blanks: Column to the content that replaces it in an unused row.
+        blanks: Mapping from columns to the content that replaces a cell in an unused row.
         classes: Function from the training table to the class of each row; see `select_held_out`.
     """
     limits = _list_limits(dataset, split)
@@ -423,7 +424,8 @@ def _blank_unused(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray 
 
     Args:
         table: Table to copy.
-        blanks: Column to the content of an unused row. In a column of texts, the content is a text or None.
+        blanks: Mapping from columns to the content of an unused row. In a column of texts, the content is a text or
+            None.
         used: Mask of the used rows, (rows,) bool, or None if all rows are used.
     """
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]

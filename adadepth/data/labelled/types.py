@@ -43,9 +43,9 @@ class LabelledData:
 
     Attributes:
         train: Training examples: ``train[(epoch, index)]`` is a pure function of (seed, epoch, index).
-        evaluation: Split to its examples, ``[index]``, which are independent of the seed. The first split selects the
-            best checkpoint.
-        test: Split to its examples, which have no labels.
+        evaluation: Mapping from evaluation splits to their examples, ``[index]``, which are independent of the seed.
+            The first split selects the best checkpoint.
+        test: Mapping from test splits to their examples, which have no labels.
         tokenizer: Tokenizer to save with the model, or None if the input is a vector.
         collate: Collator of a batch. It returns ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
             ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32. It also returns ``index`` (B,) int64,
@@ -64,7 +64,7 @@ class LabelledData:
         picture: Kind of drawing of an example, or None for no drawing. ``cells`` draws a grid with the rows in
             ``position_ids`` and the columns in ``token_type_ids``. ``chains`` draws chains of pointers.
         model_fields: Fields of the model configuration that are determined by the data.
-        least_fields: Lower bounds for such fields. A trained model may have larger values.
+        least_fields: Lower bounds for fields of the model configuration. A trained model may have larger values.
         class_weights: Weight in the loss of an example of each class, or None if all weights are 1.
     """
 
@@ -101,7 +101,7 @@ class Numbering:
 
     @classmethod
     def from_classes(cls, names: Sequence[str], classes: Sequence[str] | None, source: str) -> Numbering:
-        """Return the numbering of the data's classes.
+        """Return the numbering for the classes of a data set.
 
         Args:
             names: Classes of the data, in their order.
@@ -152,7 +152,7 @@ def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return a digest of the source of each split.
 
     Args:
-        tables: Split to its table. Tables without a fingerprint are skipped.
+        tables: Mapping from splits to their tables. Tables without a fingerprint are skipped.
     """
     return {split: digest(table.fingerprint()) for split, table in tables.items() if hasattr(table, "fingerprint")}
 
@@ -180,7 +180,7 @@ def build_table_data(
         dataset: Settings of the tables.
         words: Tokenizer to save with the model.
         tokenizer_path: Source of the tokenizer, or None if it was trained on the texts.
-        tables: Split to its table.
+        tables: Mapping from splits to their tables.
         splits: Training, evaluation and test examples.
         describe: Function from the examples of a split to their summary.
         collator: Class of the collator.
@@ -212,7 +212,7 @@ def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[fl
         weighting: Either `balanced` or a mapping of names to weights. `balanced` is examples / (classes · examples of
             the class), as in scikit-learn, and 1 for a class without examples. In a mapping, classes that are not named
             have weight 1.
-        counts: Class to the number of its training examples, in the order of classes.
+        counts: Mapping from classes, in order, to the number of their training examples.
 
     Raises:
         DataError: If a name is not a class.

@@ -115,7 +115,7 @@ class Spans(StoredArrays):
 
 
 def compute_spans(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
-    """Return the spans of a store that leave room for the special tokens."""
+    """Return the spans of a store, which are short enough to leave room for the special tokens."""
     return Spans(np.concatenate([np.empty((0, 2), np.int64), *_iter_span_blocks(store, dataset, generator)]))
 
 
@@ -191,7 +191,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
         self.seed = seed
 
     def keep(self, count: int | None) -> None:
-        """Keep ``count`` examples, evenly spread over the text."""
+        """Keep only ``count`` examples, evenly spread over the text."""
         if count is not None and count < len(self.spans):
             self._stored_spans = Spans(self.spans[np.arange(count) * len(self.spans) // count])
 

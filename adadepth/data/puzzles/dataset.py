@@ -35,7 +35,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         puzzles: Tokens of the cells, (rows, L).
         solutions: Tokens of the solved cells, (rows, L), with 0 at cells without an answer.
         difficulty: Difficulty of each row, (rows,) int64.
-        attributes: Name to whole numbers, (rows,), by which reports group puzzles.
+        attributes: Mapping from names to whole numbers, (rows,), by which reports group puzzles.
         starts: First row of each example, followed by the number of rows, (examples + 1,) int64. The rows of one
             example are the same puzzle under symmetries, and training draws one of them in every epoch. None means one
             row per example.
@@ -149,7 +149,7 @@ def build_puzzle_data(
     Args:
         dataset: Settings with the name of the data set and its metrics.
         train: Training puzzles.
-        evaluation: Name of each evaluation set to its puzzles.
+        evaluation: Mapping from the names of evaluation sets to their puzzles.
         symbols: Symbols in order. Symbol n is token n + 1.
         facts: Additional entries of the summary, for reports.
     """

@@ -280,7 +280,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:
-    """Return texts as tokens, (rows, length) int8."""
+    """Return puzzles in text form as tokens, (rows, length) int8."""
     for number, text in enumerate(texts, first):
         if not isinstance(text, str) or len(text) != length or not text.isascii():
             raise DataError(f"{where} {number}: must be a text of {length} symbols, like the first one")

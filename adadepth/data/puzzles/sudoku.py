@@ -29,7 +29,7 @@ class Shape:
 
     @property
     def cells(self) -> int:
-        """Number of cells of the whole square, n^2."""
+        """Number of cells of the whole grid, n^2."""
         return self.size**2
 
     @cached_property

@@ -50,7 +50,7 @@ class ArrayWriter(ExitStack):
 
     Args:
         folder: Existing folder that does not contain these arrays.
-        arrays: Name of each array to its dtype, or to the dtype and the shape of a row.
+        arrays: Mapping from the name of each array to its dtype, or to the dtype and the shape of a row.
         totals: Names of offset arrays. Their input is sizes, and their content is the cumulative sums, from a first row
             of zeros to a last row with the totals.
     """

@@ -47,7 +47,7 @@ class Encoding(NamedTuple):
     Attributes:
         encode: Function from texts to rows of every array, as in `ArrayWriter.append`. Worker processes get a copy of
             it.
-        arrays: Name of each array to its dtype and shape, as in `ArrayWriter`.
+        arrays: Mapping from the name of each array to its dtype and shape, as in `ArrayWriter`.
         totals: Names of the offset arrays.
     """
 

@@ -76,7 +76,7 @@ class QuestionStore(StoredArrays):
         return starts
 
     def question(self, row: int) -> Question:
-        """Return the text of a row."""
+        """Return the texts of a row."""
         first, last = self.record_offsets[row : row + 2]
         return Question(*json.loads(self.records[first:last].tobytes()))
 

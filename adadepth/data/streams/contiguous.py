@@ -45,8 +45,8 @@ def is_architecture_step(update: int, first: int, period: int) -> bool:
 class RowShare(NamedTuple):
     """Share of the rows of a stream that one process reads.
 
-    Micro-batch ``slot`` of process ``process`` holds the rows [(slot * processes + process) * batch, + batch), so that
-    the rows of an update are the same for every world size.
+    Micro-batch ``slot`` of process ``process`` holds ``batch`` rows from row (slot * processes + process) * batch on.
+    The rows of an update are therefore the same for every world size.
     """
 
     batch: int
@@ -56,7 +56,7 @@ class RowShare(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Return the number of rows, R."""
+        """Return the number of rows of the stream, R."""
         return self.batch * self.slots * self.processes
 
     def of(self, slot: int) -> range:
@@ -88,7 +88,7 @@ class TokenStream:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens, n."""
+        """Return the number of tokens in the section, n."""
         return self.end - self.begin
 
     @property

@@ -1,1 +1,1 @@
-"""Text sources: files, columns, the hub, documents, sentences, and tokenizers."""
+"""Text sources: local files, table columns, data sets on the hub, documents, sentences, and tokenizers."""

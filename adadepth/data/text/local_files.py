@@ -155,7 +155,7 @@ def read_lines(key: str, file: Path, *, with_ends: bool = False) -> Iterator[str
     Args:
         key: Setting that names the file, for messages.
         file: File, which is read during the iteration.
-        with_ends: Whether lines keep their line ends.
+        with_ends: Whether the lines include their line ends.
 
     Raises:
         DataError: If the file cannot be read, or if a byte is not UTF-8. The message names the file and the byte's
@@ -411,7 +411,7 @@ def _check_word(word: Row, form: _ColumnFormat) -> None:
 
 
 def _detect_format(file: Path, key: str) -> _ColumnFormat:
-    """Return the format of the first line that is certainly a word."""
+    """Return the format of a file, taken from the first line that is certainly a word."""
     for number, line in enumerate(read_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))

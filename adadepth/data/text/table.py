@@ -33,7 +33,7 @@ class DataTable:
     Attributes:
         label: Name of the table, for messages.
         columns: Names of the columns.
-        class_names: Column to its class names in order, for columns with classes that the data declare.
+        class_names: Mapping from columns to their class names in order, for columns with classes that the data declare.
         batches: Function that yields all rows in batches, in the same order in every call. Batches may have the column
             `ROW_LOCATIONS`.
         fingerprint: Function that returns values which identify the content.
@@ -96,7 +96,7 @@ def read_first_texts(table: DataTable, columns: Mapping[str, str], rows: int | N
 
     Args:
         table: Table that has the columns.
-        columns: Name of each column to the key of the data set that names it.
+        columns: Mapping from columns to the keys of the data set that name them.
         rows: Number of rows, or None for all rows.
 
     Raises:
