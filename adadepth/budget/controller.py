@@ -179,25 +179,25 @@ class BudgetController:
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return k_p (m - t) / D times the gain."""
+        """Return the proportional term k_p (m - t) / D times the gain, for measured depth m, target t and full depth D."""
         proportional = self.gain * self.response.proportional * self._compute_error(progress)
         return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
 
     def compute_bias_shift(self, progress: float) -> Tensor:
         """Return the shift of the halting bias before the next step, in logits, a scalar.
 
-        The shift is k_b (m - t) / D if the schedule has reached the final target and depth is far from it. Otherwise it
-        is 0.
+        The shift is k_b (m - t) / D, for measured depth m, target t and full depth D, if the schedule has reached the
+        final target and depth is far from it. Otherwise it is 0.
         """
         is_far = self._begun & self._is_far(self._state[2], progress)
         return torch.where(is_far, BIAS_GAIN * self._compute_error(progress), 0.0).float()
 
     def _compute_error(self, progress: float) -> Tensor:
-        """Return (m - t) / D."""
+        """Return the relative error (m - t) / D of the measured depth m, for target t and full depth D."""
         return (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
 
     def _is_far(self, measured: Tensor, progress: float) -> Tensor:
-        """Return whether a depth is outside the zone around the final target in which the loss moves it.
+        """Return whether a depth is far from the final target, so that the bias moves it instead of the loss.
 
         While the target falls, only the loss moves depth, because the loss treats tokens differently and a bias shifts
         all of them.

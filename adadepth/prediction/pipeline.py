@@ -121,7 +121,7 @@ class Pipeline:
         return cls(*load_parts(path), **options)
 
     def __call__(self, texts: Text | Iterable[Text]) -> list[Prediction]:
-        """Predict texts.
+        """Predict texts in batches.
 
         Exit rules that sample use the same random numbers in every call.
 

@@ -30,7 +30,7 @@ def load_labelled_data(
 ) -> LabelledData:
     """Read and tokenise labelled data, or load them from the cache.
 
-    Several processes may call this function at once. One of them does the work.
+    Several processes may call this function at once. One of them does the work, and the others wait.
 
     Args:
         dataset: Settings of a data set with a loader; see `adadepth.config.kinds`.

@@ -106,7 +106,7 @@ def group_rows_by_split(
     Args:
         dataset: Settings of the held-out share.
         split: Name of the split.
-        rows: Number of its rows.
+        rows: Number of rows of the split.
         classes: Class of each row; see `select_held_out`.
     """
     if split != dataset.train_split or dataset.held_out is None:

@@ -120,7 +120,7 @@ class Numbering:
     def key(self) -> list[list[str]]:
         """Return the values that identify a cache of numbered labels.
 
-        In the order of the data, the names alone identify it.
+        If the classes are in the order of the data, these values are only the names.
         """
         parts = [list(self.names)]
         return parts if self.names == self.classes else [*parts, list(self.classes)]

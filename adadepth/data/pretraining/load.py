@@ -53,7 +53,7 @@ class PretrainingData:
 def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
     """Read, split, tokenise and pack a corpus, or load it from the cache.
 
-    Several processes may call this function at once. One of them does the work.
+    Several processes may call this function at once. One of them does the work, and the others wait.
 
     Raises:
         DataError: If the corpus or the tokenizer lacks something. The message is one line.

@@ -58,7 +58,7 @@ def load_language_data(
 ) -> LanguageData:
     """Read and tokenise a text and arrange it in streams, or load it from the cache.
 
-    Several processes may call this function at once. One of them does the work.
+    Several processes may call this function at once. One of them does the work, and the others wait.
 
     Args:
         dataset: Settings of the text and the length of a segment.
