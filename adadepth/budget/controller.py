@@ -179,7 +179,10 @@ class BudgetController:
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return the proportional term k_p (m - t) / D times the gain, for measured depth m, target t and full depth D."""
+        """Return the proportional term k_p (m - t) / D times the gain, or 0 if the bias moves depth.
+
+        See `_compute_error` for the symbols.
+        """
         proportional = self.gain * self.response.proportional * self._compute_error(progress)
         return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
 
