@@ -1,1 +1,1 @@
-"""Metrics of depth and quality, computed from traces and predictions; draws nothing."""
+"""Metrics of depth and quality, computed from traces and predictions, without any drawing."""

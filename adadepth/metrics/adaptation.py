@@ -29,18 +29,20 @@ _PARTITIONS: dict[str, Callable[[str], bool]] = {
 
 
 def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
-    """Describe how many depths are really used, and what they depend on.
+    """Describe how many depths are really used, and which attributes of the units depth depends on.
 
-    The exponential of a distribution's entropy is the number of equally frequent values that are as varied.
+    The exponential of the entropy of a distribution is the number of equally frequent values with the same entropy.
 
     Args:
-        classes: Described classes by name, `all` among them, with `n`, `mean`, `std`, `entropy` (nats), `histogram`.
+        classes: Statistics of each class by name. They must include the class `all` and have `n`, `mean`, `std`,
+            `entropy` (nats) and `histogram`.
         unit: The unit that halts, such as `token`.
 
     Returns:
-        `effective_depths` of all units; `effective_depths_within`, the mean over classes weighted by their units, if
-        there are any; `commonest`, the most frequent depth, and `commonest_share`; `between`, see
-        `compute_variance_shares`; and `warning`, one line, if depth does not adapt. Empty if nothing halts.
+        `effective_depths`, over all units; `effective_depths_within`, its mean over the classes weighted by their
+        number of units, if there are any; `commonest`, the most frequent depth, and `commonest_share`; `between`, see
+        `compute_variance_shares`; and `warning`, one line, if depth does not adapt. The dictionary is empty if nothing
+        halts.
     """
     everyone = classes["all"]
     if "entropy" not in everyone or unit not in ("token", "sequence"):
@@ -69,24 +71,24 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
 
 
 def is_collapsed(effective_depths: float) -> bool:
-    """Return whether so few depths are used that depth does not adapt."""
+    """Return whether the number of effective depths is so small that depth does not adapt."""
     return effective_depths < FEWEST_DEPTHS
 
 
 def effective_depths(shares: Sequence[float]) -> float:
-    """Return the exponential of the entropy of a distribution over depths."""
+    """Return the number of effective depths: the exponential of the entropy of a distribution over depths."""
     return math.exp(-sum(share * math.log(share) for share in shares if share > 0))
 
 
 def compute_variance_shares(classes: _Classes) -> dict[str, dict[str, float]]:
     """Return the share of the variance of depth that lies between the classes of each partition of the units.
 
-    Epsilon squared (Kelley 1935): 1 - (SSW / (n - k)) / (SST / (n - 1)) of k classes and n units. It is 0 on average
-    where classes mean nothing; the plain ratio of sums of squares is not.
+    The share is epsilon squared (Kelley 1935), 1 - (SSW / (n - k)) / (SST / (n - 1)), for k classes and n units. Its
+    mean is 0 if the classes have no effect, unlike the mean of the plain ratio of sums of squares.
 
     Returns:
-        `share`, `classes` and `n` by partition: `kind` of token, `label`, `correctness`, `length`, `difficulty`. A
-        partition without variance, or with fewer than two classes that have units, is absent.
+        `share`, `classes` and `n` for each partition: by `kind` of token, `label`, `correctness`, `length` or
+        `difficulty`. A partition is absent if it has no variance, or fewer than two classes with units.
     """
     shares = {}
     for partition, is_class in _PARTITIONS.items():
@@ -116,32 +118,39 @@ class Correlation(NamedTuple):
 
 
 def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: int = 0) -> Correlation | None:
-    """Correlate the row and the column of the observations that a contingency table counts.
+    """Compute Spearman's correlation of the row and the column of the observations in a contingency table.
 
-    All observations of a row (column) are tied and share its mid-rank: exact for whole-number depths, and for losses as
-    fine as their bins. The interval is a percentile bootstrap over `resamples` tables, drawn from the multinomial
-    distribution of the observed one. It assumes independent observations, so tokens that share sentences have a wider
-    interval in truth.
+    All observations of a row (column) are tied and share its mid-rank. This is exact for whole-number depths; for
+    losses, the bins limit the precision. The interval is a percentile bootstrap over `resamples` tables, drawn from the
+    multinomial distribution of the observed one. It assumes independent observations, so the true interval is wider for
+    tokens of the same sentence.
 
     Args:
-        table: Counts, int64, (rows, columns), both in increasing order of the value they stand for.
+        table: Counts, int64, (rows, columns), with rows and columns in increasing order of their values.
         resamples: Number of bootstrap tables.
-        seed: Seed of the bootstrap; equal tables give equal intervals.
+        seed: Seed of the bootstrap. Equal tables give equal intervals.
 
     Returns:
-        The correlation, or None if it does not exist: fewer than three observations or a constant variable.
+        The correlation, or None if it does not exist because there are fewer than three observations or a variable is
+        constant.
     """
     rows, columns = np.nonzero(table)
     return _correlate(rows, columns, table[rows, columns], resamples, seed)
 
 
 def spearman(first: NDArray[Any], second: NDArray[Any], resamples: int = 400, seed: int = 0) -> Correlation | None:
-    """Correlate two variables of the same observations, (M,) each; interval and None as in `spearman_from_table`."""
+    """Compute Spearman's correlation of two variables of the same observations, (M,) each.
+
+    The interval is that of `spearman_from_table`. The result is None under the same conditions.
+    """
     return _correlate(*_count_pairs(first, second), resamples, seed)
 
 
 def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
-    """Return Spearman's correlation of two variables, (M,) each; None as in `spearman_from_table`."""
+    """Return Spearman's correlation of two variables, (M,) each.
+
+    The result is None under the conditions of `spearman_from_table`.
+    """
     rows, columns, counts = _count_pairs(first, second)
     value = _rank_correlation(rows, columns, counts) if len(first) >= 3 else float("nan")
     return None if np.isnan(value) else value
@@ -192,12 +201,12 @@ FEWEST_CLUSTERS = 10  # for an interval; the variance between fewer clusters say
 
 
 class Sums(NamedTuple):
-    """Sums that determine a mean and its interval, over clusters g with m_g values of sum y_g.
+    """Sums that determine a mean and its interval, for clusters g = 1..G of m_g values with the sum y_g.
 
     Attributes:
         n: sum m_g.
         total: sum y_g.
-        clusters: G.
+        clusters: Number of clusters, G.
         squares: sum y_g^2.
         products: sum y_g m_g.
         sizes: sum m_g^2.
@@ -212,7 +221,7 @@ class Sums(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean, its interval if there are at least `FEWEST_CLUSTERS` clusters, and the number of clusters."""
+    """A mean, its interval if there are at least `FEWEST_CLUSTERS` clusters (else None), and the number of clusters."""
 
     mean: float
     low: float | None
@@ -221,11 +230,11 @@ class Estimate(NamedTuple):
 
 
 def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
-    """Return the mean of values and its 95 % interval, with whole clusters as independent draws.
+    """Return the mean of values and its 95 % interval, treating whole clusters as independent draws.
 
     Args:
         values: One or more values, (n,).
-        clusters: Number of the cluster of each value, such as its sentence, (n,).
+        clusters: Number of the cluster of each value, (n,). A cluster is, for example, a sentence.
     """
     _, group = np.unique(clusters, return_inverse=True)
     totals, sizes = np.bincount(group, values), np.bincount(group)
@@ -234,7 +243,7 @@ def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.in
 
 
 def estimate(sums: Sums) -> Estimate:
-    """Return the mean of one or more values and its 95 % interval."""
+    """Return the mean and its 95 % interval from the sums of at least one value."""
     from scipy.special import stdtrit  # imported here: reading a report needs no scipy, and scipy.stats takes a second
 
     count, mean = int(sums.clusters), float(sums.total / sums.n)

@@ -1,4 +1,4 @@
-"""Figures of an architecture search, and of the comparison of networks: operations, entropy, compute and latency."""
+"""Statistics of an architecture search and of a comparison of networks: operations, entropy, compute and latency."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _BLOCK = "search/block/"
 
 
 def describe_architecture(probabilities: Sequence[Sequence[float]], temperature: float | None = None) -> dict[str, Any]:
-    """Compute the figures that describe the architecture at one point of a search.
+    """Compute the statistics of an architecture at one point of a search.
 
     Args:
-        probabilities: For every block its probabilities of attention, feed-forward and identity: softmax of the gates,
+        probabilities: Probabilities of attention, feed-forward and identity for every block: the softmax of the gates
             without noise. A fixed network has ones and zeros.
-        temperature: Temperature of the gates in training; None for a fixed network.
+        temperature: Temperature of the gates in training, or None for a fixed network.
 
     Returns:
-        `string`, the most probable operation of every block (of equal ones the first); `blocks` N; `probabilities`;
-        `entropy` of every block in nats, from 0 to ln 3, and `mean_entropy`; `temperature`; `expected_blocks`, the sum
-        of 1 - p_identity; `thirds`, see `operations_by_third`.
+        `string`, the most probable operation of every block (the first one if several are equal); `blocks`, the number
+        N of blocks; `probabilities`; `entropy` of every block in nats, from 0 to ln 3, and `mean_entropy`;
+        `temperature`; `expected_blocks`, the sum of 1 - p_identity; `thirds`, see `operations_by_third`.
     """
     assert probabilities, "a network has a block"
     string = "".join(LETTERS[max(range(len(LETTERS)), key=row.__getitem__)] for row in probabilities)
@@ -62,7 +62,7 @@ def _entropy(row: Sequence[float]) -> float:
 
 
 def operations_by_third(architecture: str) -> list[dict[str, int]]:
-    """Count each operation in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
+    """Count each operation in every third of the depth. Block n of N, counted from 0, is in third floor(3n / N)."""
     thirds = [dict.fromkeys(OPERATION_NAMES, 0) for _ in range(3)]
     for block, letter in enumerate(architecture):
         thirds[3 * block // len(architecture)][OPERATION_NAMES[LETTERS.index(letter)]] += 1
@@ -70,16 +70,19 @@ def operations_by_third(architecture: str) -> list[dict[str, int]]:
 
 
 def is_fixed(described: Mapping[str, Any]) -> bool:
-    """Return whether the architecture is fixed: no temperature, and one operation with probability 1 in every block."""
+    """Return whether the architecture is fixed.
+
+    It is fixed if it has no temperature and one operation of every block has probability 1.
+    """
     return described["temperature"] is None and not any(described["entropy"])
 
 
 def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """Flatten the result of `describe_architecture` into the figures that are logged over training.
+    """Flatten the result of `describe_architecture` into the values that are logged during training.
 
-    Names: `search/architecture` (the string); lists with a value a block: `search/attention`, `search/feed_forward`,
-    `search/identity`, `search/entropy`; scalars: `search/mean_entropy`, `search/expected_blocks`, `search/temperature`
-    where there is one, `search/thirds/<1 to 3>/<operation>`.
+    The names are `search/architecture` (the string); `search/attention`, `search/feed_forward`, `search/identity` and
+    `search/entropy`, lists with one value per block; and the scalars `search/mean_entropy`, `search/expected_blocks`,
+    `search/temperature` (if there is one) and `search/thirds/<1 to 3>/<operation>`.
     """
     columns = zip(*described["probabilities"], strict=True)
     flat: dict[str, float | str | list[float]] = {"search/architecture": described["string"]}
@@ -93,7 +96,7 @@ def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str 
 
 
 def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
-    """Return the probabilities as scalars, `search/block/<n from 1>/<operation>`, for comparison across seeds."""
+    """Return the probabilities as scalars, `search/block/<n from 1>/<operation>`, to compare them across seeds."""
     return {
         f"{_BLOCK}{block}/{operation}": share
         for block, row in enumerate(described["probabilities"], start=1)
@@ -102,9 +105,9 @@ def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """Flatten everything but quality in the halting.json of an architecture.
+    """Flatten all values except the quality in the halting.json of an architecture.
 
-    Names: those of `flatten_architecture` and `block_metrics`, and `cost/executed_macs` and so on.
+    The names are those of `flatten_architecture` and `block_metrics`, and `cost/<name>`, such as `cost/executed_macs`.
     """
     described = halting["architecture"]
     cost = {f"cost/{key}": value for key, value in halting["cost"].items()}
@@ -112,7 +115,7 @@ def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[f
 
 
 def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """(step, figures) of every evaluation, from the lines of metrics.jsonl; all of as many blocks as the last one."""
+    """Return (step, statistics) of every evaluation in metrics.jsonl that has as many blocks as the last evaluation."""
     history = []
     for line in metrics:
         columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATION_NAMES]
@@ -123,7 +126,10 @@ def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int
 
 
 def _numbers(values: Any) -> list[float]:
-    """Return the list if all its values are numbers, otherwise an empty list; files store non-finite values as text."""
+    """Return the list if all its values are numbers, otherwise an empty list.
+
+    Files store non-finite values as text.
+    """
     is_valid = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
     return values if is_valid else []
 
@@ -132,10 +138,10 @@ def _numbers(values: Any) -> list[float]:
 
 
 def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the architecture of every seed with the probabilities of all blocks, from the metrics of several seeds.
+    """Return the architecture of every seed with probabilities for all blocks, from the metrics of several seeds.
 
     Args:
-        metrics: `metrics` of `summarise_seeds`.
+        metrics: The value of `metrics` in the result of `summarise_seeds`.
     """
     blocks = {int(name.removeprefix(_BLOCK).split("/")[0]) for name in metrics if name.startswith(_BLOCK)}
     rows = [
@@ -147,14 +153,15 @@ def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 
 def agreement_over_seeds(architectures: Mapping[str, str]) -> dict[str, Any] | None:
-    """Compute how often two seeds choose the same operation for a block: 1 if always, 1/3 at random.
+    """Compute how often two seeds choose the same operation for a block: always gives 1, chance gives 1/3.
 
     Args:
-        architectures: Architecture of every seed, all of one length; from `architectures_over_seeds`.
+        architectures: Architecture of every seed, all of the same length, from `architectures_over_seeds`.
 
     Returns:
-        `mean` and `min` of the share of blocks that agree, over `pairs` pairs of seeds; `strings` by seed; `thirds`,
-        the operations by third of depth summed over seeds. None for fewer than two seeds.
+        `mean` and `min` of the share of blocks that agree, over `pairs` pairs of seeds; `strings`, the architecture of
+        each seed; `thirds`, the operations in each third of the depth, summed over seeds. The result is None for fewer
+        than two seeds.
     """
     if len(architectures) < 2:
         return None
@@ -177,10 +184,10 @@ NOT_RETRAINED = "not retrained"
 
 
 def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows with a unique `label`, `counts` of attention, feed-forward and identity, and `costs`.
+    """Return the rows with a unique `label`, the `counts` of attention, feed-forward and identity, and `costs`.
 
-    `costs` has for every shape, as far as there are numbers, `macs`, `median`, `p10`, `p90` and `blocks_median` in
-    seconds, and under `macs_share`, `median_share` and `blocks_median_share` what these are of the reference's.
+    For every shape, `costs` has `macs`, and in seconds `median`, `p10`, `p90` and `blocks_median`, if they were
+    measured. `macs_share`, `median_share` and `blocks_median_share` are the ratios to the reference network.
     """
     rows, names = comparison["rows"], Counter(row["name"] for row in comparison["rows"])
     reference = next((_costs(row, comparison) for row in rows if row["name"] == comparison["reference"]), {})
@@ -223,10 +230,10 @@ def measured_qualities(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[float, float, dict[str, Any]]]]]:
-    """Return title, axis title and points (cost, perplexity, row) of a drawing for every evaluated set and shape.
+    """Return title, axis title and points (cost, perplexity, row) of one plot for every evaluated set and input shape.
 
-    The cost is the median time in milliseconds where one was measured, otherwise the multiply-accumulates. A network
-    that was not retrained has no point: its perplexity says how good the supernet's weights are for it.
+    The cost is the median time in milliseconds if one was measured, otherwise the multiply-accumulates. A network that
+    was not retrained has no point, because its perplexity only measures the weights that it shares with the supernet.
     """
     rows = [row for row in compared_rows(comparison) if (row["quality"] or {}).get("perplexity") is not None]
     rows = [row for row in rows if row["trained"] != NOT_RETRAINED]
@@ -248,12 +255,12 @@ def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[t
 
 
 def set_title(quality_set: str) -> str:
-    """Return the name of a set of texts as a reader sees it."""
+    """Return the name of a set of texts as a report prints it."""
     return {"held_out": "held-out text", "test": "test text"}.get(quality_set, quality_set)
 
 
 def conditions_text(comparison: Mapping[str, Any]) -> str:
-    """Format the conditions of the measured times as a line."""
+    """Format the conditions of the measured times as one line."""
     if not any(row.get("seconds") for row in comparison["rows"]):
         return "time: not measured"
     conditions = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())

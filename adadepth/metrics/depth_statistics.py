@@ -1,6 +1,6 @@
-"""Statistics of depth: sums over batches, the figures of halting.json, and flat names for trackers.
+"""Statistics of depth: sums over batches, the values of halting.json, and flat names for trackers.
 
-A figure that could not be computed is absent, with the reason under `missing`; it is never 0.
+A value that could not be computed is absent and never 0. `missing` states the reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ def summarise(
     """Summarise the sums of `HaltingStatistics` as JSON values.
 
     Returns:
-        `unit`, `max_depth` and `n`; `classes`, figures of each class by name; `steps`, for every depth k = 1..L (from
-        0 if units have it) its share and loss, the share of units that run iteration k, and their halting probability;
-        `cosine`, for every group a row per step; `spearman`; `cost`;
-        `difficulty`, if the data set has one: see `_describe_difficulties`;
-        `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`, the reason for every
-        absent figure by its name.
+        `unit`, `max_depth` and `n`; `classes`, the statistics of each class by name; `steps`, one row for every depth k
+        = 1..L (from 0 if units have that depth), with its share of units and their loss, the share of units that run
+        iteration k, and their halting probability; `cosine`, one row per step for every group; `spearman`; `cost`;
+        `difficulty`, if the data set has one: see `_describe_difficulties`; `layers`, if the traces have weights of
+        layers: see `describe_layers`; and `missing`, the reason for every absent value by its name.
     """
     missing: dict[str, str] = {}
     described = {
@@ -66,7 +65,7 @@ _CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "
 
 
 def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
-    """Describe one class from its histogram and sums."""
+    """Compute the statistics of one class from its histogram and sums."""
     histogram = sums["depth"]
     n = int(histogram.sum())
     if n == 0:
@@ -91,7 +90,7 @@ def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str
 
 
 def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
-    """Return number, mean, spread and quantiles of the depths 0..L of a histogram of at least one unit."""
+    """Return number, mean, standard deviation and quantiles of depths 0..L from a histogram of at least one unit."""
     n = int(histogram.sum())
     shares, depths = histogram / n, np.arange(len(histogram))
     mean = float((shares * depths).sum())
@@ -106,13 +105,13 @@ def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def set_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
-    """Set the share of right predictions and the number of predictions, if there are any."""
+    """Set the share of right predictions and the number of predictions in `target` if there are any predictions."""
     if count:
         target |= {"accuracy": float(right) / int(count), "accuracy_n": int(count)}
 
 
 def _quantile(histogram: NDArray[np.int64], level: float) -> int:
-    """Return the smallest depth that at least a share `level` of the units do not exceed."""
+    """Return the smallest depth that is not exceeded by at least a share `level` of the units."""
     cumulated = np.cumsum(histogram)
     return int(np.searchsorted(cumulated, level * cumulated[-1] * (1 - 1e-12)))
 
@@ -120,7 +119,7 @@ def _quantile(histogram: NDArray[np.int64], level: float) -> int:
 def _put_mean(
     target: dict[str, Any], key: str, total: Any, count: Any, owner: str, missing: dict[str, str] | None = None
 ) -> bool:
-    """Set `target[key]` to total / count, or the reason why there is none in `missing`; return whether it is set."""
+    """Set `target[key]` to total / count, or `missing` to the reason for its absence; return whether the key is set."""
     value = float(total) / int(count) if count else math.nan
     if math.isfinite(value):
         target[key] = value
@@ -130,9 +129,9 @@ def _put_mean(
 
 
 def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
-    """Return a row for every depth k = 1..L, over all units; a value without any unit is absent.
+    """Return one row for every depth k = 1..L, over all units. A value is absent if no unit has it.
 
-    If units have a depth of 0, a row for it comes first, without the figures of an iteration.
+    If units have a depth of 0, a row for it comes first, without the values of an iteration.
     """
     n = int(histogram.sum())
     loss_counts = sums["depth_by_loss"][0].sum(axis=1)
@@ -160,7 +159,10 @@ def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
 
 
 def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Return for every group a row per step k: similarity of the states before and after iteration k, both versions."""
+    """Return one row per step k for every group: the cosine similarity of the states before and after iteration k.
+
+    Each row has both versions, over the units that run the iteration and over all units.
+    """
     if not sums["cosine_all_n"].any():
         missing["halting/cosine"] = "no states were recorded: mode=evaluate records them, for models that return states"
         return {}
@@ -180,7 +182,7 @@ def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str
 def _describe_correlations(
     tables: NDArray[np.int64], classes: Sequence[str], missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return Spearman's correlation of depth with loss, within each class."""
+    """Return Spearman's correlation of depth with loss for each class."""
     described: dict[str, dict[str, Any]] = {}
     for table, name in zip(tables, classes, strict=True):
         _put_correlation(described, name, table, "loss", f"halting/spearman_depth_loss/{name}", missing)
@@ -190,7 +192,7 @@ def _describe_correlations(
 def _put_correlation(
     target: dict[str, Any], key: str, table: NDArray[np.int64], variable: str, name: str, missing: dict[str, str]
 ) -> None:
-    """Set `target[key]` to the rank correlation of depth with a variable, or `missing[name]` to the reason."""
+    """Set `target[key]` to the rank correlation of depth with a variable, or `missing[name]` to why there is none."""
     if (correlation := spearman_from_table(table)) is not None:
         target[key] = correlation._asdict()
     else:
@@ -199,11 +201,12 @@ def _put_correlation(
 
 
 def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
-    """Describe depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
+    """Return statistics of depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
 
     Returns:
-        `difficulty`: `rows`, one for every difficulty that occurs, with its figures of depth, `accuracy` and
-        `accuracy_n` (if there are predictions), and `spearman`, if it exists. Empty if there are no difficulties.
+        `difficulty`, with `rows`, one for every difficulty that occurs, with its statistics of depth, `accuracy` and
+        `accuracy_n` (if there are predictions), and with `spearman`, if it exists. The dictionary is empty if the data
+        have no difficulties.
     """
     if "depth_by_difficulty" not in sums:
         return {}
@@ -221,7 +224,7 @@ def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, An
 
 
 def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
-    """Describe the multiply-accumulates, their ratios, and the ratio of layers."""
+    """Return the multiply-accumulates, their ratios, and the ratio of full depth to mean depth."""
     cost: dict[str, Any] = {}
     if everyone["n"] and everyone["mean"] > 0:
         cost["layer_ratio"] = (len(everyone["histogram"]) - 1) / everyone["mean"]
@@ -232,7 +235,10 @@ def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, 
 
 
 def describe_work(sums: Sequence[float]) -> dict[str, float]:
-    """Return multiply-accumulates, in the order of `Work`, and their ratios, by their names in the section `cost`."""
+    """Return multiply-accumulates and their ratios under the names of the section `cost`.
+
+    The sums are in the order of the fields of `Work`.
+    """
     executed, dense, adaptive, full = sums
     described = {f"{name}_macs": value for name, value in zip(Work._fields, sums, strict=True)}
     if dense > 0:
@@ -243,7 +249,7 @@ def describe_work(sums: Sequence[float]) -> dict[str, float]:
 
 
 def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
-    """Describe the weights of layers, which are the same in every batch, so that their mean is exact."""
+    """Describe the mean weights of layers, which is exact because all batches have the same weights."""
     if not sums["layers_n"].any():
         return {}
     weights = sums["layers"] / sums["layers_n"]
@@ -254,14 +260,14 @@ def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
 
 
 def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
-    """Flatten the figures of a summary that make a curve; absent figures are left out.
+    """Flatten the values of a summary that trackers plot as curves. Absent values are skipped.
 
-    Names: `halting/<class>/mean` and so on, `halting/remainder`, `halting/ponder_cost`, `halting/entropy`,
-    `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
-    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; for every difficulty k
-    `halting/difficulty/<k>/mean`, `halting/difficulty/<k>/accuracy` and `halting/spearman_depth_difficulty`; for
-    models that mix layers `halting/layers/weights` (a list), `halting/layers/weight/<n>`, `halting/layers/entropy` and
-    so on, `cost/added_parameters`.
+    The names are `halting/<class>/<name>`, such as `halting/all/mean`, `halting/remainder`, `halting/ponder_cost`,
+    `halting/entropy`, `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
+    `halting/spearman_depth_loss`, `cost/<name>`, such as `cost/executed_macs`; for every difficulty k
+    `halting/difficulty/<k>/mean`, `halting/difficulty/<k>/accuracy` and `halting/spearman_depth_difficulty`; for models
+    that mix layers `halting/layers/weights` (a list), `halting/layers/weight/<n>`, the other values of
+    `describe_layers`, such as `halting/layers/entropy`, and `cost/added_parameters`.
     """
     flat: dict[str, float | list[Any]] = {}
     for name, described in summary["classes"].items():
@@ -389,19 +395,19 @@ class HaltingStatistics:
         right: Tensor | None = None,
         difficulty: Tensor | None = None,
     ) -> None:
-        """Add a batch. Nothing here waits for the device.
+        """Add a batch. This method never waits for the device.
 
         Args:
             trace: The depths of the batch's units; its `unit` is `token`, `sequence` or `task`.
             classes: Boolean masks by class name, of the shape of `trace.updates`: (B, T) or (B,).
-            token_losses: Loss of each unit in nats, the same shape; NaN if a unit has none.
-            hidden_states: States x_0 to x_n of the n iterations that ran, each (*updates.shape, H); a model that halts
-                whole sequences passes one vector per sequence.
+            token_losses: Loss of each unit in nats, of the same shape, or NaN for a unit without a loss.
+            hidden_states: States x_0 to x_n before and after the n iterations that ran, each (*updates.shape, H). A
+                model that halts whole sequences passes one vector per sequence.
             work: Multiply-accumulates of the batch.
-            right: 1 if the prediction of a unit is right, 0 if it is wrong, NaN if there is none, float, the shape of
+            right: 1 for a unit with a right prediction, 0 for a wrong one, NaN for none, float, of the shape of
                 `trace.updates`.
-            difficulty: Difficulty of each unit, int64, the same shape; negative if it has none. Read with
-                `difficulties` only.
+            difficulty: Difficulty of each unit, int64, of the same shape, negative for a unit without one. It is used
+                only if `difficulties` is not 0.
         """
         self.unit = trace.unit
         valid = trace.valid.flatten()
@@ -436,7 +442,7 @@ class HaltingStatistics:
         self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
 
     def _add_halting(self, halting: Halting, running: Tensor, members: Tensor) -> None:
-        """Add remainders of units, and the probabilities of the iterations they ran, (N, M)."""
+        """Add the remainders of units, and the halting probabilities of the iterations that they ran, (N, M)."""
         if halting.remainders is not None:
             self._add("remainder", _mask_values(members, halting.remainders.flatten()), members)
         running = running[: halting.probabilities.shape[-1]]
@@ -462,7 +468,7 @@ class HaltingStatistics:
             self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
 
     def _add_cosines(self, states: Sequence[Tensor], ran: Tensor, members: Tensor) -> None:
-        """Add the similarity of x_k and x_(k+1): over units that run iteration k + 1, and over all of them."""
+        """Add the cosine similarity of x_k and x_(k+1), over the units that run iteration k + 1, and over all units."""
         members = torch.stack([members[self.classes.index(name)] for name in self.cosine_groups])
         steps = len(states) - 1
         for step in range(steps):
@@ -477,22 +483,25 @@ class HaltingStatistics:
         self._sums["cosine_all_n"][:, steps:] += frozen
 
     def tensors(self) -> list[Tensor]:
-        """Return all accumulators, which processes add in place and in this order before `summary`."""
+        """Return all accumulators.
+
+        Before `summary`, sum each over processes, in place and in this order.
+        """
         return list(self._sums.values())
 
     def summary(self) -> dict[str, Any]:
-        """Return all figures as JSON values; see `summarise`."""
+        """Return all statistics as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
 
 
 def _loss_bin(losses: Tensor) -> Tensor:
-    """Return the bin of each loss, int64, 0 for NaN."""
+    """Return the index of the histogram bin of each loss, int64, and 0 for NaN."""
     losses = losses.double().nan_to_num().clamp(min=2.0**-_OCTAVES)
     position = torch.where(losses < 1, losses.log2(), (losses - 1) / math.log(2)) + _OCTAVES
     return (position * _BINS_PER_OCTAVE).clamp(max=LOSS_BINS - 1).long()
 
 
 def _mask_values(counted: Tensor, values: Tensor) -> Tensor:
-    """Return `values` where they count and 0 elsewhere, even if they are not finite there."""
+    """Return `values` at the counted units and 0 elsewhere, even for values that are not finite."""
     return torch.where(counted, values, torch.zeros_like(values))

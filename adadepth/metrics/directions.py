@@ -1,4 +1,4 @@
-"""Directions of metrics: whether more or less is better when a model is selected or a sweep searches."""
+"""Directions of metrics: whether a greater or a smaller value is better for model selection and sweeps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _GREATER = ("accuracy", "per_second", "speedup_over_dense")  # endings of names 
 
 
 def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
-    """Return whether the greatest value of the metric that selects a model is the best.
+    """Return whether the best model is the one with the greatest value of the metric.
 
     Args:
-        metric: `trainer.metric_for_best_model`; None: the loss, as in transformers.
-        greater_is_better: `trainer.greater_is_better`; None: small losses and errors are better, and everything else
-            is better great.
+        metric: `trainer.metric_for_best_model`, or None for the loss, as in transformers.
+        greater_is_better: `trainer.greater_is_better`, or None to decide by the metric: smaller losses and errors are
+            better, and greater values of everything else.
     """
     return not is_loss(metric or "loss") if greater_is_better is None else greater_is_better
 
@@ -28,9 +28,9 @@ def resolve_direction(metric: str, direction: str | None) -> Direction:
     """Return `minimize` or `maximize`, the direction in which a sweep searches for the best value of a metric.
 
     Args:
-        metric: `optimise`.
-        direction: `hydra.sweeper.direction`; None: losses, costs and depths are minimised, other metrics of an
-            evaluation maximised.
+        metric: `optimise`, the metric that the sweep optimises.
+        direction: `hydra.sweeper.direction`, or None to decide by the metric: losses, costs and depths are minimised,
+            and other metrics of an evaluation are maximised.
     """
     is_quality = metric.startswith(_EVALUATION) or metric.endswith(_GREATER)
     is_greatest = is_quality and not is_loss(metric) if direction is None else direction == "maximize"
@@ -38,12 +38,12 @@ def resolve_direction(metric: str, direction: str | None) -> Direction:
 
 
 def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:
-    """Return whether the configuration searches for the worst value of a metric of an evaluation.
+    """Return whether the configuration searches for the worst value of an evaluation metric.
 
     Args:
         metric: Name of the metric without `eval/` or `eval_`.
         greater: Whether the greatest value counts as the best.
-        metrics: `dataset.metrics`. The direction of a metric of the hub is unknown, so it contradicts nothing.
+        metrics: `dataset.metrics`. The result is False for metrics of the hub, because their direction is unknown.
     """
     has_direction = metric not in {get_metric_key(name) for name in metrics if is_hub_metric(name)}
     return has_direction and greater == is_loss(metric)

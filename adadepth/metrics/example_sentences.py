@@ -1,4 +1,4 @@
-"""Example sentences of an evaluation, with the depth of every token: the first, the deepest and the shallowest."""
+"""Example sentences of an evaluation with the depth of every token: the first, deepest and shallowest sentences."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SentenceSampler:
 
     Args:
         decode: Function from a token id to text.
-        decode_label: Function from a label or prediction to text; None: they are tokens too.
-        per_rule: Number of examples per rule: `first` of the set, `deepest` and `shallowest` by mean updates over real
-            tokens. Ties go to the earlier example.
+        decode_label: Function from a label or prediction to text, or None if labels are token ids.
+        per_rule: Number of examples per rule. The rules are `first` of the set, and `deepest` and `shallowest` by mean
+            updates over real tokens. Ties go to the earlier example.
     """
 
     def __init__(
@@ -46,16 +46,17 @@ class SentenceSampler:
         predictions: Tensor,
         distribution: Tensor | None = None,
     ) -> None:
-        """Add the rows of a batch that rank among the samples; batches may come in any order.
+        """Add the rows of a batch that rank among the samples. Batches may come in any order.
 
-        At most `3 * per_rule` rows are copied to the host, at once.
+        At most `3 * per_rule` rows are copied to the host, all in one copy.
 
         Args:
-            batch: `input_ids`, `attention_mask` and `labels` (B, T); `mask_kind` (B, T) if tokens were selected;
-                `index` (B,), the numbers of the examples, by default those after the last batch.
-            trace: Token- or sequence-level depths.
-            losses: Loss of each token in nats, NaN if it has none, (B, T).
-            predictions: Predicted ids or labels, (B, T), read where `losses` is a number.
+            batch: `input_ids`, `attention_mask` and `labels`, (B, T); `mask_kind`, (B, T), if tokens were selected for
+                prediction; and `index`, (B,), the numbers of the examples, which by default continue those of the last
+                batch.
+            trace: Depths of tokens or of whole sequences.
+            losses: Loss of each token in nats, or NaN for a token without a loss, (B, T).
+            predictions: Predicted ids or labels, (B, T). They are used only where `losses` is a number.
             distribution: Halting distribution of every sequence, (B, N), if whole sequences halt.
         """
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
@@ -93,12 +94,13 @@ class SentenceSampler:
     def sentences(self) -> list[Sentence]:
         """Return the sampled examples without padding.
 
-        Each has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
+        Each example has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
         token: `tokens` (input text), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
-        `original` (text before masking, or label), `predicted` (likewise) and `loss` (nats). The last three are null
-        where nothing was predicted, `remainders` where the trace has none. `iterations` are those that each token ran,
-        counted from 1, if the trace has them. `probabilities` are the halting probabilities of each token, if it has
-        any; `distribution` is the halting distribution of the sentence, if whole sequences halt.
+        `original` (text before masking, or label), `predicted` (predicted text or label) and `loss` (nats). The last
+        three are null at tokens without a prediction, and `remainders` is null if the trace has none. `iterations`
+        lists the iterations that each token ran, counted from 1, if the trace has them. `probabilities` are the halting
+        probabilities of each token, if it has any; `distribution` is the halting distribution of the sentence, if whole
+        sequences halt.
         """
         return [self._render(rule, *entry[1:]) for rule, samples in self._samples.items() for entry in samples]
 
@@ -129,12 +131,12 @@ class SentenceSampler:
 
 
 def _expand_to_tokens(values: Tensor, like: Tensor) -> Tensor:
-    """Return values of tokens, (B, T), from values of tokens or of whole sequences, (B,)."""
+    """Return values of tokens, (B, T), expanding values of whole sequences, (B,), if necessary."""
     return values if values.dim() == like.dim() else values[:, None].expand(like.shape)
 
 
 def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list[int] | None]]:
-    """Return the iterations that each token, or its sequence, ran in some rows; None if the trace has none."""
+    """Return the iterations that each token, or its sequence, ran in the given rows, or None for each if unrecorded."""
     if ran is None:
         return [[None] * tokens for _ in rows]
     masks = (ran if ran.dim() == 3 else ran[:, None].expand(-1, tokens, -1))[rows].cpu().tolist()
@@ -142,7 +144,10 @@ def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list
 
 
 def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[list[list[float] | None]]:
-    """Return the halting probabilities of each token in some rows, up to its last iteration; None without any."""
+    """Return the halting probabilities of each token in the given rows, up to its last iteration.
+
+    They are None if the trace has no halting probabilities of tokens.
+    """
     if trace.halting is None or trace.unit != "token":
         return [[None] * tokens for _ in rows]
     last = trace.iterations_run.long() * torch.arange(1, trace.iterations_run.shape[-1] + 1, device=rows.device)
@@ -154,5 +159,5 @@ def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[li
 
 
 def _round(value: float) -> float | None:
-    """Round to four decimals; None if the value is not finite."""
+    """Return the value rounded to four decimals, or None if it is not finite."""
     return round(value, 4) if math.isfinite(value) else None

@@ -13,7 +13,7 @@ X_AXES = ("mean_updates", "macs")
 
 
 def warnings(study: Mapping[str, Any]) -> list[str]:
-    """Return the warnings of a study, one line for all rules with the same one."""
+    """Return the distinct warnings of a study, one line each, with the names of the rules concerned."""
     rules: dict[str, list[str]] = {}
     for row in study["rows"]:
         if "warning" in row:
@@ -22,14 +22,14 @@ def warnings(study: Mapping[str, Any]) -> list[str]:
 
 
 def batches(study: Mapping[str, Any]) -> list[str]:
-    """Return the timed batch sizes, increasing."""
+    """Return the timed batch sizes in increasing order."""
     return sorted({batch for row in study["rows"] for batch in row.get("seconds", {})}, key=int)
 
 
 def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to every row `pareto`, the axes of cost on which no other row dominates it.
+    """Add to every row `pareto`, the cost axes on which no other row dominates the row.
 
-    The oracles take no part, because they cannot be run.
+    The oracles are excluded, because they cannot be run without labels.
     """
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
     rows = [{**row, "pareto": []} for row in study["rows"]]
@@ -41,7 +41,10 @@ def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_cost(row: Mapping[str, Any], axis: str) -> float | None:
-    """Return the cost of a row on an axis: `mean_updates`, `macs` or `seconds/<batch>`; None if not measured."""
+    """Return the cost of a row on an axis, or None if it was not measured.
+
+    The axis is `mean_updates`, `macs` or `seconds/<batch>`.
+    """
     name, _, batch = axis.partition("/")
     value = row.get(name, {}).get(batch) if batch else row.get(name)
     return None if value is None else float(value)
@@ -53,7 +56,7 @@ def _point(row: Mapping[str, Any], axis: str) -> tuple[float, float] | None:
 
 
 def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
-    """Return for each point (cost, quality) whether no other one dominates it; None never belongs to the set.
+    """Return for each point (cost, quality) whether no other point dominates it. The result is False for None.
 
     A point dominates another if it costs no more, is no worse, and differs in one of the two.
     """
@@ -66,7 +69,7 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
 
 
 def format_score_title(study: Mapping[str, Any]) -> str:
-    """Return the title of `score`, with the metrics that it averages; for a text, minus the loss."""
+    """Return the title of `score`, with the names of its averaged metrics. The score of a text is minus its loss."""
     if study["problem"] == "language_model":
         return "score (minus the loss, nats)"
     names = ", ".join(get_metric_key(name) for name in study["metrics"])
@@ -74,7 +77,7 @@ def format_score_title(study: Mapping[str, Any]) -> str:
 
 
 def format_pareto_axes(row: Mapping[str, Any]) -> str:
-    """Format the axes of cost on which a row is in the Pareto set, such as `updates, MACs, time 1/8/32`."""
+    """Format the cost axes on which a row is in the Pareto set, such as `updates, MACs, time 1/8/32`."""
     if row["kind"] == "ceiling":
         return "not a system"
     names = [short for axis, short in (("mean_updates", "updates"), ("macs", "MACs")) if axis in row["pareto"]]

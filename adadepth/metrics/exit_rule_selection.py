@@ -1,8 +1,8 @@
 """Selection of an exit rule on one half of the examples, and its evaluation on the other half.
 
-The best of many rules on one set is partly luck. Here the cheapest rule that keeps enough of the score of full depth is
-chosen on a first half of the examples, among all rules at a fine grid of thresholds, and its figures come from the
-second half. Halves consist of whole sequences.
+The best of many rules on one set is partly luck. Therefore the first half of the examples selects the cheapest rule
+that keeps enough of the score of full depth. The candidates are all rules on a fine grid of thresholds. The second half
+then evaluates the selected rule. Halves consist of whole sequences.
 
 Shape legend: M examples, N steps, C classes.
 """
@@ -40,22 +40,24 @@ def advise(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the cheapest rule that keeps `KEEP` of full depth's score, and the cheapest such fixed depth.
+    """Return the cheapest rule that keeps the share `KEEP` of full depth's score, and the cheapest such fixed depth.
 
     Args:
-        records: Records of a labelled set, with the logits of every step.
-        sequences: Number of the sequence of each example, (M,); examples of one sequence stay in one half.
-        rules: Studied rules. Those with a threshold are tried at many; sampling and mixing ones are left out.
+        records: Records of a labelled set with the logits of every step.
+        sequences: Number of the sequence of each example, (M,). Examples of one sequence stay in one half.
+        rules: Studied rules. Rules with a threshold are tried at many thresholds. Sampling and mixing rules are
+            skipped.
         problem: Kind of prediction.
         metrics: Metrics whose mean is the score.
         macs: Function that returns the multiply-accumulates of recorded examples; see `study`.
-        seed: Seed of the halves.
+        seed: Seed of the random split into halves.
 
     Returns:
-        `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, a share of full depth's; `full`, the
-        score of full depth; `keep`; `chosen_on` and `told_on`, the numbers of examples. For classes also `difference`,
-        the share of right predictions minus that of full depth, with `interval`, half of its 95 % interval; for a text
-        the difference of the score, minus the loss. Empty if there is no score, or no second sequence.
+        `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, its compute as a share of full
+        depth's; `full`, the score of full depth; `keep`; `chosen_on` and `told_on`, the numbers of examples for
+        selection and for evaluation. For classes there is also `difference`, the share of right predictions minus that
+        of full depth, with `interval`, half of its 95 % interval. For a text, `difference` is that of the score, which
+        is minus the loss. The dictionary is empty if there is no score or only one sequence.
     """
     halves = _split_records(records, sequences, problem, metrics, macs, seed)
     if halves is None:
@@ -89,16 +91,16 @@ def readings(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the operating points of every rule on one model, from the least to the most compute, by name of the rule.
+    """Return the operating points of every rule on one model by name of the rule, from the least to the most compute.
 
-    Arguments are those of `advise`. Of settings with the same exit steps only the first is listed. The fixed depths are
-    listed as `fixed`.
+    The arguments are those of `advise`. Only the first of several settings with the same exit steps is listed. The
+    fixed depths are listed as `fixed`.
 
     Returns:
-        Of each point `rule`; `chosen_score`, on the half that thresholds are chosen on; and on the other half `score`,
-        `updates`, `macs` of a unit, `spearman` of exits and difficulty if the data have one, and two standard errors
-        from sums over sequences: `score_error`, of the share of right predictions or of the loss, and `updates_error`.
-        Empty without a second sequence.
+        Each point has `rule` and `chosen_score`, the score on the half that selects thresholds. From the other half
+        come `score`, `updates`, `macs` per unit, and `spearman`, the correlation of exits and difficulty if the data
+        have one. Two standard errors come from sums over sequences: `score_error`, of the share of right predictions or
+        of the loss, and `updates_error`. The dictionary is empty if there is only one sequence.
     """
     halves = _split_records(records, sequences, problem, metrics, macs, seed)
     if halves is None:
@@ -115,10 +117,10 @@ def readings(
 
 
 class _Split:
-    """A part of the recorded examples, with the score and the compute of every rule on it.
+    """One half of the recorded examples, with the score and the compute of every rule on it.
 
     Args:
-        records: Records of the part.
+        records: Records of the half.
         sequences: Number of the sequence of each example, (M,).
         problem: Kind of prediction.
         metrics: Metrics whose mean is the score.
@@ -140,7 +142,7 @@ class _Split:
         return apply_rule(rule, records.step_logits, records.halting_logits, None, records.state_moves)
 
     def score(self, rule: ExitRule) -> float:
-        """Return the score of the predictions at the exits of a rule; NaN if a metric is undefined."""
+        """Return the score of the predictions at the exits of a rule, or NaN if a metric is undefined."""
         return self._score_exits(self.exits(rule))
 
     def _score_exits(self, exits: Tensor) -> float:
@@ -150,25 +152,28 @@ class _Split:
         return self._scores[key]
 
     def _price_share(self, rule: ExitRule, exits: Tensor) -> float:
-        """Return the multiply-accumulates as a share of full depth, including the signals that the rule reads."""
+        """Return the multiply-accumulates as a share of full depth's, including those of the signals of the rule."""
         reads = () if isinstance(rule, Fixed) else rule.reads
         return self._macs(self.records, exits, reads) / self._full
 
     def find_cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
-        """Return the rule of the least compute with a score of at least `least`; of equals the first."""
+        """Return the rule with the least compute among those with a score of at least `least`.
+
+        The first one is returned if several have equal compute.
+        """
         exits = ((rule, self.exits(rule)) for rule in rules)
         prices = [(self._price_share(rule, steps), rule) for rule, steps in exits if self._score_exits(steps) >= least]
         return min(prices, key=lambda pair: pair[0])[1]
 
     def describe_rule(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the figures of a rule, see `advise`."""
+        """Return the statistics of a rule; see `advise`."""
         exits = self.exits(rule)
         updates = float(self.records.updates(exits).mean())
         work = self._price_share(rule, exits)
         return {"rule": rule.label, "score": self._score_exits(exits), "mean_updates": updates, "work": work}
 
     def describe_point(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the figures of an operating point, see `readings`."""
+        """Return the statistics of an operating point; see `readings`."""
         records, exits = self.records, self.exits(rule)
         updates = records.updates(exits).double()
         point: dict[str, Any] = {"score": self._score_exits(exits), "updates": float(updates.mean())}
@@ -181,7 +186,7 @@ class _Split:
         return point | {"updates_error": self._estimate_error(updates)}
 
     def compare_to_full_depth(self, rule: ExitRule) -> dict[str, float]:
-        """Return the mean gain of an example at its exit over full depth, and half of its interval."""
+        """Return the mean gain of an exit rule over full depth per example, and half of its 95 % interval."""
         at_exit, at_end = (self._step_scores.score_examples(exits) for exits in (self.exits(rule), self._last))
         if at_exit is None or at_end is None:
             return {}
@@ -189,7 +194,7 @@ class _Split:
         return {"difference": float(gains.mean()), "interval": _NORMAL * self._estimate_error(gains)}
 
     def _estimate_error(self, values: Tensor) -> float:
-        """Return the standard error of a mean over units, (M,), with whole sequences as independent draws."""
+        """Return the standard error of a mean over units, (M,), treating whole sequences as independent draws."""
         _, owners = self._sequences.unique(return_inverse=True)
         count = int(owners.max()) + 1
         excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, values - values.mean())
@@ -197,7 +202,10 @@ class _Split:
 
 
 def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:
-    """Yield fixed depths, the simplest of equal compute, then the rules themselves, then the rules at all levels."""
+    """Yield the fixed depths, then the given rules, then each of these rules at all candidate thresholds.
+
+    The fixed depths come first because the first of several candidates with equal compute is selected.
+    """
     yield from (Fixed(step) for step in range(1, max_updates + 1))
     usable = [rule for rule in rules if not (rule.mixes or rule.name in ("sample", "fixed"))]
     yield from usable
@@ -207,7 +215,7 @@ def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator
 
 
 def _round_parameters(rule: ExitRule) -> ExitRule:
-    """Return the rule with thresholds of three digits, which are easy to type."""
+    """Return the rule with its thresholds rounded to three significant digits, which are easy to type."""
     numbers = {field.name: getattr(rule, field.name) for field in fields(rule)}
     return replace(rule, **{name: float(f"{value:.3g}") for name, value in numbers.items() if isinstance(value, float)})
 
@@ -215,7 +223,7 @@ def _round_parameters(rule: ExitRule) -> ExitRule:
 def _split_records(
     records: StepRecords, sequences: Tensor, problem: Problem, metrics: Sequence[str], macs: Macs, seed: int
 ) -> tuple[_Split, _Split] | None:
-    """Split the examples at random into two halves of whole sequences; None for a single sequence."""
+    """Split the examples at random into two halves of whole sequences, or return None if there is only one sequence."""
     numbers = sequences.unique()
     if len(numbers) < 2:
         return None

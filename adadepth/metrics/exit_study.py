@@ -1,7 +1,8 @@
-"""A study of exit rules: every rule on the same recorded steps, with its controls and oracles.
+"""A study of exit rules: every rule on the same recorded steps, compared with controls and oracles.
 
-The value of a rule is what it adds to exits that ignore the examples: the same exit steps permuted at random, and two
-fixed depths mixed at random to the same compute. The oracles read the labels and bound what any rule can gain.
+The value of a rule is its gain over exits that ignore the examples. Two such controls are the same exit steps permuted
+at random, and two fixed depths mixed at random to the same compute. The oracles use the labels and bound the gain of
+any rule.
 
 Shape legend: M examples, N steps, C classes, L cells.
 """
@@ -46,7 +47,10 @@ from adadepth.metrics.unit_classes import build_sequence_classes
 
 
 def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
-    """Return the labels of all supported rules, each on a small grid; rules of plug-ins at their defaults."""
+    """Return the labels of all supported rules, each on a small grid of parameters.
+
+    Rules of plug-ins have their default parameters.
+    """
     fixed = torch.linspace(1, max_updates, min(max_updates, 12)).round().long().unique().tolist()
     uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
     grids: dict[str, list[ExitRule]] = {
@@ -69,13 +73,15 @@ def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: 
 
 
 def permute_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:
-    """Permute exit steps over the examples at random, int64 (M,), as a control. The generator is on the CPU."""
+    """Permute exit steps over the examples at random, int64 (M,), as a control. The generator must be on the CPU."""
     order = torch.randperm(len(exit_steps), generator=generator)
     return exit_steps[order.to(exit_steps.device)]
 
 
 def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the first step whose prediction is right, else N; int64 (M,): an upper bound, not a system.
+    """Return the first step with a right prediction, or N if there is none, int64 (M,).
+
+    This is an upper bound and not a method that can be run, because it uses the labels.
 
     For a regression it is the first step with the smallest absolute error.
 
@@ -90,9 +96,10 @@ def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def find_settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the first step from which on every prediction is right, else N; int64 (M,).
+    """Return the first step after which no prediction is wrong, or N if there is none, int64 (M,).
 
-    It is as accurate as the last step, at the fewest updates. Arguments as in `find_oracle_exits`, for classes only.
+    The prediction of the returned step is right too. These exits are as accurate as the last step, with the fewest
+    updates. The arguments are those of `find_oracle_exits`, for classes only.
     """
     return find_first_stable_step(is_right(step_logits, labels))
 
@@ -115,17 +122,17 @@ def study(
     """Evaluate every rule, its controls and the oracles on recorded steps.
 
     Args:
-        records: Records of a labelled set, with the logits of every step.
+        records: Records of a labelled set with the logits of every step.
         rules: Exit rules that the model supports.
         problem: Kind of prediction.
-        metrics: Names for `quality`; the Pareto sets compare `score`, their mean.
+        metrics: Names of the metrics of `quality`. The Pareto sets compare `score`, the mean of these metrics.
         macs: Function that returns the multiply-accumulates of recorded examples without padding; see `Macs`.
-        seed: Seed of sampled exits, permutations and mixtures: `DRAWS` of each, reported as mean and sample standard
-            deviation.
+        seed: Seed of sampled exits, permutations and mixtures. Each is repeated `DRAWS` times and reported as mean and
+            sample standard deviation.
 
     Returns:
-        `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and `rows`; see
-        docs/statistics.md for their fields.
+        `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and `rows`.
+        docs/statistics.md lists their fields.
     """
     assert records.ran_every_step, "a comparison of exit rules needs the logits of every step"
     evaluator = _ReplayEvaluator(records, problem, metrics, macs, seed)
@@ -148,7 +155,8 @@ class _ReplayEvaluator:
     """An evaluator of exit steps on recorded examples.
 
     Attributes:
-        groups: Mask of the examples of each range of difficulty, boolean (M,); empty if the data have no difficulty.
+        groups: Mask of the examples of each range of difficulty, boolean (M,), by name. It is empty if the data have no
+            difficulty.
     """
 
     def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], macs: Macs, seed: int) -> None:
@@ -164,7 +172,10 @@ class _ReplayEvaluator:
         self.first, self.settled = self._find_oracle_exits()
 
     def _find_oracle_exits(self) -> tuple[Tensor, Tensor]:
-        """Return the first right step and the first of those that stay right; for a text, compare losses instead."""
+        """Return the first step with a right prediction, and the first step after which no prediction is wrong.
+
+        For a text, the steps are those of the least loss and of a loss as good as the last one.
+        """
         if self.scores.losses is not None:
             return find_least_loss_exits(self.scores.losses), find_near_last_exits(self.scores.losses)
         assert self.records.labels is not None
@@ -172,7 +183,7 @@ class _ReplayEvaluator:
         return first, first if self.right is None else find_settled_exits(self.step_logits, self.records.labels)
 
     def evaluate(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the figures of a rule, and of its controls if it is adaptive."""
+        """Return the statistics of a rule, and of its controls if it is adaptive."""
         draws = DRAWS if rule.name == "sample" else 1
         signals = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
         exits = [apply_rule(rule, *signals) for _ in range(draws)]
@@ -196,7 +207,7 @@ class _ReplayEvaluator:
         return row
 
     def evaluate_oracles(self) -> list[dict[str, Any]]:
-        """Return the figures of both oracles; a regression has the first one only."""
+        """Return the statistics of both oracles, or of the first one only for a regression."""
         oracles = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
         return [
             self._figures(name, "ceiling", [steps], self._score([steps]), ()) | self._compare_to_oracle(steps)
@@ -206,8 +217,8 @@ class _ReplayEvaluator:
     def compare_last_step(self) -> dict[str, Any]:
         """Compare the best fixed step with the last one: `step`, `best`, `last`, `gap` and `lost`.
 
-        `gap` is the best score less the last, `lost` the share of examples that were right at some step and are wrong
-        at the last.
+        `gap` is the best score minus the last. `lost` is the share of examples that were right at some step and are
+        wrong at the last.
         """
         scores = [quality.get("score") for quality in self.fixed_quality]
         candidates = [(score, -step) for step, score in enumerate(scores, start=1) if score is not None]
@@ -222,8 +233,8 @@ class _ReplayEvaluator:
     def _compare_to_oracle(self, exits: Tensor) -> dict[str, Any]:
         """Return the distance of exits from the oracle, and the mean exit step of each range of difficulty.
 
-        `from_oracle`: the mean distance in updates to the step from which on the prediction is right (for a text, as
-        good as the last one), and the shares of examples that exit before it and after it.
+        `from_oracle` is the mean distance in updates to the first step after which the prediction stays right (for a
+        text, as good as the last one). It includes the shares of examples that exit before it and after it.
         """
         late = (exits - self.settled).double()
         shares = {"early": float((late < 0).double().mean()), "late": float((late > 0).double().mean())}
@@ -239,7 +250,7 @@ class _ReplayEvaluator:
         return comparison
 
     def _measure_calibration(self, exits: Tensor) -> dict[str, float]:
-        """Return the expected calibration error at exits, if every example has one class."""
+        """Return the expected calibration error at the exits if every example has exactly one class, else nothing."""
         labels = self.records.labels
         assert labels is not None
         if self._problem not in ("classification", "language_model") or labels.dim() > 1:
@@ -249,9 +260,9 @@ class _ReplayEvaluator:
         return {"calibration": confidence_calibration(confidence, predicted == labels)["ece"]}
 
     def _mix_fixed_depths(self, macs: float) -> tuple[list[Tensor], dict[str, Any]]:
-        """Return exits at two neighbouring fixed depths, mixed at random to the same compute.
+        """Return exits at two neighbouring fixed depths, mixed at random to the same compute as a rule.
 
-        More compute than full depth, which a rule may need for its signals, gives full depth.
+        If the compute exceeds full depth's, because a rule needs more for its signals, all exits are at full depth.
         """
         last = len(self.fixed_macs) - 1
         low = max([step for step, cost in enumerate(self.fixed_macs[:last]) if cost <= macs], default=0)
@@ -281,7 +292,7 @@ class _ReplayEvaluator:
         qualities: Sequence[Mapping[str, float]],
         reads: Collection[str],
     ) -> dict[str, Any]:
-        """Return a row, from the exit steps (M,) and the quality of every draw."""
+        """Return a row of statistics, from the exit steps (M,) and the quality of every draw."""
         max_updates = self.records.max_updates
         counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
         updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
@@ -328,12 +339,13 @@ def _format_warning(step: int, max_updates: int) -> str:
 def add_timings(
     results: Mapping[str, Any], timings: Mapping[str, Mapping[int, float]], conditions: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Add measured times to a study: seconds per example, and the speed-up over full depth.
+    """Add measured times to a study: the seconds per example, and the speed-up over full depth.
 
     Args:
         results: Results of `study`.
-        timings: Seconds per example, by rule and batch size. The ratio needs the rule `fixed:<max_steps>` timed too.
-        conditions: Conditions of the measurement: device, precision, length, warm-up, repetitions.
+        timings: Seconds per example, by rule and batch size. The speed-up requires a timing of the rule
+            `fixed:<max_steps>` too.
+        conditions: Conditions of the measurement, such as device, precision, length, warm-up and repetitions.
 
     Returns:
         The study with `timing`, and in each timed row `seconds` and `time_ratio` by batch size.
@@ -349,21 +361,21 @@ def add_timings(
 
 
 def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add figures of rules that ran online to a study, as `online` of each row.
+    """Add the results of rules that ran online to a study, as `online` in each row.
 
-    In the replay a unit reads the states of units that never stop. Online figures differ where an exit changes what
-    other units read, as that of a token does.
+    In the replay, a unit attends to the states of units that never stop. Online results differ if an exit changes the
+    inputs of other units, as the exit of a token does.
 
     Args:
         results: Results of `study`.
-        figures: Figures by rule, from `online_figures`.
+        figures: Results by rule, from `online_figures`.
     """
     rows = [row | ({"online": dict(figures[row["rule"]])} if row["rule"] in figures else {}) for row in results["rows"]]
     return {**results, "rows": rows}
 
 
 def online_figures(records: StepRecords, problem: Problem, metrics: Sequence[str]) -> dict[str, Any]:
-    """Return the quality and the mean updates of units that exited while the model ran."""
+    """Return the quality and the mean updates of units that exited online, while the model ran."""
     assert records.labels is not None
     return {
         "quality": compute_quality(records.logits, records.labels, problem, metrics),

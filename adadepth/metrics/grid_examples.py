@@ -25,7 +25,7 @@ class GridSampler:
     Attributes:
         decode: Function from a token id to the symbol of a cell.
         labels: Names of the classes.
-        kind: `cells`, if the inputs hold row and column, or `chains`.
+        kind: `cells` if the inputs have row and column, or `chains`.
         count: Number of grids.
     """
 
@@ -36,7 +36,7 @@ class GridSampler:
     _grids: dict[int, Grid] = field(default_factory=dict, init=False)
 
     def update(self, batch: Mapping[str, Tensor], trace: DepthTrace, predictions: Tensor) -> None:
-        """Add the grids of a batch that are among the first; batches may come in any order.
+        """Add the grids of a batch that are among the first of the set. Batches may come in any order.
 
         Args:
             batch: `input_ids`, `attention_mask`, `position_ids` (rows), `token_type_ids` (columns), `labels`,
@@ -58,7 +58,7 @@ class GridSampler:
                 del self._grids[max(self._grids)]
 
     def _build_grid(self, batch: Mapping[str, Tensor], row: int, units: Mapping[str, Tensor]) -> Grid:
-        """Return one grid of a batch, with its cells in rows and columns."""
+        """Return one grid of a batch, with its cells arranged in rows and columns."""
         real = batch["attention_mask"][row].bool().cpu()
         down, across = self._locate_cells(batch, row, real)
 
@@ -95,19 +95,19 @@ class GridSampler:
     def grids(self) -> list[Grid]:
         """Return the sampled grids by index.
 
-        Each has `index`, its number in the evaluated set, and lists of rows: `cells` (symbols), `difficulty`,
-        `updates`, `label` and `predicted` (names); null where there is none.
+        Each grid has `index`, its number in the evaluated set, and lists of rows: `cells` (symbols), `difficulty`,
+        `updates`, `label` and `predicted` (names). An entry is null if its cell has no value.
         """
         return [self._grids[index] for index in sorted(self._grids)]
 
 
 def locate_chain_nodes(symbols: Sequence[str], hops: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return rows and columns of nodes: a column for every number of hops, and a row for every chain.
+    """Return rows and columns of nodes, with one column for every number of hops and one row for every chain.
 
-    The longest chains have a row each; a shorter chain has a row up to the node where it joins a longer one.
+    Each of the longest chains has a full row. A shorter chain has a row up to the node where it joins a longer one.
 
     Args:
-        symbols: Symbol of every node: `>n`, which points to node n, or anything else for a root.
+        symbols: Symbol of every node: `>n` if it points to node n, or anything else for a root.
         hops: Number of pointers from each node to its root.
     """
     rows: dict[int, int] = {}
@@ -146,7 +146,7 @@ def draw_grid_text(grid: Mapping[str, Any]) -> str:
     """Draw the difficulty and the updates of the cells of a grid, side by side.
 
     Args:
-        grid: Entry of grids.json. Walls show as `##`, the start as `S`, cells that cannot be reached as `.`.
+        grid: Entry of grids.json. A wall is drawn as `##`, the start as `S`, and a cell that cannot be reached as `.`.
     """
 
     def format_row(values: Sequence[Any], number: int) -> str:
@@ -179,7 +179,7 @@ class PuzzleSampler:
 
     Attributes:
         symbols: Symbols of the tokens.
-        attributes: Attributes of all puzzles of the set, whole numbers (puzzles,) by name.
+        attributes: Attributes of all puzzles of the set, by name, each an array of whole numbers, (puzzles,).
         count: Number of puzzles.
     """
 
@@ -189,11 +189,11 @@ class PuzzleSampler:
     _puzzles: dict[int, Grid] = field(default_factory=dict, init=False)
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add the puzzles of a batch that are among the first; batches may come in any order.
+        """Add the puzzles of a batch that are among the first of the set. Batches may come in any order.
 
         Args:
             batch: `input_ids` and `labels` (B, L), `index` (B,).
-            outputs: `step_logits` (B, N, L, V), `exit_steps` (B,).
+            outputs: `step_logits` (B, N, L, V) and `exit_steps` (B,).
         """
         for row, index in enumerate(batch["index"].tolist()):
             if index >= self.count:
@@ -210,23 +210,29 @@ class PuzzleSampler:
             }
 
     def _arrange(self, tokens: Tensor) -> list[list[str | None]]:
-        """Return the symbols of a square, row by row; None at cells without an answer."""
+        """Return the symbols of a square, row by row, with None at cells without an answer."""
         names = [None if token < 0 else self.symbols[token] for token in tokens.tolist()]
         size = math.isqrt(len(names))
         return [names[start : start + size] for start in range(0, len(names), size)]
 
     def grids(self) -> list[Grid]:
-        """Return the puzzles by index: `index`, `attributes`, and rows of symbols in `cells`, `label` and `answers`."""
+        """Return the sampled puzzles in order of their index.
+
+        Each puzzle has `index`, `attributes`, and rows of symbols in `cells`, `label` and `answers`.
+        """
         return [self._puzzles[index] for index in sorted(self._puzzles)]
 
 
 def select_shown_steps(steps: int) -> list[int]:
-    """Return the steps whose answers a drawing shows: the first ones, and the last."""
+    """Return the steps with answers in a drawing: the first ones and the last."""
     return [*range(1, min(steps, MOST_STEPS)), steps]
 
 
 def find_box_shape(label: list[list[str]]) -> tuple[int, int] | None:
-    """Return rows and columns of the boxes of a solved Sudoku, which hold every symbol once; None for other puzzles."""
+    """Return rows and columns of the boxes of a solved Sudoku, or None for other puzzles.
+
+    Every box holds every symbol exactly once.
+    """
     size = len(label)
     symbols = {symbol for row in label for symbol in row}
     if len(symbols) != size or any(len(set(line)) != size for line in (*label, *zip(*label, strict=True))):
@@ -236,7 +242,7 @@ def find_box_shape(label: list[list[str]]) -> tuple[int, int] | None:
 
 
 def _rank_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    """Return a sort key: square boxes before long ones, wide ones before tall ones."""
+    """Return a sort key that ranks square boxes before long ones, and wide boxes before tall ones."""
     return abs(shape[0] - shape[1]), shape[0]
 
 
@@ -251,7 +257,7 @@ def _has_all_symbols(label: list[list[str]], rows: int, columns: int) -> bool:
 
 
 def format_puzzle_caption(grid: Grid) -> str:
-    """Format the caption of a puzzle: its index and attributes, its wrong cells, and its steps."""
+    """Format the caption of a puzzle: its index, attributes, number of wrong cells and number of steps."""
     last = grid["answers"][-1]
     pairs = [pair for rows in zip(last, grid["label"], strict=True) for pair in zip(*rows, strict=True)]
     wrong = sum(target is not None and answer != target for answer, target in pairs)
@@ -262,7 +268,7 @@ def format_puzzle_caption(grid: Grid) -> str:
 
 
 def draw_puzzle_text(grid: Mapping[str, Any]) -> str:
-    """Draw a puzzle and its answers as text, side by side; `!` precedes a wrong cell."""
+    """Draw a puzzle and its answers as text, side by side. `!` precedes a wrong cell."""
     steps = select_shown_steps(len(grid["answers"]))
     boards = [grid["cells"], *(grid["answers"][step - 1] for step in steps)]
     lines = []

@@ -1,7 +1,7 @@
-"""Statistics of a learned distribution over the layers of a frozen base.
+"""Statistics of a learned distribution over the layers of a frozen base model.
 
-A layer is named by its state: state n is the hidden state after n blocks of the base, n = 0..N, so state 0 is the
-output of the embeddings. To use states up to n, n blocks must run.
+State n is the hidden state after n blocks of the base, n = 0..N. State 0 is the output of the embeddings. States up to
+n require n blocks to run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ WEIGHTS, WEIGHT = "halting/layers/weights", "halting/layers/weight/"
 
 
 def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
-    """Describe a distribution over states.
+    """Describe a distribution over hidden states.
 
     Args:
-        weights: Weight w_n of every state n = 0..N, at least 0, with the sum 1.
+        weights: Weight w_n of every state n = 0..N. Weights are at least 0 and sum to 1.
 
     Returns:
         `weights`; `entropy` H = -sum w_n ln w_n in nats, from 0 to ln(N + 1); `effective_layers` exp(H), the number of
-        equally weighted states with this entropy; `expected_depth` sum n w_n; `deepest`, the last state with a weight
-        and so the number of blocks that must run; and `active`, the number of states with a weight.
+        equally weighted states with this entropy; `expected_depth` sum n w_n; `deepest`, the last state with a positive
+        weight, which is the number of blocks that must run; and `active`, the number of states with a positive weight.
     """
     used = [(state, weight) for state, weight in enumerate(weights) if weight > 0]
     assert used, "a distribution has a weight somewhere"
@@ -40,21 +40,21 @@ def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
 
 
 def collect_seed_weights(metrics: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Return the weight of every state, by state, from the metrics of several seeds."""
+    """Return the weights of every state, keyed by state, from the metrics of several seeds."""
     weights = {int(name.removeprefix(WEIGHT)): metric for name, metric in metrics.items() if name.startswith(WEIGHT)}
     return dict(sorted(weights.items()))
 
 
 def compute_seed_distance(weights: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the total variation of the distributions of every pair of seeds: 0 if equal, 1 if they share no state.
+    """Compute the total variation distance between the layer weights of every pair of seeds.
 
-    TV(w, v) = 1/2 sum_n |w_n - v_n|.
+    TV(w, v) = 1/2 sum_n |w_n - v_n|. It is 0 if the distributions are equal, and 1 if they share no state.
 
     Args:
         weights: Weights by state, from `collect_seed_weights`.
 
     Returns:
-        `mean`, `max` and the number of `pairs`; None for fewer than two distributions over the same states.
+        `mean`, `max` and the number of `pairs`, or None for fewer than two distributions over the same states.
     """
     columns = [metric["values"] for metric in weights.values()]
     seeds = [seed for seed in (columns[0] if columns else ()) if all(seed in column for column in columns)]

@@ -1,6 +1,6 @@
 """Matched baselines of a trained model: the same network at one fixed depth, and with its depths permuted at random.
 
-Both ignore the units that they spend depth on, and both have the mean depth of the model.
+Both choose depths independently of the units, and both have the mean depth of the model.
 
 Shape legend: M units, N steps, B rows, T tokens.
 """
@@ -24,20 +24,23 @@ _Metrics = Mapping[str, float]
 
 
 def find_neighbouring_depths(mean: float) -> list[int]:
-    """Return the whole depths next to a mean depth of at least 1: one where the mean is whole, else two."""
+    """Return the whole depths next to a mean depth of at least 1.
+
+    There is one depth if the mean is a whole number, otherwise two.
+    """
     return sorted({max(1, math.floor(mean)), max(1, math.ceil(mean))})
 
 
 def compare_recorded(
     records: StepRecords, exits: Tensor, problem: Problem, metrics: Sequence[str], seed: int = 0
 ) -> dict[str, Any]:
-    """Compare exits with one step for all units and with the same exits permuted at random.
+    """Compare exits with the same step for all units, and with the same exits permuted at random.
 
     Args:
-        records: Records of a labelled set, with the logits of every step.
+        records: Records of a labelled set with the logits of every step.
         exits: Exit steps of the model, int64 (M,).
         problem: Kind of prediction.
-        metrics: Names for the quality.
+        metrics: Names of the metrics of quality.
         seed: Seed of the permutations.
 
     Returns:
@@ -54,18 +57,18 @@ def compare_recorded(
 def describe_comparison(
     depths: Tensor, predictions: int, adaptive: _Metrics, fixed: Mapping[int, _Metrics], permuted: Sequence[_Metrics]
 ) -> dict[str, Any]:
-    """Return the comparison as JSON values.
+    """Return the comparison with the matched baselines as JSON values.
 
     Args:
         depths: Updates of every unit, (M,).
         predictions: Number of predictions behind the metrics.
         adaptive: Metrics of the model.
-        fixed: Metrics with the same depth for all units, by that depth.
+        fixed: Metrics with the same depth for all units, keyed by that depth.
         permuted: Metrics of each random permutation of the depths.
 
     Returns:
         `n`, `predictions`, `mean` and `std` of the depths, `own`, `fixed` (rows of `depth` and `quality`) and
-        `permuted` (`quality`, `quality_std`, `draws`). Metrics that are not finite are left out.
+        `permuted` (`quality`, `quality_std`, `draws`). Metrics that are not finite are skipped.
     """
     every = (adaptive, *fixed.values(), *permuted)
     names = [name for name in adaptive if all(math.isfinite(metrics[name]) for metrics in every)]
@@ -88,12 +91,12 @@ def describe_comparison(
 def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:
     """Return halting masses that give every token `depth` updates, (N,).
 
-    They are the mean masses of the tokens with at least `depth` updates, whose sum stays below the threshold before the
-    last update. The last one is 1.
+    They are the mean masses of the tokens with at least `depth` updates. Their sum stays below the threshold before the
+    last update. The mass of the last update is 1.
 
     Args:
-        masses: Halting masses of tokens, 0 after they halted, (M, N).
-        updates: Updates of the same tokens, (M,); at least one is not below `depth`.
+        masses: Halting masses of tokens, which are 0 after a token halted, (M, N).
+        updates: Updates of the same tokens, (M,). At least one token has `depth` updates or more.
         depth: Number of updates, from 1 to N.
     """
     profile = masses[updates >= depth].mean(dim=0)

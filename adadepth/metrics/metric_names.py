@@ -1,4 +1,4 @@
-"""Names and wording of measured figures: metrics, classes of units, and units that have a depth."""
+"""Names and wording of metrics, of classes of units, and of units that have a depth."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _WORDS = (("<=", "up to"), (">", "over"))
 
 
 def metric_name(text: str) -> str:
-    """Replace the characters of a name that trackers refuse, which are all but letters, digits and `_./-`.
+    """Replace the characters of a name that trackers refuse: all except letters, digits and `_./-`.
 
-    `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, `label: no` `label_no`. Letters beyond ASCII
-    become their code points, so that names in other scripts stay distinct.
+    `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, and `label: no` becomes `label_no`. Letters
+    outside ASCII become their code points, so that names in other scripts stay distinct.
     """
     for sign, word in _WORDS:
         text = text.replace(sign, word)
@@ -40,33 +40,33 @@ def is_loss(measure: str) -> bool:
 
 
 def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:
-    """Return 0 if a unit received no update at all, else 1.
+    """Return 0 if at least one unit received no update, else 1.
 
     Args:
-        histograms: Counts, or shares, of the depths from 0 on.
+        histograms: Counts or shares of the depths, starting at depth 0.
     """
     return 0 if any(histogram[0] for histogram in histograms) else 1
 
 
 def find_first_depth(halting: Mapping[str, Any]) -> int:
-    """Return `find_least_depth` of all classes of halting.json."""
+    """Return the result of `find_least_depth` over all classes of halting.json."""
     classes = halting.get("classes", {}).values()
     return find_least_depth(described["histogram"] for described in classes if described.get("histogram"))
 
 
 @dataclass(frozen=True)
 class UnitWording:
-    """Wording of a report for one kind of unit.
+    """Wording of a report for one type of unit.
 
     Attributes:
-        kind: Kind of report.
-        terms: Template of the glossary.
-        needed: Label of the compute `adaptive`, the cost of the model.
+        kind: Title of the report, such as `Halting`.
+        terms: Name of the glossary template.
+        needed: Label of the compute `adaptive`, which is the cost of the model.
         needing: Start of a sentence that states the compute `adaptive`.
         full: Label of the compute `full`.
         of_full: Short label of the compute `full`.
         macs: Unit of compute.
-        halts: Whether units halt one by one, so that some wait for the deepest.
+        halts: Whether units halt one by one, so that some must wait for the deepest.
     """
 
     kind: str
@@ -100,7 +100,10 @@ _ONE_DEPTH = {
 
 
 def get_unit_wording(unit: str) -> UnitWording:
-    """Return the wording for a unit: a task or an architecture has one depth, any other unit a depth each."""
+    """Return the wording for a unit.
+
+    A task or an architecture has one depth. Every other unit has a depth of its own.
+    """
     halting = UnitWording(
         "Halting",
         "halting_terms",
@@ -146,5 +149,5 @@ _DEFINITIONS = {
 
 
 def definition(name: str) -> str:
-    """Return the definition of a class of sequences; empty for an unknown class."""
+    """Return the definition of a class of sequences, or an empty string for an unknown class."""
     return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")

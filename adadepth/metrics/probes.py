@@ -23,7 +23,7 @@ MOST_ITERATIONS = 1000
 
 
 class Labelled(NamedTuple):
-    """States, (n, H), and their classes, (n,)."""
+    """States, (n, H), and the class of each, (n,)."""
 
     states: Floats
     classes: _Classes
@@ -34,8 +34,8 @@ class Probe:
     """A fitted probe.
 
     Attributes:
-        model: Standardisation and regression of scikit-learn.
-        strength: C, one of `STRENGTHS`.
+        model: Standardisation and logistic regression, a pipeline of scikit-learn.
+        strength: Inverse strength C of the regularisation, one of `STRENGTHS`.
         validation: Score on the validation examples.
         converged: Whether the solver converged.
     """
@@ -47,7 +47,7 @@ class Probe:
 
 
 def fit_probe(train: Labelled, validation: Labelled, score: Score) -> Probe:
-    """Fit multinomial logistic regressions to the training examples and return the best on the validation examples."""
+    """Fit logistic regressions to the training examples and return the best on the validation examples."""
     candidates = (_fit(train, validation, score, strength) for strength in STRENGTHS)
     return max(candidates, key=lambda probe: probe.validation)
 
@@ -74,13 +74,13 @@ Right = NDArray[np.bool_]
 
 
 def majority(train: NDArray[np.int64], test: NDArray[np.int64], labels: Sequence[str]) -> dict[str, Any]:
-    """Return the most frequent class of the training examples, and the accuracy of always predicting it."""
+    """Return the most frequent class of the training examples, and the test accuracy of always predicting it."""
     most = int(np.bincount(train, minlength=len(labels)).argmax())
     return {"class": labels[most], **accuracy(test == most)}
 
 
 def accuracy(right: Right) -> dict[str, float]:
-    """Return the share of right predictions, (n,), with Wilson's 95 % interval."""
+    """Return the share of right predictions, (n,), with its Wilson 95 % interval."""
     from scipy import stats  # imported here: it takes a second, and reading a report does not need it
 
     interval = stats.binomtest(int(right.sum()), len(right)).proportion_ci(_LEVEL, method="wilson")
@@ -98,7 +98,7 @@ def gain(before: Right, after: Right) -> dict[str, float]:
 
 
 def by_difficulty(right: Right, difficulty: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return accuracy and interval for every difficulty, (n,), of at least `FEWEST_EXAMPLES` examples."""
+    """Return accuracy and interval for every difficulty, (n,), with at least `FEWEST_EXAMPLES` examples."""
     values, counts = np.unique(difficulty, return_counts=True)
     return [
         {"difficulty": int(value), "n": int(count), **accuracy(right[difficulty == value])}

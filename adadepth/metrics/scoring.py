@@ -1,6 +1,6 @@
 """Predictions, losses and metrics from logits, for classes and for values.
 
-Shape legend: M examples, C classes (1 for a regression), L cells of a puzzle, whose logits are (M, L, C).
+Shape legend: M examples, C classes (1 for a regression), L cells of a puzzle. The logits of puzzles are (M, L, C).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from adadepth.metrics.task_metrics import quality
 
 
 def predictions(logits: Tensor, problem: Problem) -> Tensor:
-    """Return the class of the highest logit, or the value: (M, C) to (M,), or cell by cell.
+    """Return the class with the highest logit, or the value of a regression, (M,), from logits (M, C).
 
-    With several labels, 1 for every label with a logit above 0, else 0, (M, C).
+    The predictions of puzzles are classes of cells, (M, L). For a multi-label task, the result is 1 for every label
+    with a logit above 0, else 0, (M, C).
     """
     if problem == "multi_label":
         return (logits > 0).long()
@@ -27,8 +28,9 @@ def predictions(logits: Tensor, problem: Problem) -> Tensor:
 def compute_example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
     """Return the loss of each example, (M,) float32: cross-entropy in nats, or squared error for a regression.
 
-    The loss of a puzzle is the mean over its labelled cells, that of several labels the mean over labels. Logits of any
-    precision are read as float32: in bfloat16 a loss between 4 and 8 could only be a multiple of 1/32.
+    The loss of a puzzle is the mean over its labelled cells, and the loss of a multi-label task is the mean over
+    labels. All logits are converted to float32, because in bfloat16 a loss between 4 and 8 could only be a multiple of
+    1/32.
     """
     logits = logits.float()
     if problem == "puzzle":
@@ -41,7 +43,7 @@ def compute_example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> 
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of every token in nats, (B, T) float32, NaN where the label is negative.
+    """Return the cross-entropy of every token in nats, (B, T) float32, and NaN for a negative label.
 
     Args:
         logits: Logits, (B, T, C).
@@ -52,21 +54,21 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def compute_rightness(logits: Tensor, labels: Tensor, problem: Problem = "classification") -> Tensor:
-    """Return 1 where a prediction is right, 0 where it is wrong, NaN where the label is negative; float32."""
+    """Return 1 for a right prediction, 0 for a wrong one, and NaN for a negative label, float32."""
     if problem == "multi_label":
         return (predictions(logits, problem) == labels).all(dim=-1).float()
     return (logits.argmax(dim=-1) == labels).float().masked_fill(labels < 0, math.nan)
 
 
 def is_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mask of right predictions; a puzzle is right if all its labelled cells are.
+    """Return the mask of right predictions. A puzzle is right if all its labelled cells are right.
 
     Args:
-        logits: Logits, (M, C), of puzzles (M, L, C); or of every step, (M, N, C) and (M, N, L, C).
-        labels: Classes, (M,), of puzzles (M, L).
+        logits: Logits, (M, C), or (M, L, C) for puzzles; with all steps (M, N, C), or (M, N, L, C) for puzzles.
+        labels: Classes, (M,), or (M, L) for puzzles.
 
     Returns:
-        Boolean (M,), or (M, N) of every step.
+        Boolean mask, (M,), or (M, N) if the logits are those of all steps.
     """
     targets = labels if logits.dim() == labels.dim() + 1 else labels.unsqueeze(1)
     right = logits.argmax(dim=-1) == targets
@@ -74,7 +76,7 @@ def is_right(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def compute_quality(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
-    """Return the metrics of logits, (M, C), and `score`, their mean; for a text, `loss` and minus the loss."""
+    """Return the metrics of logits, (M, C), and `score`, their mean. For a text, `score` is minus `loss`."""
     if problem == "language_model":
         loss = float(compute_example_losses(logits, labels, problem).double().mean())
         return {"loss": loss, "score": -loss}

@@ -1,4 +1,4 @@
-"""Answer spans of a text: the best span of every window, and the token classes of windows.
+"""Answer spans of a text: the best span of every window, and the classes of the tokens of windows.
 
 Shape legend: B windows, T tokens, K candidate starts and ends.
 """
@@ -20,11 +20,12 @@ def find_best_spans(
         start_logits: Logits of the first token, (B, T).
         end_logits: Logits of the last token, (B, T).
         allowed: Mask of the tokens where a span may start and end, boolean, (B, T).
-        n_best: K.
+        n_best: Number K of candidate starts and of candidate ends.
         max_length: Largest number of tokens of a span.
 
     Returns:
-        Score, float32, first and last token of the best span, each (B,); the score is -inf if no combination is a span.
+        Score, float32, first token and last token of the best span, each (B,). The score is -inf if no pair is a valid
+        span.
     """
     count = min(n_best, start_logits.shape[1])
     starts, first = start_logits.float().masked_fill(~allowed, -torch.inf).topk(count)
@@ -43,21 +44,21 @@ def classify_span_tokens(
     question: Tensor,
     context: Tensor,
 ) -> dict[str, Tensor]:
-    """Sort the tokens of windows into (overlapping) classes; padding is in none of them.
+    """Sort the tokens of windows into (overlapping) classes. Padding belongs to no class.
 
-    A window is `correct` if the highest start and end logits are those of the answer, or those of [CLS] if the window
-    has no answer, and `wrong` otherwise. A window with an unknown answer is neither.
+    A window is `correct` if the highest start and end logits are at the answer, or at [CLS] if the window has no
+    answer. Otherwise it is `wrong`. A window with an unknown answer is neither.
 
     Args:
         logits: Logits of starts and of ends, each (B, T).
-        positions: First and last token of the answer, each (B,); 0, that of [CLS], if the window has no answer,
-            negative if it is unknown.
-        real: Mask of the tokens that are no padding, boolean, (B, T).
-        question: Mask of the tokens of the question, likewise.
-        context: Mask of the tokens of the context, likewise.
+        positions: First and last token of the answer, each (B,). They are 0, the position of [CLS], if the window has
+            no answer, and negative if the answer is unknown.
+        real: Mask of the tokens that are not padding, boolean, (B, T).
+        question: Mask of the tokens of the question, boolean, (B, T).
+        context: Mask of the tokens of the context, boolean, (B, T).
 
     Returns:
-        Name to boolean mask (B, T), with the names of SPAN_CLASSES.
+        Boolean masks, (B, T), by name. The names are those of `SPAN_CLASSES`.
     """
     start, end = positions
     guesses = [values.float().masked_fill(~real, -torch.inf).argmax(dim=1) for values in logits]

@@ -1,6 +1,6 @@
 """Records of the examples of an evaluation with the predictions of every step, and their recorder.
 
-Shape legend: B batch, T tokens, K units that the model read, U of them that have a label, N steps, C classes.
+Shape legend: B batch, T tokens, K units in the input of the model, U units that have a label, N steps, C classes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def build_token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, 
     Args:
         batch: `index` (B,), `attention_mask` and `labels` (B, T), and optionally `difficulty`, (B,) or (B, T).
         outputs: `unit_slots` (K,), `step_logits` (K, N, C), `halting_logits` (K, N) or None, `exit_steps` (K,);
-            `logits` (B, T, C); if the model has them `state_moves` (K, N, 2).
+            `logits` (B, T, C); and `state_moves` (K, N, 2) if the model returns them.
 
     Returns:
-        The columns of `StepRecords`, each (U, ...): the length is that of the unit's sequence, the depth its updates
-        until its exit.
+        The columns of `StepRecords`, each (U, ...). The length of a unit is that of its sequence. Its depth is the
+        number of updates until its exit.
     """
     width = batch["labels"].shape[1]
     labelled = (batch["labels"].flatten()[outputs.unit_slots] >= 0).nonzero().squeeze(1)
@@ -64,22 +64,24 @@ def get_sequence_numbers(index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Examples of an evaluation, each once, in the order of their index; tensors on the CPU.
+    """Records of the examples of an evaluation, once each, ordered by index, on the CPU.
 
     Attributes:
         index: Position in the evaluated set, (M,) int64.
         lengths: Number of real positions of the input, (M,) int64.
         logits: Logits at the exit of each example, (M, C) float32.
-        depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens if those halt.
+        depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens if tokens halt.
         max_updates: N, the largest number of updates.
-        labels: Labels, (M,), int64 for classes, float32 for a regression; None for an unlabelled set.
-        difficulty: Difficulty, (M,) int64; None if the data set has none.
-        step_logits: Logits of every step, (M, N, C) float32, NaN after an example stopped; None without such logits.
-        halting_logits: Halting logits of every step, (M, N) float32, likewise.
-        state_moves: Moves of the state in every step, (M, N, 2) float32, likewise; see
+        labels: Labels, (M,), int64 for classes, float32 for a regression. None for an unlabelled set.
+        difficulty: Difficulty, (M,) int64. None if the data set has none.
+        step_logits: Logits of every step, (M, N, C) float32, NaN after an example stopped. None if the model returns
+            none.
+        halting_logits: Halting logits of every step, (M, N) float32, NaN after an example stopped. None if the model
+            returns none.
+        state_moves: Movements of the state in every step, (M, N, 2) float32, or None; see
             `adadepth.halting.exit_rules.state_moves`.
-        exit_steps: Exit step, 1-based, (M,) int64; None if whole examples do not halt.
-        ran: Mask of the steps that updated each example, (M, N) boolean; None: all of them, until its exit.
+        exit_steps: Exit step, counted from 1, (M,) int64. None if whole examples do not halt.
+        ran: Mask of the steps that updated each example, (M, N) boolean. None if every step until its exit did.
     """
 
     index: Tensor
@@ -96,7 +98,7 @@ class StepRecords:
     ran: Tensor | None = None
 
     def updates(self, exit_steps: Tensor) -> Tensor:
-        """Return the number of updates of each example at these exit steps, (M,) float64."""
+        """Return the number of updates of each example up to the given exit steps, (M,) float64."""
         if self.ran is None:
             return exit_steps.double()
         return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
@@ -106,12 +108,12 @@ class StepRecords:
 
     @property
     def ran_every_step(self) -> bool:
-        """Whether every example has the logits of every step, which the study of exit rules needs."""
+        """Whether every example has the logits of every step, as the study of exit rules requires."""
         return self.step_logits is not None and not bool(self.step_logits.isnan().any())
 
 
 class StepRecorder:
-    """A collector of records, batch by batch; `merge` joins those of several processes."""
+    """A recorder that collects the examples of all batches. `merge` joins the records of several processes."""
 
     def __init__(self) -> None:
         self._batches: list[dict[str, Tensor]] = []
@@ -122,21 +124,20 @@ class StepRecorder:
 
         Args:
             batch: `index` (B,), `attention_mask` or `inputs` (B, T), and optionally `labels` and `difficulty` (B,).
-            outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`,
-                `state_moves`.
-                With `logits` (B, T, C) and tokens that halt, every labelled token is an example.
+            outputs: `logits` (B, C) and `trace`, and optionally `step_logits`, `halting_logits`, `exit_steps` and
+                `state_moves`. With `logits` (B, T, C) and tokens that halt, every labelled token is an example.
         """
         by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
         columns = build_token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
         self.keep(columns, outputs.trace.max_updates)
 
     def keep(self, columns: Mapping[str, Tensor], max_updates: int) -> None:
-        """Add columns of `StepRecords`; N is `max_updates`."""
+        """Store columns of `StepRecords` for one batch. `max_updates` is N."""
         columns = {**columns, "max_updates": torch.tensor([max_updates])}
         self._batches.append({name: values.detach().cpu() for name, values in columns.items()})
 
     def parts(self) -> dict[str, Tensor]:
-        """Return all columns so far, by name, for `merge`; empty if this process had no batch."""
+        """Return all recorded columns by name, for `merge`. The dictionary is empty if this process had no batch."""
         names = self._batches[0] if self._batches else ()
         return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
 
@@ -159,7 +160,7 @@ def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Te
 
 
 def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
-    """Join the parts of all processes; an example that occurs twice (padding of a sampler) counts once."""
+    """Join the parts of all processes. An example that occurs twice, because a sampler padded, counts once."""
     filled = [part for part in parts if part]
     assert filled, "no process evaluated anything"
     joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
@@ -169,7 +170,7 @@ def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
 
 
 def _mean_updates(trace: DepthTrace) -> Tensor:
-    """Return the updates of each example, (B,) float32: a mean over real tokens if tokens halt."""
+    """Return the updates of each example, (B,) float32. If tokens halt, this is the mean over real tokens."""
     updates = trace.updates.float()
     if updates.dim() == 1:
         return updates

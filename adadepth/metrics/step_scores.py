@@ -21,16 +21,17 @@ NEAR = -math.log(0.99)  # nats of a token by which its likelihood falls to 99 %
 class StepScores:
     """Scores of recorded examples at exit steps.
 
-    The losses of the tokens of a text are computed once, so that another choice of exits needs no pass over the logits.
+    The losses of the tokens of a text are computed only once. A different choice of exits then needs no pass over the
+    logits.
 
     Args:
-        records: Records of a labelled set, with the logits of every step.
-        problem: Kind of prediction; for a language model the next token.
-        metrics: Names for `compute_quality`.
+        records: Records of a labelled set with the logits of every step.
+        problem: Kind of prediction. For a language model it is the next token.
+        metrics: Names of the metrics for `compute_quality`.
 
     Attributes:
-        right: Mask of the steps with a right prediction, boolean (M, N); None for a regression.
-        losses: Cross-entropy in nats of every step of a language model, float64 (M, N); else None.
+        right: Mask of the steps with a right prediction, boolean (M, N). None for a regression.
+        losses: Cross-entropy in nats of every step of a language model, float64 (M, N). None for other problems.
     """
 
     def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str]) -> None:
@@ -47,20 +48,21 @@ class StepScores:
             self.losses = torch.stack(list(by_step), dim=1).double()
 
     def score_exits(self, steps: Tensor) -> dict[str, float]:
-        """Return the metrics, and `score`, of the predictions at exit steps, int64 (M,)."""
+        """Return the metrics and `score` of the predictions at exit steps, int64 (M,)."""
         if self.losses is None:
             return self.score_logits(self._step_logits[torch.arange(len(steps)), steps - 1])
         loss = float(_gather_steps(self.losses, steps).mean())
         return {"loss": loss, "score": -loss}
 
     def score_logits(self, logits: Tensor) -> dict[str, float]:
-        """Return the metrics, and `score`, of predictions from their logits, (M, C)."""
+        """Return the metrics and `score` of predictions from their logits, (M, C)."""
         return compute_quality(logits, self._labels, self._problem, self._metrics)
 
     def score_examples(self, steps: Tensor) -> Tensor | None:
-        """Return 1 for each right prediction at exit steps, else 0, or for a text minus the loss; float64 (M,).
+        """Return the score of each example at its exit step, float64 (M,).
 
-        None for a regression.
+        The score is 1 for a right prediction and 0 for a wrong one. For a text it is minus the loss. The result is None
+        for a regression.
         """
         if self.losses is not None:
             return -_gather_steps(self.losses, steps)
@@ -72,21 +74,27 @@ def _gather_steps(values: Tensor, steps: Tensor) -> Tensor:
 
 
 def find_least_loss_exits(losses: Tensor) -> Tensor:
-    """Return the first step of the least loss, (M, N) to int64 (M,): an upper bound, not a system."""
+    """Return the first step with the least loss, int64 (M,), from losses (M, N).
+
+    This is an upper bound and not a method that can be run, because it uses the labels.
+    """
     return losses.argmin(dim=1) + 1
 
 
 def find_near_last_exits(losses: Tensor, tolerance: float = NEAR) -> Tensor:
-    """Return the first step from which on the loss is at most `tolerance` above that of the last step, int64 (M,).
+    """Return the first step after which the loss stays near that of the last step, int64 (M,).
 
     Args:
         losses: Losses of every step, (M, N).
-        tolerance: Accepted difference of losses in nats.
+        tolerance: Largest accepted difference in nats to the loss of the last step.
     """
     return find_first_stable_step(losses <= losses[:, -1:] + tolerance)
 
 
 def find_first_stable_step(holds: Tensor) -> Tensor:
-    """Return the first step from which on a condition holds at every step, else N: boolean (M, N) to int64 (M,)."""
+    """Return the first step such that a condition holds there and at every later step, or N if there is none.
+
+    The condition is boolean, (M, N). The result is int64, (M,).
+    """
     steps = holds.shape[1]
     return (steps + 1 - holds.flip(1).int().cumprod(dim=1).sum(dim=1)).clamp(max=steps)

@@ -31,11 +31,11 @@ CONFIDENCE_BINS = 15
 
 
 def find_first_correct_steps(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the first step whose prediction is right, 1-based, (M,) int64; N + 1 where none is.
+    """Return the first step with a right prediction, counted from 1, (M,) int64, or N + 1 if there is none.
 
     Args:
-        step_logits: Logits of every step, (M, N, C) or of cells (M, N, L, C).
-        labels: Classes, (M,) int64 or (M, L).
+        step_logits: Logits of every step, (M, N, C), or of every step and cell, (M, N, L, C).
+        labels: Classes, (M,) int64, or classes of cells, (M, L).
     """
     right = is_right(step_logits, labels)
     first = right.int().argmax(dim=1) + 1
@@ -45,10 +45,11 @@ def find_first_correct_steps(step_logits: Tensor, labels: Tensor) -> Tensor:
 def halting_calibration(step_logits: Tensor, labels: Tensor, pmf: Tensor) -> dict[str, Any]:
     """Compare the distribution of the first right step with the mean halting distribution.
 
-    With f_n the share of examples first right at step n, f_0 the share never right, p_n the mean halting probability of
-    step n and p_0 = 1 - sum_n p_n the missing mass (0 unless it is truncated without a rule), the distance
-    is the total variation 1/2 sum_n |f_n - p_n| over n = 0..N: 0 for equal, 1 for disjoint distributions. A model that
-    is often wrong at every step cannot reach 0: f_0 is a lower bound where p_0 = 0.
+    Let f_n be the share of examples that are first right at step n, and f_0 the share that are never right. Let p_n be
+    the mean halting probability of step n, and p_0 = 1 - sum_n p_n the missing mass (0 unless the distribution is
+    truncated without a rule). The distance is the total variation 1/2 sum_n |f_n - p_n| over n = 0..N. It is 0 for
+    equal and 1 for disjoint distributions. A model that is often wrong at every step cannot reach 0, because f_0 is a
+    lower bound if p_0 = 0.
 
     Args:
         step_logits: Logits of every step, (M, N, C).
@@ -74,15 +75,16 @@ def halting_calibration(step_logits: Tensor, labels: Tensor, pmf: Tensor) -> dic
 def confidence_calibration(confidence: Tensor, right: Tensor, bins: int = CONFIDENCE_BINS) -> dict[str, Any]:
     """Return the expected calibration error of a probability of being right, with its bins (Guo et al. 2017, eq. 3).
 
-    ECE = sum_b n_b / M |accuracy_b - confidence_b| over `bins` bins of equal width, each without its lower border.
+    ECE = sum_b n_b / M |accuracy_b - confidence_b| over `bins` bins of equal width. Each bin excludes its lower border.
 
     Args:
-        confidence: Probability of being right, (M,): the highest of a class, or a judgement of the model.
+        confidence: Probability of being right, (M,): the highest class probability, or a judgement of the model.
         right: Mask of the right predictions, boolean (M,).
         bins: Number of bins on [0, 1].
 
     Returns:
-        `ece`, `n`, and `bins`: `low`, `high`, `n`, `confidence` and `accuracy` of those that hold an example.
+        `ece`, `n`, and `bins`, a list with `low`, `high`, `n`, `confidence` and `accuracy` of each bin that holds an
+        example.
     """
     confidence, right = confidence.double(), right.double()
     number = (confidence * bins).ceil().long().clamp(1, bins) - 1
@@ -116,15 +118,15 @@ def summarise_steps(
     Args:
         records: Records of the whole evaluated set.
         problem: Kind of prediction: a class, or one value.
-        labels: Class names in order; empty for a regression.
+        labels: Class names in order. Empty for a regression.
         metrics: Names for `quality`.
         prior_pmf: Prior of the halting distribution, (N,).
-        truncation: Truncation of the halting distribution; None if the model has no halting probabilities.
+        truncation: Truncation of the halting distribution. None if the model has no halting probabilities.
         kl_direction: Direction of the divergence from the prior.
 
     Returns:
-        `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected
-        steps, entropy, divergence); `steps`, a row for every step; `classes`; `calibration`; `spearman`; `missing`.
+        `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected steps, entropy,
+        divergence); `steps`, one row for every step; `classes`; `calibration`; `spearman`; `missing`.
     """
     missing: dict[str, str] = {}
     posterior = _build_posterior(records, truncation, missing)
@@ -209,7 +211,7 @@ def _describe_steps(
     prior_pmf: Tensor | None,
     missing: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """Return a row for every step: share of exits, halting distribution, and quality if all examples exited there."""
+    """Return one row for every step: share of exits, halting distribution, and quality if all examples exit there."""
     rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_updates + 1)]
 
     def put(name: str, values: Sequence[Any]) -> None:
@@ -248,7 +250,7 @@ def _describe_steps(
 def _describe_classes(
     records: StepRecords, labels: Sequence[str], posterior: HaltingDistribution | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the depth of each class of sequences; an empty class has n = 0 only."""
+    """Return the depth statistics of each class of sequences. An empty class has only n = 0."""
     difficulty = records.difficulty
     difficulties = None if difficulty is None else difficulty[difficulty >= 0]  # negative: the example has none
     has_cells = records.logits.dim() == 3
@@ -290,7 +292,10 @@ def _describe_calibration(
 
 
 def _read_confidence(records: StepRecords) -> Tensor | None:
-    """Return the confidence of each answer, (M,): the probability of a class, or the model's judgement of a puzzle."""
+    """Return the confidence of each answer, (M,), or None without halting logits.
+
+    It is the highest class probability, or the judgement of the halting head for a puzzle.
+    """
     if records.logits.dim() == 2:
         return records.logits.double().softmax(dim=-1).amax(dim=-1)
     if records.halting_logits is None or records.exit_steps is None:
@@ -301,7 +306,7 @@ def _read_confidence(records: StepRecords) -> Tensor | None:
 def _correlate_depth(
     records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Correlate the depth, and the expected steps, with loss at exit, length and difficulty."""
+    """Correlate the depth and the expected steps with the loss at the exit, the length and the difficulty."""
     depths = {"updates": records.depth}
     if posterior is not None:
         depths["expected_steps"] = posterior.expected_steps()
@@ -325,7 +330,10 @@ def _correlate_depth(
 
 
 def _describe_spread(values: Tensor) -> dict[str, Any]:
-    """Return n, mean, and the standard deviation over the examples (divided by n: a spread, not an uncertainty)."""
+    """Return n, mean, and the standard deviation over the examples.
+
+    The sum of squares is divided by n, because it is a spread and not an uncertainty.
+    """
     if not len(values):
         return {"n": 0}
     values = values.double()
@@ -333,7 +341,7 @@ def _describe_spread(values: Tensor) -> dict[str, Any]:
 
 
 def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, missing: dict[str, str]) -> None:
-    """Set `target[key]` to the mean, or `missing[name]` to the reason why there is none."""
+    """Set `target[key]` to the mean of the values, or `missing[name]` to the reason for its absence."""
     mean = float(values.double().mean())
     if math.isfinite(mean):
         target[key] = mean
@@ -350,11 +358,11 @@ def _count_exits(exit_steps: Tensor, max_updates: int) -> list[int]:
 
 
 def flatten_exits(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten the figures of a summary that make a curve; absent figures are left out.
+    """Flatten the values of a summary that trackers plot as curves. Absent values are skipped.
 
-    Names: `halting/exit_step/mean` and `std`; `halting/expected_steps`, `halting/posterior_entropy`, `halting/kl`;
-    `halting/posterior/<k>`; `halting/calibration/tv` and `ece`; `halting/spearman_<updates or expected_steps>_<other>`;
-    `eval/step_<k>/score` and `loss`.
+    The names are `halting/exit_step/mean` and `std`; `halting/expected_steps`, `halting/posterior_entropy`,
+    `halting/kl`; `halting/posterior/<k>`; `halting/calibration/tv` and `ece`; `halting/spearman_<updates or
+    expected_steps>_<other>`; `eval/step_<k>/score` and `loss`.
     """
     flat: dict[str, float] = {}
     at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]

@@ -21,12 +21,14 @@ HUB_PREFIX = "evaluate:"
 
 
 def load_hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Return the function of predictions and labels, both (M,), for ``evaluate:METRIC[:KEY]``.
+    """Return the function of predictions and labels, (M,) each, of the metric ``evaluate:METRIC[:KEY]``.
 
-    METRIC is a name of the hub or a folder; the library runs its code. KEY selects one of several values.
+    METRIC is a name on the hub or a local folder. The library runs its code. KEY selects one value if the metric
+    returns several.
 
     Raises:
-        DataError: If the metric cannot be loaded; from the function, if it cannot be computed or has no such value.
+        DataError: If the metric cannot be loaded. The returned function raises it if the metric cannot be computed or
+            has no value KEY.
     """
     path, _, key = name.removeprefix(HUB_PREFIX).partition(":")
     module = _load(name, path)
@@ -43,7 +45,7 @@ def load_hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
 
 @lru_cache
 def _load(name: str, path: str) -> Any:
-    """Load a metric of the library; without a connection or an earlier download it fails at once."""
+    """Load a metric of the library. It fails at once if there is neither a connection nor an earlier download."""
     alternative = "give a local folder with evaluate:FOLDER, or a built-in metric"
     if not Path(path).expanduser().exists():
         if path.startswith((".", "/", "~")):
@@ -76,15 +78,15 @@ _AVERAGES = {"micro avg", "macro avg", "weighted avg"}
 
 
 def score_entities(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return F1, precision and recall of whole entities, with the right bounds and the right type.
+    """Return F1, precision and recall of whole entities. An entity is right if both its bounds and its type are right.
 
     Args:
-        predictions: PredictionSpec tags of each sentence: ``O``, ``B-TYPE`` or ``I-TYPE``.
+        predictions: Predicted tags of each sentence: ``O``, ``B-TYPE`` or ``I-TYPE``.
         labels: Right tags of each sentence.
 
     Returns:
-        ``entity_f1``, ``entity_precision`` and ``entity_recall`` of all entities together, 0 if undefined, and
-        ``entity_f1/TYPE`` of each type among predictions or labels.
+        ``entity_f1``, ``entity_precision`` and ``entity_recall`` over all entities, 0 if undefined, and
+        ``entity_f1/TYPE`` of each type that occurs among predictions or labels.
     """
     if not any(tag != "O" for tags in (*labels, *predictions) for tag in tags):
         return dict.fromkeys(_ENTITY_METRICS, 0.0)  # without entities the report only warns
@@ -104,17 +106,17 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case, without punctuation and articles, and with single spaces."""
+    """Return a text in lower case, without punctuation or articles, and with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Return 1 if both texts are the same after `normalised`, else 0."""
+    """Return 1 if both texts are equal after `normalised`, else 0."""
     return float(normalised(prediction) == normalised(answer))
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Return the F1 of the words of two texts: 1 if neither has any words, 0 if one of them has none."""
+    """Return the F1 of the words of two texts: 1 if neither text has words, 0 if only one of them has words."""
     predicted, target = normalised(prediction).split(), normalised(answer).split()
     if not predicted or not target:
         return float(predicted == target)
@@ -123,9 +125,9 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def score_answer(prediction: str, answers: Sequence[str]) -> dict[str, float]:
-    """Return both metrics of a prediction, each the best over the answers of the question.
+    """Return exact match and F1 of a prediction, each the best over the answers of the question.
 
-    An empty prediction is right if there is no answer. Answers that are empty after `normalised` do not count, as in
+    An empty prediction is right if there is no answer. Answers that are empty after `normalised` are ignored, as in
     version 2.0 of the SQuAD script (version 1.1 counts them).
     """
     candidates = [answer for answer in answers if normalised(answer)] or [""]
@@ -140,11 +142,12 @@ def score_answers(
 ) -> dict[str, float]:
     """Return metrics as means over questions, from 0 to 1, and ``score``, their mean.
 
-    If only some questions have an answer, the metrics of both kinds too: ``f1/answerable``, ``f1/unanswerable``.
+    If only some questions have an answer, the metrics of both groups are added, such as ``f1/answerable`` and
+    ``f1/unanswerable``.
 
     Args:
         metrics: Names among ANSWER_METRICS.
-        predictions: PredictionSpec text of each question, empty for no answer.
+        predictions: Predicted text of each question, or an empty string for no answer.
         answers: Right answers of each question.
     """
     scores = [score_answer(text, targets) for text, targets in zip(predictions, answers, strict=True)]
@@ -169,9 +172,10 @@ UNDEFINED = "predictions or labels are constant, or a prediction is not a finite
 
 
 class Metric(NamedTuple):
-    """A metric with its kind of task and its function of predictions and labels, both (M,); NaN if undefined.
+    """A metric with its kind of task and a function of predictions and labels, (M,) each.
 
-    For puzzles both are (M, L), for several labels (M, C).
+    Both arrays are (M, L) for puzzles and (M, C) for multi-label tasks. The function returns NaN if the metric is
+    undefined.
     """
 
     kind: Problem
@@ -190,13 +194,13 @@ def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _averaged_f1(average: str, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the F1 of classes, (M,), or of several labels, (M, C).
+    """Return the F1 of classes, (M,), or of multi-label predictions, (M, C).
 
     Args:
-        average: `micro`, over all decisions together, or `macro`, the unweighted mean over all classes or labels that
+        average: `micro`, over all decisions together, or `macro`, the unweighted mean over the classes or labels that
             are predicted or right.
-        predictions: Predictions.
-        labels: Labels, of the same shape.
+        predictions: Predicted classes or labels.
+        labels: Right classes or labels, of the same shape.
     """
     from sklearn.metrics import f1_score
 
@@ -204,12 +208,12 @@ def _averaged_f1(average: str, predictions: np.ndarray, labels: np.ndarray) -> f
 
 
 def _all_labels(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of texts whose labels are all right, (M, C)."""
+    """Return the share of texts with all labels right, from predictions and labels (M, C)."""
     return float((predictions == labels).all(axis=1).mean())
 
 
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the Matthews correlation, 0 for constant predictions: their limit, and the value of GLUE's scorer."""
+    """Return the Matthews correlation. It is 0 for constant predictions, its limit and the value of GLUE's scorer."""
     from sklearn.metrics import matthews_corrcoef
 
     return float(matthews_corrcoef(labels, predictions)) if _has_variation(predictions, labels) else 0.0
@@ -232,7 +236,7 @@ def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _exact_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of puzzles, (M, L), whose labelled cells are all right."""
+    """Return the share of puzzles, (M, L), with all labelled cells right."""
     return float(((predictions == labels) | (labels < 0)).all(axis=1).mean())
 
 
@@ -278,24 +282,24 @@ _ENTITY_TAG = re.compile(r"O|[BI]-.+")
 
 
 def get_metric_key(name: str) -> str:
-    """Return the name under which a metric is reported: of ``evaluate:FOLDER/METRIC:KEY`` ``KEY``, else ``METRIC``."""
+    """Return the reported name of a metric: ``KEY`` for ``evaluate:FOLDER/METRIC:KEY``, otherwise ``METRIC``."""
     if not is_hub_metric(name):
         return name
     return name.rpartition(":")[2].rstrip("/").rpartition("/")[2]
 
 
 def is_hub_metric(name: str) -> bool:
-    """Return whether a metric belongs to the ``evaluate`` library, whose code comes from the hub or a folder."""
+    """Return whether a metric belongs to the ``evaluate`` library, which loads code from the hub or a folder."""
     return name.startswith(HUB_PREFIX)
 
 
 def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | None = None) -> None:
-    """Check the names of metrics before a run; `load_metrics` checks those of the hub.
+    """Check the names of metrics before a run. `load_metrics` checks the metrics of the hub.
 
     Args:
-        metrics: Names of metrics; for classes and values also ``evaluate:NAME[:KEY]``.
+        metrics: Names of metrics. For classes and values, ``evaluate:NAME[:KEY]`` is allowed too.
         problem: Kind of prediction.
-        num_classes: Number of classes; None if it is not known yet.
+        num_classes: Number of classes, or None if it is not known yet.
 
     Raises:
         ConfigError: If a name is unknown, repeated, or for another kind of task, or if there is no name.
@@ -321,7 +325,7 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
 
 
 def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
-    """Check that the tags mark entities if a metric counts entities.
+    """Check that all tags are entity tags if a metric counts entities.
 
     Raises:
         ConfigError: If a tag is neither ``O`` nor ``B-TYPE`` nor ``I-TYPE``.
@@ -336,10 +340,10 @@ def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def load_metrics(metrics: Sequence[str]) -> None:
-    """Load the metrics of the hub, so that a run without them fails before it trains.
+    """Load the metrics of the hub, so that a run fails before it trains if one is not available.
 
     Raises:
-        DataError: If one cannot be loaded.
+        DataError: If a metric cannot be loaded.
     """
     for name in metrics:
         if is_hub_metric(name):
@@ -347,14 +351,14 @@ def load_metrics(metrics: Sequence[str]) -> None:
 
 
 def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return metrics, and ``score``, their mean as GLUE averages the two of MRPC, QQP and STS-B.
+    """Return the metrics and ``score``, their mean, as GLUE averages the two metrics of MRPC, QQP and STS-B.
 
-    A higher score is better: an error counts with a minus sign. Matthews' correlation of constant predictions is 0.
-    Pearson's and Spearman's are undefined for them: they are absent (``UNDEFINED`` is the reason) and count as 0 in
-    ``score``, so that every model can be ranked.
+    A higher score is better, so errors count with a minus sign. Matthews' correlation of constant predictions is 0.
+    Pearson's and Spearman's correlations of constant predictions are undefined. They are absent (``UNDEFINED`` is the
+    reason) and count as 0 in ``score``, so that every model can be ranked.
 
     Args:
-        metrics: Names that `check_metrics` accepts.
+        metrics: Names of metrics that `check_metrics` accepts.
         predictions: Classes (M,) int64, or values (M,) float.
         labels: Right classes or values, of the same shape and type.
 
@@ -375,7 +379,7 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
 def score_tagging(
     metrics: Sequence[str], predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Return metrics of tags, and ``score``, their mean; with ``entity_f1`` also that of each type.
+    """Return metrics of tags and ``score``, their mean. With ``entity_f1``, the F1 of each type is added.
 
     Args:
         metrics: Names among TAGGING_METRICS.

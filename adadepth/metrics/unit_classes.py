@@ -1,4 +1,4 @@
-"""Groups of units whose depths are compared: by kind of token, label, correctness, length, difficulty, attribute."""
+"""Classes of units for the comparison of depths: kind of token, label, correctness, length, difficulty, attribute."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ TOKEN_CLASSES: tuple[str, ...] = tuple(CLASS_DEFINITIONS)
 
 
 def token_classes(batch: Mapping[str, Tensor], *, cls_id: int, sep_id: int, mask_id: int) -> dict[str, Tensor]:
-    """Sort the tokens of a batch into (overlapping) classes; padding is in none of them.
+    """Sort the tokens of a batch into (overlapping) classes. Padding belongs to no class.
 
     Args:
-        batch: `input_ids` and `attention_mask`, (B, T) int64; if tokens were selected for prediction also `mask_kind`
-            (B, T), not 0 at a selected position, and `labels` (B, T), the original ids there.
+        batch: `input_ids` and `attention_mask`, (B, T) int64. If tokens were selected for prediction, also `mask_kind`,
+            (B, T), not 0 at a selected position, and `labels`, (B, T), with the original ids there.
         cls_id: Id of [CLS].
         sep_id: Id of [SEP].
         mask_id: Id of [MASK].
 
     Returns:
-        Name to boolean mask (B, T), with the names of `TOKEN_CLASSES`. A random word that happens to be the original
-        counts as `mask/original`: the model cannot tell them apart.
+        Boolean masks, (B, T), by name. The names are those of `TOKEN_CLASSES`. A random word that happens to be the
+        original counts as `mask/original`, because the model cannot distinguish them.
     """
     ids = batch["input_ids"]
     real = batch["attention_mask"].bool()
@@ -59,18 +59,19 @@ CHOICE_CLASSES = ("all", "correct", "wrong", "right", "other", "taken", "context
 def classify_choice_tokens(
     logits: Tensor, labels: Tensor, real: Tensor, context: Tensor, ending: Tensor
 ) -> dict[str, Tensor]:
-    """Sort the tokens of all choices into (overlapping) classes; padding is in none of them.
+    """Sort the tokens of all choices into (overlapping) classes. Padding belongs to no class.
 
     Args:
-        logits: (B, C).
+        logits: Logit of each choice, (B, C).
         labels: Right choice of each example, (B,).
-        real: Mask of the tokens that are no padding, boolean, (B, C, T).
-        context: Mask of the tokens before the ending, likewise.
-        ending: Mask of the tokens of the ending, likewise.
+        real: Mask of the tokens that are not padding, boolean, (B, C, T).
+        context: Mask of the tokens before the ending, boolean, (B, C, T).
+        ending: Mask of the tokens of the ending, boolean, (B, C, T).
 
     Returns:
-        Name to boolean mask (B, C, T), with the names of CHOICE_CLASSES: the tokens of examples whose right choice is
-        taken (`correct`) or not (`wrong`), those of the `right` choice, of an `other` one, and of the one `taken`.
+        Boolean masks, (B, C, T), by name. The names are those of `CHOICE_CLASSES`: the tokens of examples with a
+        `correct` or a `wrong` prediction, and the tokens of the `right` choice, of an `other` choice, and of the
+        predicted choice (`taken`).
     """
     guesses = logits.argmax(dim=1)
     number = torch.arange(logits.shape[1], device=logits.device)
@@ -100,10 +101,10 @@ def compute_bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
 
     Args:
         values: Whole numbers, (M,) int64.
-        buckets: Number of parts, 4 for quartiles. Few distinct values get a bucket each.
+        buckets: Number of parts, such as 4 for quartiles. If there are fewer distinct values, each has its own bucket.
 
     Returns:
-        Increasing borders; a value lies below a border if it does not exceed it. Empty if all values are equal.
+        Increasing borders. Each border is the largest value of its part. Empty if all values are equal.
     """
     distinct = values.unique()
     if len(distinct) <= buckets:
@@ -119,12 +120,12 @@ class SequenceClasses:
     """A sorter of sequences, or of their tokens, into (overlapping) classes with fixed names.
 
     Attributes:
-        labels: Class names of a classification in order; empty for a regression, which has no `correct` either.
+        labels: Class names of a classification in order. Empty for a regression, which has no class `correct` either.
         length_edges: Borders of the lengths, see `compute_bucket_edges`.
-        difficulty_edges: Borders of the difficulties, likewise; empty if the data set has none.
-        difficulties: Number of difficulties, from 0 to the largest; 0 if the data set has none.
+        difficulty_edges: Borders of the difficulties, see `compute_bucket_edges`. Empty if the data set has none.
+        difficulties: Number of difficulties, from 0 to the largest. 0 if the data set has none.
         has_unlabelled: Whether some tokens have no label while others do.
-        has_cells: Whether sequences are puzzles, which are right if all of their cells are.
+        has_cells: Whether sequences are puzzles. A puzzle is right if all of its cells are right.
     """
 
     labels: tuple[str, ...]
@@ -136,7 +137,7 @@ class SequenceClasses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of tables."""
+        """Names of the classes in the order in which tables list them."""
         correctness = ("correct", "wrong") if self.labels or self.has_cells else ()
         by_label = (*correctness, *(f"label: {label}" for label in self.labels))
         unlabelled = ("unlabelled",) if self.has_unlabelled else ()
@@ -155,13 +156,13 @@ class SequenceClasses:
 
         Args:
             logits: Logits of sequences, (B, C), or of tokens or cells, (B, T, C).
-            labels: Labels, (B,) or (B, T), negative at units without one; None leaves the classes of labels empty.
+            labels: Labels, (B,) or (B, T), negative at units without one. With None, the classes of labels are empty.
             lengths: Number of real tokens, (B,).
             difficulty: Difficulty, (B,) or (B, T), negative at units without one.
-            valid: Mask of a trace, (B,) or (B, T). With (B, T) the class of a sequence holds its real tokens.
+            valid: Mask of a trace, (B,) or (B, T). With (B, T), the class of a sequence contains its real tokens.
 
         Returns:
-            Name to boolean mask, (B,) or the shape of `valid`, with the names of `names`.
+            Boolean masks by name, (B,) or of the shape of `valid`. The names are those of `names`.
         """
         everyone = torch.ones_like(lengths, dtype=torch.bool)
         masks = {"all": everyone}
@@ -191,12 +192,12 @@ def build_sequence_classes(
     *,
     has_cells: bool = False,
 ) -> SequenceClasses:
-    """Return the classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
+    """Return the classes of a whole set: labels, quartiles of length, and up to eight ranges of difficulty.
 
     Args:
-        labels: Class names in order; empty for a regression.
+        labels: Class names in order. Empty for a regression.
         lengths: Number of real tokens of every sequence, (M,) int64.
-        difficulty: Difficulty of every unit that has one, (U,) int64; None if the data set has none.
+        difficulty: Difficulty of every unit that has one, (U,) int64. None if the data set has none.
         has_unlabelled: See `SequenceClasses`.
         has_cells: See `SequenceClasses`.
     """
@@ -210,7 +211,7 @@ def build_sequence_classes(
 
 
 def expand_to_units(values: Tensor, units: Tensor) -> Tensor:
-    """Return values of sequences, (B,), or of units, in a shape that broadcasts to units (B,) or (B, T)."""
+    """Return values of sequences, (B,), or of units, in a shape that broadcasts to units, (B,) or (B, T)."""
     return values.reshape(*values.shape, *(1,) * (units.dim() - values.dim()))
 
 
@@ -236,16 +237,17 @@ FEWEST_OF_A_PART = 10  # examples of a range; rarer values join their neighbours
 def describe_attributes(
     attributes: Mapping[str, NDArray[np.int64]], depth: NDArray[np.int64], right: NDArray[np.bool_]
 ) -> dict[str, dict[str, Any]]:
-    """Describe depth for every value of every attribute, or for ranges of values that are many or rare.
+    """Describe depth for every value of every attribute, or for ranges of values if there are many or rare ones.
 
     Args:
-        attributes: Whole numbers from 0 on, (examples,), by name. An attribute with one value only is left out.
+        attributes: Whole numbers from 0, (examples,), by name. An attribute with only one value is skipped.
         depth: Updates of each example, (examples,).
         right: Mask of the examples with a right answer, (examples,).
 
     Returns:
-        For every attribute `rows`, each with the range of values `from`, `to` and their mean `value`, the figures of
-        depth, `accuracy` and `accuracy_n`; and `spearman`, of depth with the attribute, where it exists.
+        For every attribute: `rows`, each with the range of values `from` and `to`, their mean `value`, the statistics
+        of depth, `accuracy` and `accuracy_n`; and `spearman`, the correlation of depth with the attribute, if it
+        exists.
     """
     described: dict[str, dict[str, Any]] = {}
     for name, values in attributes.items():
@@ -259,7 +261,7 @@ def describe_attributes(
 
 
 def _split_values(values: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
-    """Yield the mask of the examples of each range of values, by increasing value."""
+    """Yield the mask of the examples of each range of values, in increasing order of the values."""
     part = np.searchsorted(compute_bucket_edges(torch.from_numpy(values), PARTS), values)
     last = part.max()
     together = np.zeros(len(values), dtype=bool)

@@ -1,6 +1,6 @@
-"""Depth statistics of every word of a vocabulary, and of every class that words are tagged with.
+"""Depth statistics of every word of a vocabulary, and of every class of word tags.
 
-Sums are stored by the id of a word's first piece. Memory therefore grows with the vocabulary, not with the text.
+Sums are stored by the id of the first piece of a word. Memory therefore grows with the vocabulary, not with the text.
 
 Shape legend: B batch, T tokens, V vocabulary, K keys, W words of a batch.
 """
@@ -25,14 +25,15 @@ GOES_ON = "…"  # after the first piece of words that have more
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a batch, each (B, T).
+    """The words of a batch. Every attribute is (B, T).
 
     Attributes:
         pieces: Token ids as they were before masking, int64.
-        starts: Whether a word, or something that is none, begins there; the first token of a row does.
-        counted: Whether a token is part of a word: no special token and no padding.
-        selected: Whether it is to be predicted, so that the model does not see it as it is; None: no token is.
-        tags: Class of the word that begins there, int64, negative where it has none; None: words are not tagged.
+        starts: Whether a word, or a token outside all words, begins at the position. The first token of a row always
+            does.
+        counted: Whether a token is part of a word, and neither a special token nor padding.
+        selected: Whether a token is to be predicted, so that the model may not see the original. None if no token is.
+        tags: Class of the word that begins at the position, int64, negative without one. None if words are not tagged.
     """
 
     pieces: Tensor
@@ -43,10 +44,12 @@ class Words:
 
 
 class SumsByKey:
-    """The sums of many means at once, added up batch by batch; their size is that of the keys, whatever the set.
+    """Sums for the means of many keys, accumulated over batches.
+
+    Their size depends only on the number of keys, not on the size of the data set.
 
     Args:
-        keys: K; values have keys 0 to K - 1.
+        keys: Number K of keys. Values have keys 0 to K - 1.
         device: Device of the sums, which supports float64.
     """
 
@@ -54,7 +57,10 @@ class SumsByKey:
         self.table = torch.zeros(len(Sums._fields), keys, dtype=torch.float64, device=device)
 
     def add(self, keys: Tensor, values: Tensor, clusters: Tensor) -> None:
-        """Add a batch; no cluster may come in two of them. All (W,), keys and clusters int64."""
+        """Add a batch of values with their keys and clusters, each (W,), keys and clusters int64.
+
+        All values of a cluster must be in the same batch.
+        """
         count = self.table.shape[1]
         pairs, groups = (clusters * count + keys).unique(return_inverse=True)
         values = values.double()
@@ -69,10 +75,10 @@ class SumsByKey:
 
 
 class WordDepths:
-    """Adds up the mean depth over the pieces of words, by word and by tag.
+    """Accumulator of the mean depth over the pieces of words, by word and by tag.
 
-    A word of one piece is known by it. Of those of several pieces the ones with the same first piece are taken
-    together. Words with a piece that is to be predicted are counted, and not measured.
+    A word of one piece is identified by that piece. All words of several pieces with the same first piece are combined.
+    Words with a piece that is to be predicted are counted, but their depth is not measured.
 
     Args:
         vocabulary: Number of token ids, V.
@@ -106,21 +112,25 @@ class WordDepths:
             self._tags.add(tags[tagged], depths[tagged], rows[tagged])
 
     def tensors(self) -> list[Tensor]:
-        """Return the accumulators; before `summary`, sum each over processes, in place and in this order."""
+        """Return the accumulators.
+
+        Before `summary`, sum each over processes, in place and in this order.
+        """
         return [self._words.table, self._tags.table, self._selected]
 
     def summary(self, decode: Callable[[int], str], tags: Sequence[str] = ()) -> dict[str, Any]:
         """Return the deepest and the shallowest words, and every tag, as JSON values.
 
         Args:
-            decode: From a token id to its text.
+            decode: Function from a token id to its text.
             tags: Names of the classes that words are tagged with.
 
         Returns:
-            `n` measured words, `selected` ones that were not, `ranked`: words of the vocabulary that occur `fewest`
-            times or more, in `fewest_sequences` sequences or more; `deepest` and `shallowest` of these, and `tags`,
-            deepest first: rows of `word` or `tag`, `n`, `sequences`, `mean`, `low` and `high` (95 % interval of the
-            mean, sequences as clusters, None where they are too few), words also with `selected`.
+            `n`, the number of measured words; `selected`, the number of words that were not measured; `ranked`, the
+            number of words of the vocabulary that occur at least `fewest` times, in at least `fewest_sequences`
+            sequences; `deepest` and `shallowest` of these words; and `tags`, the deepest first. Rows have `word` or
+            `tag`, `n`, `sequences`, `mean`, `low` and `high` (95 % interval of the mean with sequences as clusters,
+            None if there are too few). Rows of words also have `selected`.
         """
         columns, selected = self._words.columns(), self._selected.cpu().numpy()
         n, totals, sequences = columns[:3]
