@@ -1,4 +1,4 @@
-"""Tables and sections about architectures: operations, gates, evaluations, and networks compared."""
+"""Tables and sections about architectures: operations, gates, evaluations, and comparisons of networks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATION_TITLES = ("attention", "feed-forward", "identity")
 
 
 def build_third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
-    """Build the table of how often each operation occurs in every third of the depth, and in all."""
+    """Build the table of the number of occurrences of each operation in every third of the depth, and in total."""
     operations = zip(OPERATION_NAMES, OPERATION_TITLES, LETTERS, strict=True)
     columns = [
         Column("third", "third of the blocks", text, "text"),
@@ -79,7 +79,7 @@ def _format_percent(share: float) -> str:
 
 
 def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
-    """Build the table of the quality of every evaluation, with a column per metric that any of them has."""
+    """Build the table of the quality of every evaluation, with one column per measured metric."""
     names = measured_qualities([{"quality": qualities} for qualities in evaluations.values()])
     columns = [
         Column("evaluation", "evaluation", text, "text", remark="definition"),
@@ -93,7 +93,7 @@ def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Ta
 
 
 def build_history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
-    """Build the table of the architecture at every evaluation, with the perplexity of the first kind of evaluation."""
+    """Build the table of the architecture at every evaluation, with the perplexity of the first type of evaluation."""
     columns = [
         Column("step"),
         Column("string", "most probable operations", text, "code"),
@@ -106,13 +106,13 @@ def build_history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
 
 
 def format_architecture(halting: Mapping[str, Any], step: int | None = None) -> str:
-    """Format a search or a fixed architecture as text: a header, a line per gated block, the evaluations.
+    """Format a search or a fixed architecture as text: a header, a line per gated block, and the evaluations.
 
-    A bar has a letter for every 4 % that an operation of the block has.
+    The bar of a block has one letter for every 4 % of probability of an operation.
 
     Args:
-        halting: Contents of halting.json, of a task whose unit is `architecture`.
-        step: Optimiser steps done, for the header.
+        halting: Contents of halting.json of a task. Its unit is `architecture`.
+        step: Number of optimiser steps done, for the header.
     """
     architecture = halting["architecture"]
     header = [
@@ -138,7 +138,7 @@ def format_architecture(halting: Mapping[str, Any], step: int | None = None) -> 
 
 
 def format_gate_lines(described: Mapping[str, Any]) -> list[str]:
-    """Return the heading, the rule and a line for every block of a supernet."""
+    """Return the heading, the rule and one line for every block of a supernet."""
     head, rule, *rows = to_text(build_gate_table(described)).splitlines()
     bars = [
         "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
@@ -171,7 +171,7 @@ def build_quality_table(comparison: Mapping[str, Any]) -> Table:
 
 
 def build_cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
-    """Build the table of what networks cost at an input shape, also as a share of the reference's cost."""
+    """Build the table of the cost of networks at an input shape, also relative to the cost of the reference network."""
     rows = compared_rows(comparison)
     share_title = f"of {comparison['reference']}"
     has_blocks = any("blocks_median" in costs for row in rows for costs in row["costs"].values())
@@ -201,7 +201,7 @@ def _format_milliseconds(seconds: float) -> str:
 
 
 def format_architecture_comparison(comparison: Mapping[str, Any]) -> str:
-    """Format networks of several architectures as text: quality, then multiply-accumulates and time by shape.
+    """Format networks of several architectures as text: quality, then MACs and time for every input shape.
 
     Args:
         comparison: Contents of architectures.json; see `comparison`.
@@ -222,13 +222,13 @@ History = Sequence[tuple[int, Mapping[str, Any]]]
 
 
 def get_search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, description) of every evaluation of a search; empty for a fixed architecture."""
+    """Return (step, description) of every evaluation of a search, or an empty list for a fixed architecture."""
     described = files.halting.get("architecture")
     return [] if described is None or is_fixed(described) else architecture_history(files.metrics)
 
 
 def build_architecture_tiles(files: RunFiles) -> Section | None:
-    """Build the tiles on the architecture that a search chose, or state why there are none."""
+    """Build the summary figures on the architecture that a search chose, or explain their absence."""
     described = files.halting.get("architecture")
     if described is None:
         return _explain_missing_architecture(files, "", "overview")
@@ -268,14 +268,14 @@ def architecture(files: RunFiles) -> Section | None:
 
 
 def _explain_missing_architecture(files: RunFiles, title: str, name: str) -> Section | None:
-    """Return a section that says why the architecture is missing; None where the run has no architecture of its own."""
+    """Return a section that explains why the architecture is missing, or None if the run searched none."""
     if get_run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
         return None
     return Section(title, name, absent("The architecture is", files, "halting.json"))
 
 
 def token_unit(files: RunFiles) -> str:
-    """Return a sentence that names the tokenizer that perplexities per token depend on."""
+    """Return a sentence that names the tokenizer, because perplexities per token depend on it."""
     name = tokenizer(files)
     remark = f" ({name})" if name else ", which the files do not name"
     return f"Perplexities are per token of the tokenizer{remark}; those of other tokenizers compare per word only."
@@ -288,7 +288,7 @@ def letters(architecture: str) -> list[tuple[str, str, str]]:
 
 
 def build_stack_panel(title: str, described: Mapping[str, Any], description: str = "") -> Panel:
-    """Build a panel of stacked bars: the operation probabilities of every block, labelled with the chosen operation."""
+    """Build a panel of stacked bars: the operation probabilities of every block, with the chosen operation as label."""
     x, y = (
         build_depth_axis(BLOCK, described["blocks"], air=0.6),
         Axis("probability", (0, 1), (0, 0.25, 0.5, 0.75, 1), percent=True),
@@ -298,7 +298,7 @@ def build_stack_panel(title: str, described: Mapping[str, Any], description: str
 
 
 def build_frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
-    """Build the panel of the gates at one evaluation, a frame of the film of a search."""
+    """Build the panel of the gates at one evaluation. It is one frame of the animation of a search."""
     temperature = described["temperature"]
     remark = "" if temperature is None else f", temperature {temperature:.3f}"
     return build_stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{remark}", described)
@@ -339,7 +339,7 @@ def search(files: RunFiles) -> Section | None:
 
 
 def build_heat_panels(history: History) -> list[Panel]:
-    """Build panels of the probability of each operation, and of the entropy, by block and evaluation."""
+    """Build panels of the probability of each operation, and of the entropy, for every block and evaluation."""
     operation_heats = [
         (
             f"Probability of {title}",
@@ -356,7 +356,7 @@ def build_heat_panels(history: History) -> list[Panel]:
 
 
 def _build_perplexity_panels(files: RunFiles, names: Sequence[str]) -> list[Panel]:
-    """Build the panel of perplexities over training; the first evaluation's metric has the plain name."""
+    """Build the panel of perplexities over training. Only the metric of the first evaluation has no prefix."""
     lines = [
         (name, series(files.metrics, f"eval/{name}/perplexity" if number else "eval/perplexity"))
         for number, name in enumerate(names)

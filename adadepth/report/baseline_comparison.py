@@ -1,4 +1,4 @@
-"""Comparison of an adaptive run with its baselines, and the answers (`Finding`) of a verdict."""
+"""Comparison of an adaptive run with its baselines, and the `Finding` type for the answers of a verdict."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """An answer to a question of the verdict, with the sentences and figures it rests on.
+    """An answer to a question of the verdict, with its supporting sentences and numbers.
 
     Attributes:
-        answer: Answer in a word; None for a cost.
-        sentences: Plain words with their figures, the most important sentence first.
+        answer: Answer in a word, or None for the cost.
+        sentences: Sentences with their numbers, the most important sentence first.
         figures: Numbers of the sentences by name, for programs and comparisons.
-        brief: Decisive figures in a few words, for the console; not stored in run.json.
+        brief: Decisive numbers in a few words, for the console. They are not stored in run.json.
     """
 
     answer: Answer | None
@@ -61,13 +61,13 @@ Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """Return what run.json holds under `verdict`."""
+    """Return the value of `verdict` in run.json."""
     fields = {name: asdict(finding) for name, finding in verdict.items()}
     return {name: {key: value for key, value in values.items() if key != "brief"} for name, values in fields.items()}
 
 
 def format_whole_percent(share: float) -> str:
-    """Format a share for a sentence."""
+    """Format a share in percent for a sentence."""
     value = 100 * share
     return f"{value:.0f} %" if 1 <= value <= 99 or share in (0, 1) else f"{value:.1f} %"
 
@@ -83,13 +83,14 @@ class QualityPair:
 
     Attributes:
         key: Name of the comparison in files.
-        against: The baseline, in words.
+        against: Description of the baseline.
         measure: Name of the metric.
         adaptive: Value of the adaptive model.
         baseline: Value of the baseline.
         noise: Largest difference that is not significant.
-        remark: Sample, and source of the noise estimate.
-        is_about_depth: Whether the baseline spends depth in another way; otherwise it ignores its input.
+        remark: Sample size, and source of the noise estimate.
+        is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
+            input.
     """
 
     key: str
@@ -103,17 +104,17 @@ class QualityPair:
 
     @property
     def gain(self) -> float:
-        """Advantage of the adaptive model, in the unit of the measure."""
+        """Advantage of the adaptive model, in the unit of the metric."""
         return self.baseline - self.adaptive if is_loss(self.measure) else self.adaptive - self.baseline
 
     @property
     def result(self) -> int:
-        """1: better; -1: worse; 0: not significantly different."""
+        """1 if the adaptive model is better, -1 if it is worse, and 0 if the difference is not significant."""
         return 0 if abs(self.gain) <= self.noise else 1 if self.gain > 0 else -1
 
     @property
     def sentence(self) -> str:
-        """The comparison in words, with the figures."""
+        """The result of the comparison as a sentence with its numbers."""
         outcomes = {1: f"better by {self.gain:.3f}", -1: f"worse by {-self.gain:.3f}", 0: "no clear difference"}
         return (
             f"Compared with {self.against}: {self.measure} {self.adaptive:.3f} against {self.baseline:.3f}, "
@@ -122,10 +123,10 @@ class QualityPair:
 
 
 def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Return the margin within which two scores of n predictions differ by chance, and a remark.
+    """Return the difference of two scores of n predictions that can arise by chance, and a remark.
 
     The margin is the normal 95 % interval of a difference of two independent shares. It is too wide for models that
-    answer the same questions, and too narrow where predictions depend on each other.
+    answer the same questions, and too narrow if predictions depend on each other.
     """
     if not n or not 0 <= adaptive <= 1 or not 0 <= baseline <= 1:
         return 0.0, "the noise is unknown"
@@ -134,7 +135,7 @@ def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tup
 
 
 def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Return `estimate_score_noise` of scores; of losses a fixed share of them."""
+    """Return the noise of a metric and a remark: `estimate_score_noise` for scores, a fixed fraction for losses."""
     if is_loss(measure):
         noise = LOSS_TOLERANCE * max(abs(adaptive), abs(baseline))
         return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as equal"
@@ -142,7 +143,7 @@ def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None
 
 
 def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> float | None:
-    """Interpolate the quality of a fixed depth between two known ones; None outside their range."""
+    """Interpolate the quality of a fixed depth between two known depths. Return None outside their range."""
     ordered = sorted(points)
     for (low, below), (high, above) in pairwise(ordered):
         if low <= depth <= high:
@@ -153,7 +154,10 @@ def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> 
 def select_compared_metric(
     metrics: Mapping[str, float], other_metrics: Mapping[str, float], endings: Sequence[str]
 ) -> str | None:
-    """Return the most telling quality metric that both runs have; of several sets the first one's."""
+    """Return the first quality metric in order of preference that both runs have.
+
+    If it exists for several sets, the first set is used.
+    """
     common = [name for name in metrics if name in other_metrics]
     return next((name for end in endings for name in common if name.endswith(end)), None)
 
@@ -165,7 +169,7 @@ SURE = 0.9
 
 
 def assess_layer_choice(layers: Mapping[str, Any]) -> Finding:
-    """Decide whether a task learned which states of its base to read.
+    """Decide whether a task learned which hidden states of its base to use.
 
     Args:
         layers: Result of `describe_layers`.
@@ -231,7 +235,7 @@ _NOT_RETRAINED = "not retrained"
 
 
 def compare_with_baselines(files: RunFiles) -> Finding:
-    """Compare a run with every baseline that its files hold."""
+    """Compare a run with every baseline in its files."""
     # A reading of an exit study replaces that of the matched baseline: it covers all examples.
     readings = {pair.key: pair for pair in (*_compare_matched(files), *_compare_steps(files))}
     pairs = [
@@ -258,7 +262,7 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 
 
 def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
-    """Return the figures of the comparison that decides the answer, and how many of those of depth were won."""
+    """Return the numbers of the comparison that decides the answer, and the number of comparisons about depth won."""
     about_depth = [pair for pair in pairs if pair.is_about_depth]
     lost = [pair for pair in pairs if pair.result <= 0]
     if answer == "no":
@@ -274,19 +278,19 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
 
 
 def _explain_no_comparison(files: RunFiles) -> str:
-    """Return the sentence on why depth was compared with nothing."""
+    """Return the sentence that explains why depth was not compared with a baseline."""
     if (reason := files.of(MATCHED_BASELINE).get("left_out")) is not None:
         return f"{_NOTHING}: the matched baseline was skipped, {reason}."
     return _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
 
 
 def has_one_depth(files: RunFiles) -> bool:
-    """Return whether all units of a model that learned to halt got the same depth on the compared set."""
+    """Return whether all units of a model that learned to halt had the same depth on the compared set."""
     return any(entry["std"] == 0 for entry in files.of(MATCHED_BASELINE).get("sets", {}).values())
 
 
 def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
-    """Return the finding where all units have the same depth: a fixed depth is the same network."""
+    """Return the finding for equal depths of all units. A fixed depth then gives the same network."""
     entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
     rule = "" if entry.get("rule") is None else f" with exit rule {entry['rule']}"
     stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
@@ -296,7 +300,7 @@ def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
 
 
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with one fixed depth and shuffled depths, or with one layer that was trained alike."""
+    """Yield comparisons with one fixed depth and permuted depths, or with a baseline trained in the same way."""
     for name, entry in files.of(MATCHED_BASELINE).get("sets", {}).items():
         if (measure := _select_measure(files, entry["own"])) is not None and entry["std"] > 0:
             yield from _compare_readings(name, measure, entry)
@@ -313,12 +317,12 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _select_measure(files: RunFiles, measured: Mapping[str, float]) -> str | None:
-    """Return the metric of a comparison that says most of quality."""
+    """Return the most important quality metric among the measured ones."""
     return next((name for name in [*qualities(files), "loss"] if name in measured), None)
 
 
 def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
-    """Yield the comparisons of the trained network with a fixed depth and with shuffled depths."""
+    """Yield the comparisons of the trained network with a fixed depth and with permuted depths."""
     adaptive, permuted = entry["own"][measure], entry["permuted"]
     rule = "" if entry.get("rule") is None else f", with exit rule {entry['rule']}"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
@@ -347,7 +351,11 @@ def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iter
 
 
 def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
-    """Answer from the comparisons: no if the model does not beat an input-free baseline, else by those of depth."""
+    """Return the answer that follows from the comparisons.
+
+    The answer is no if the model does not beat every baseline that ignores its input. Otherwise the comparisons about
+    depth decide.
+    """
     if any(pair.result <= 0 for pair in pairs if not pair.is_about_depth):
         return "no"
     results = [pair.result for pair in pairs if pair.is_about_depth]
@@ -357,7 +365,7 @@ def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
 
 
 def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with baselines that ignore the input or its order: word frequencies, commonest label."""
+    """Yield comparisons with baselines that ignore the input or its order: word frequencies and most frequent label."""
     metrics, baselines = files.run.get("final_metrics") or {}, files.run.get("baselines") or {}
     yield from _compare_bag_of_words(files, metrics, baselines.get("bag_of_words"))
     unigram = baselines.get("unigram")
@@ -389,7 +397,7 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
 def _compare_bag_of_words(
     files: RunFiles, metrics: Mapping[str, Any], scored: Mapping[str, Any] | None
 ) -> Iterator[QualityPair]:
-    """Yield the comparison with a model without word order, on the first evaluation set of a table."""
+    """Yield the comparison with a model that ignores word order, on the first evaluation set of a table."""
     baseline_metrics: Mapping[str, float] = {} if scored is None else next(iter(scored["sets"].values()), {})
     measure = next((name for name in qualities(files) if name in baseline_metrics and f"eval/{name}" in metrics), None)
     if scored is not None and measure is not None:
@@ -399,7 +407,7 @@ def _compare_bag_of_words(
 
 
 def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with fixed-depth networks of equal work, trained alike."""
+    """Yield comparisons with compute-matched networks of fixed depth that were trained in the same way."""
     reference, *rival_rows = files.of(RIVALS).get("rows") or [{}]
     for row in rival_rows:
         name = select_compared_metric(reference["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
@@ -414,7 +422,10 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def qualities(files: RunFiles) -> list[str]:
-    """Return quality metrics without the name of a set: first those that the run optimises or selects by."""
+    """Return quality metrics without the name of a set.
+
+    The metrics that the run optimises or uses for model selection come first.
+    """
     selecting = (files.config.get("trainer") or {}).get("metric_for_best_model")
     meant = [files.config.get("optimise"), selecting and "eval/" + selecting.removeprefix("eval_")]
     preferred = [name.rpartition("/")[2] for name in meant if name and name.startswith("eval/") and name != _TOTAL]
@@ -422,18 +433,21 @@ def qualities(files: RunFiles) -> list[str]:
 
 
 def _select_score(files: RunFiles, measured: Mapping[str, float]) -> str:
-    """Return the score of a step or a rule that is compared."""
+    """Return the score of a step or a rule that is used for the comparison."""
     return next((name for name in qualities(files) if name in measured and not is_loss(name)), "score")
 
 
 def _count_predictions(files: RunFiles) -> int | None:
-    """Return the number of predictions behind the first set's score; None where unknown."""
+    """Return the number of predictions behind the score of the first set, or None if it is unknown."""
     n: int | None = files.halting.get("classes", {}).get("all", {}).get("accuracy_n")
     return n
 
 
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with the same network read at one step for all; none where all exit at one step."""
+    """Yield comparisons with the same network at one exit step for all examples.
+
+    A set is skipped if all its examples exit at one step already.
+    """
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
         if _is_constant(set_exits):
             continue
@@ -457,12 +471,15 @@ def _exits_at_one_step(files: RunFiles) -> bool:
 
 
 def _is_constant(set_exits: Mapping[str, Any]) -> bool:
-    """Return whether all examples of a set exit at one step."""
+    """Return whether all examples of a set exit at the same step."""
     return bool(set_exits["exit"].get("std") == 0)
 
 
 def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield the comparison of the median exit rule by gain with its exits dealt to the examples at random."""
+    """Yield the comparison of one exit rule with the same exits permuted over the examples at random.
+
+    The rule is the one with the median gain.
+    """
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if "score" in row.get("permuted", {}).get("quality", {})]
         if not rows:
@@ -480,7 +497,7 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons of a searched architecture with others that were trained alike."""
+    """Yield comparisons of a searched architecture with other architectures that were trained in the same way."""
     rows = [row for row in files.of(ARCHITECTURES).get("rows", []) if "loss" in (row.get("quality") or {})]
     searched = [row for row in rows if row["kind"] == "searched" and row["trained"] != _NOT_RETRAINED]
     for adaptive, baseline in product(searched, rows):
@@ -498,7 +515,7 @@ def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) -> Iterator[str]:
-    """Yield a network's multiply-accumulates as a share of another's, by the shape of their input."""
+    """Yield the multiply-accumulates of a network as a share of those of another network, for every input shape."""
     for shape in adaptive:
         if baseline.get(shape):
             yield f"{format_whole_percent(adaptive[shape] / baseline[shape])} of its multiply-accumulates at {shape}"

@@ -1,4 +1,4 @@
-"""Sections on budgets: one checkpoint at several depths, networks of equal work, and the controller over training."""
+"""Sections on budgets: one checkpoint at several depths, compute-matched baselines, and the budget controller."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def build_budget_row(
     Args:
         metrics: Metrics of the evaluation.
         statistics: Result of `HaltingStatistics.summary`.
-        target: The depth that was asked for; None: the checkpoint as it was trained.
-        fit: `level` of the knob, `depth` on the examples it was fitted on, `is_reached`; None as above.
+        target: The requested depth, or None for the checkpoint as it was trained.
+        fit: `level` of the threshold that sets the depth, `depth` on the examples used for fitting, and `is_reached`.
+            None for the checkpoint as it was trained.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
     depths = {name: everyone[name] for name in ("mean", "std") if name in everyone}
@@ -40,7 +41,7 @@ def build_budget_row(
 
 
 def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
-    """Return the name of the quality metric that the curve shows; None if the rows have none."""
+    """Return the name of the quality metric in the curve, or None if the rows have none."""
     metrics = budgets["rows"][0]["metrics"]
     return next((name for name in _QUALITIES if name in metrics), None)
 
@@ -52,14 +53,14 @@ def _get_quality_points(budgets: Mapping[str, Any]) -> list[tuple[float, float]]
 
 
 def format_budget_label(row: Mapping[str, Any]) -> str:
-    """Return the label of a row: its target, or that it is the checkpoint as trained."""
+    """Return the label of a row: its target depth, or `as trained`."""
     if row["target"] is None:
         return "as trained"
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
 
 
 def build_budget_table(budgets: Mapping[str, Any]) -> Table:
-    """Build the table of a checkpoint at several depths; work is a share of full depth.
+    """Build the table of a checkpoint at several depths. Compute is a share of full depth.
 
     Args:
         budgets: Contents of budgets.json.
@@ -96,7 +97,7 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
 
 
 def build_rival_table(comparison: Mapping[str, Any]) -> Table:
-    """Build the table of an adaptive run and its rivals: depth, relative work, quality.
+    """Build the table of an adaptive run and its compute-matched baselines: depth, relative compute, quality.
 
     Args:
         comparison: Contents of rivals.json.
@@ -118,13 +119,13 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
 
 
 def _get_macs(row: Mapping[str, Any]) -> float:
-    """Return the multiply-accumulates that depths need; older files hold what the evaluation executed."""
+    """Return the multiply-accumulates that the depths need, or for older files those that the evaluation executed."""
     macs: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
     return macs
 
 
 def format_rivals(comparison: Mapping[str, Any]) -> str:
-    """Format an adaptive run and its rivals as text.
+    """Format an adaptive run and its compute-matched baselines as text.
 
     Args:
         comparison: Contents of rivals.json.
@@ -138,7 +139,10 @@ _RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")
 
 
 def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:
-    """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `build_budget_row`."""
+    """Write budgets.json and budgets.csv, with one checkpoint at several depths.
+
+    The rows come from `build_budget_row`.
+    """
     write_json(directory / BUDGETS, budgets)
     write_atomic(directory / BUDGETS_TABLE, to_csv(build_budget_table(budgets)))
 
@@ -150,7 +154,7 @@ _CURVES = {
 
 
 def budget(files: RunFiles) -> Section | None:
-    """Build the section on target, measured depth and multiplier over training."""
+    """Build the section on target depth, measured depth and multiplier over training."""
     panels = []
     for title, (names, unit) in _CURVES.items():
         lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
@@ -165,7 +169,7 @@ def budget(files: RunFiles) -> Section | None:
 
 
 def targets(files: RunFiles) -> Section | None:
-    """Build the section on one checkpoint whose depth was set to several targets."""
+    """Build the section on one checkpoint that was evaluated at several target depths."""
     budgets = files.of(BUDGETS)
     if not budgets:
         return None
@@ -181,7 +185,7 @@ def targets(files: RunFiles) -> Section | None:
 
 
 def rivals(files: RunFiles) -> Section | None:
-    """Build the section on fixed-depth networks of equal work."""
+    """Build the section on compute-matched networks of fixed depth."""
     if not files.of(RIVALS):
         return None
     table = build_rival_table(files.of(RIVALS))

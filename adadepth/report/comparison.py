@@ -1,4 +1,4 @@
-"""Sections of a comparison of runs; each shows what the runs share and names what they do not share."""
+"""Sections of a comparison of runs. Each section compares what all runs have, and names what only some runs have."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
     """Build all sections of a comparison of runs.
 
     Args:
-        comparison: The runs.
-        folder: Folder of the page, from which its links start.
+        comparison: Compared runs.
+        folder: Folder of the page. Links are relative to it.
     """
     return _build_sections(
         (
@@ -84,7 +84,7 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
 
 
 def build_sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
-    """Build the sections of a comparison that a summary over seeds does not replace."""
+    """Build the sections of a comparison that are added to a summary over seeds."""
     return _build_sections((verdicts, over_training, compare_tradeoffs, compare_classes, runs), comparison, folder)
 
 
@@ -99,14 +99,14 @@ def _add_sample_size(section: Section, comparison: Comparison) -> Section:
 
 
 def count_runs(comparison: Comparison) -> str:
-    """Return the number of runs, and of groups of equal settings, in words."""
+    """Return the number of runs, and of groups with equal settings, in words."""
     n, groups = len(comparison.runs), len(comparison.groups)
     grouped = f" of {groups} settings" if 1 < groups < n else ""
     return f"n = {n} run{'s' * (n != 1)}{grouped}"
 
 
 def settings(comparison: Comparison, folder: Path) -> Section:
-    """Build the section on the settings that differ, and on runs that are left out."""
+    """Build the section on the settings that differ, and on excluded runs."""
     group_settings = [group.settings for group in comparison.groups]
     keys = get_differing_keys(group_settings)
     table = build_settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
@@ -116,7 +116,7 @@ def settings(comparison: Comparison, folder: Path) -> Section:
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on the verdicts of the runs with the sentences they rest on."""
+    """Build the section on the verdicts of the runs and their supporting sentences."""
     run_verdicts = [
         (format_run_name(entry, run), get_verdict(run)) for entry in comparison.entries for run in entry.runs
     ]
@@ -139,7 +139,7 @@ _PANELS = (
 
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section of curves over training: losses, quality, depth and budget, all groups in one panel each."""
+    """Build the section of curves over training: loss, quality, depth and budget, one panel each for all groups."""
     quality = get_compared_quality(comparison)
     entries = _select_groups(comparison, quality)
     specs = list(_PANELS)
@@ -159,7 +159,7 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Group | None]:
-    """Return the groups whose curves are drawn; None keeps the colour of a group that is left out."""
+    """Return the groups with curves. None keeps the colour of an excluded group unused."""
     entries = comparison.entries
     if len(entries) <= MAX_CURVES:
         return list(entries)
@@ -169,7 +169,7 @@ def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Grou
 
 
 def _get_incomparable_metrics(comparison: Comparison) -> Iterator[str]:
-    """Yield the metrics whose curves cannot be compared between these runs."""
+    """Yield the metrics that cannot be compared between these runs."""
     if comparison.unit is None:
         yield DEPTH
     if len(_get_budget_units(comparison)) > 1:
@@ -183,7 +183,7 @@ def _get_reasons(comparison: Comparison) -> Iterator[tuple[str, bool]]:
 
 
 def _get_budget_units(comparison: Comparison) -> set[str]:
-    """Return the units of the runs' budgets."""
+    """Return the units of the budgets of all runs."""
     all_settings = (group.settings for group in comparison.groups)
     return {
         str(group_settings.get("budget.unit"))
@@ -208,7 +208,7 @@ def _build_curve_panel(entries: Sequence[Group | None], title: str, name: str, y
 
 
 def figures(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on final figures; for a single group, on those of its seeds."""
+    """Build the section on final metrics. For a single group, it has the final metrics over its seeds."""
     shared = get_shared_metrics(comparison.groups)
     names = [name for name in get_headline_metrics(comparison.groups) if name in shared]
     if comparison.unit is None:
@@ -228,7 +228,7 @@ _COSTS = ((WORK, "compute needed, share of full depth"), (DEPTH, "mean depth (up
 
 
 def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on quality against work, and against depth where all runs measure it in the same unit."""
+    """Build the section on quality against compute, and against depth if all runs measure depth in the same unit."""
     quality = get_compared_quality(comparison)
     if quality is None:
         return None
@@ -247,7 +247,10 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _is_ranked(comparison: Comparison) -> bool:
-    """Return whether one run can be better than another: not on different data, nor between seeds."""
+    """Return whether one run can be better than another one.
+
+    Runs on different data, or with different seeds only, are not ranked.
+    """
     return len(comparison.groups) > 1 and not comparison.other_data
 
 
@@ -309,7 +312,7 @@ def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spread]]) -> Figure:
-    """Draw a row per class with a point per group; points of a row are offset vertically."""
+    """Draw a row per class with one point per group. The points of a row are offset vertically."""
     halting = [run.halting for run in comparison.runs if run.halting.get("classes")]
     first, last = (
         min(map(find_first_depth, halting)),
@@ -327,7 +330,7 @@ def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str,
 
 
 def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
-    """Return the points of a group, row by row."""
+    """Return the points of a group in the order of the rows."""
     rows = [(row, name, by_group[label]) for row, (name, by_group) in enumerate(depths.items()) if label in by_group]
     return [
         Dot(depth["mean"], row + offset, f"{label}, {name}: {format_spread(depth)}", spread_x=depth.get("std", 0.0))

@@ -1,4 +1,4 @@
-"""Tables of a comparison: settings, verdicts, metrics and depths of groups of runs side by side."""
+"""Tables of a comparison: settings, verdicts, metrics and depths of groups of runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Cells = Mapping[str, Mapping[str, Any]]  # by row and column
 
 
 def build_settings_table(comparison: Comparison, keys: Sequence[str]) -> Table:
-    """Build the table of what the groups set and how many runs each has."""
+    """Build the table of the differing settings of the groups, and of the number of runs in each group."""
     cells = {
         group.label: {**{key: format_setting(group.settings[key]) for key in keys}, "runs": str(len(group.runs))}
         for group in comparison.groups
@@ -48,7 +48,7 @@ def build_figure_table(entries: Sequence[Group], names: Sequence[str]) -> Table:
 
 
 def _build_side_by_side(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
-    """Build a table with a row per group, or with a column per group where metrics outnumber groups."""
+    """Build a table with one row per group, or with one column per group if there are more metrics than groups."""
     headings = list(next(iter(cells.values())))
     if len(headings) > len(cells):
         cells = {heading: {label: cells[label][heading] for label in cells} for heading in headings}
@@ -67,7 +67,7 @@ def _build_table(name: str, corner: str, cells: Cells, columns_of: Callable[[str
 
 
 def _build_spread_columns(heading: str) -> list[Column]:
-    """Return the columns of a metric of several runs: one for readers, three for programs."""
+    """Return the columns of a metric of several runs: one column for readers and three for programs."""
     parts = [Column(f"{heading}/{part}", where="file") for part in _SPREAD_KEYS]
     return [Column(heading, heading, format_spread, where="view"), *parts]
 
@@ -76,13 +76,13 @@ _SPREAD_KEYS = ("mean", "std", "n")
 
 
 def _add_spread_parts(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a row, with mean, std and n of every spread as cells for programs."""
+    """Return the cells of a row, with mean, std and n of every spread as separate cells for programs."""
     spreads = ((heading, spread) for heading, spread in cells.items() if isinstance(spread, Mapping))
     return {**cells, **{f"{heading}/{part}": spread.get(part) for heading, spread in spreads for part in _SPREAD_KEYS}}
 
 
 def format_spread(spread: Spread) -> str:
-    """Format mean and sample standard deviation; a single value alone."""
+    """Format mean and sample standard deviation, or the mean only for a single value."""
     digits = 4 if abs(spread["mean"]) < 10 else 2 if abs(spread["mean"]) < 1000 else 0
     return " ± ".join(f"{spread[key]:,.{digits}f}" for key in ("mean", "std") if key in spread)
 
@@ -117,7 +117,7 @@ def build_verdict_table(comparison: Comparison) -> Table:
 
 
 def _compute_work_share(entry: Group) -> Spread | None:
-    """Return the spread of the share of work that the depths need, and what it is a share of."""
+    """Return the spread of the share of compute that the depths need, and the reference of that share."""
     shares = {str(seed(run)): get_verdict(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
     values = {name: value for name, value in shares.items() if value is not None}
     return {**describe_seeds(values), "of": get_unit_wording(get_run_unit(entry.runs[0])).of_full} if values else None
@@ -128,13 +128,13 @@ def _format_work_share(share: Spread) -> str:
 
 
 def get_verdict(run: RunFiles) -> Mapping[str, Any]:
-    """Return the verdict that a run's files support, or the one recorded in run.json if they no longer do."""
+    """Return the verdict that the files of a run support, or the one recorded in run.json if there is none."""
     recorded = run.run.get("verdict")
     return to_json(build_or_leave_out(verdict, run, {})) or (recorded if isinstance(recorded, dict) else {})
 
 
 def _join_answers(entry: Group, name: str) -> str | None:
-    """Return the answers to a question, most common first, with the number of runs where there are several."""
+    """Return the answers to a question, the most frequent first, with the number of runs if there are several."""
     answers = [get_verdict(run).get(name, {}).get("answer") for run in entry.runs]
     counts = Counter(ANSWERS[answer] for answer in answers if answer in ANSWERS)
     if len(entry.runs) == 1:
@@ -148,7 +148,7 @@ def _join_answers(entry: Group, name: str) -> str | None:
 def compute_class_depths(entries: Sequence[Group]) -> tuple[dict[str, dict[str, Spread]], list[str]]:
     """Return mean depth by class and group for shared classes, and the names of the other classes.
 
-    Of several seeds it is the mean of their means, with the sample deviation between them.
+    For several seeds it is the mean of their means, with the sample standard deviation between seeds.
     """
     of_entries = {entry.label: depths for entry in entries if (depths := _compute_class_depths(entry))}
     every = dict.fromkeys(name for depths in of_entries.values() for name in depths)
@@ -199,7 +199,7 @@ _MAX_GROUPS = 5
 
 
 def best(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on the best groups by `optimise`, each with the best run among its seeds."""
+    """Build the section on the best groups by the metric `optimise`, each with the best run among its seeds."""
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     table = build_best_table(comparison, quality)
@@ -208,7 +208,7 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def format_best_line(comparison: Comparison) -> str | None:
-    """Return a line on the best group with the directory of its best run; None without an order of groups."""
+    """Return a line on the best group with the directory of its best run, or None if groups cannot be ranked."""
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     first = quality.best_first(comparison.groups)[0]
@@ -218,9 +218,10 @@ def format_best_line(comparison: Comparison) -> str | None:
 
 
 def get_optimised_quality(comparison: Comparison) -> Quality | None:
-    """Return the metric that all runs optimise and its direction; None between seeds or on different data.
+    """Return the metric that all runs optimise and its direction, or None if the groups cannot be ranked by it.
 
-    The name of a metric of an evaluated set says whether less is better; of others, such as a depth, a search does.
+    Groups cannot be ranked if they differ only in the seed or have different data. The name of an evaluation metric
+    determines its direction. For other metrics, such as a depth, the search defines it.
     """
     names = {run.config.get("optimise") for run in comparison.runs}
     if len(names) != 1 or len(comparison.groups) < 2 or comparison.other_data:
@@ -234,7 +235,7 @@ def get_optimised_quality(comparison: Comparison) -> Quality | None:
 
 
 def build_best_table(comparison: Comparison, quality: Quality) -> Table:
-    """Build the table of the best groups, best first."""
+    """Build the table of the best groups, with the best first."""
     columns = [
         Column("run", "run", text, "text"),
         Column("value", quality.name, text),
@@ -260,7 +261,7 @@ _MIN_TRIALS = 4  # trials, below which a picture of them says nothing
 
 
 def build_search_section(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on parameter importances and trials of a search; None with too few trials."""
+    """Build the section on parameter importances and trials of a search, or return None if there are too few trials."""
     search = comparison.search
     if search is None or len(search.trials) < _MIN_TRIALS:
         return None
@@ -303,7 +304,7 @@ def _draw_importances(search: Search) -> list[Figure]:
 
 
 def _draw_coordinates(search: Search) -> Figure:
-    """Draw a line per trial over the parameters and the metric; the best quarter has its own colour."""
+    """Draw one line per trial over the parameters and the metric. The best quarter has its own colour."""
     values = [value for _, value in search.trials]
     result = Parameter(search.metric, min(values), max(values))
     axes = [*search.parameters, result]

@@ -1,4 +1,4 @@
-"""Compute cost of a run: multiply-accumulates, measured speed-ups, and tiles on depth."""
+"""Compute cost of a run: multiply-accumulates, measured speed-ups, and summary figures of depth."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from adadepth.report.table import Column, Table, percent, text
 
 
 def get_speedups(files: RunFiles) -> dict[str, float]:
-    """Return the measured speed-ups of ragged over dense execution, of evaluation and training."""
+    """Return the measured speed-ups of ragged over dense execution, for evaluation and for training."""
     metrics = files.run.get("final_metrics") or {}
     return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
 
 
 def describe_speeds(executions: Mapping[str, Any]) -> str:
-    """Return the sentence on measured speed-ups of ragged execution.
+    """Return the sentence on the measured speed-ups of ragged execution.
 
     Args:
-        executions: `executions` of run.json: `machine`, `width`, and by timed task `speedup`, `allowed`, `sequences`.
+        executions: The value of `executions` in run.json: `machine`, `width`, and for each timed task `speedup`,
+            `allowed` and `sequences`.
     """
     parts = ", ".join(
         f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the saved compute allows "
@@ -35,7 +36,10 @@ def describe_speeds(executions: Mapping[str, Any]) -> str:
 
 
 def describe_measured(files: RunFiles) -> str | None:
-    """Return the sentence on measured speed-ups of a run; of an older record from its metrics alone."""
+    """Return the sentence on the measured speed-ups of a run, or None without any.
+
+    Older records have only the metrics, without the machine.
+    """
     executions, measured = files.run.get("executions"), get_speedups(files)
     if executions and measured:
         return describe_speeds(executions)
@@ -44,7 +48,7 @@ def describe_measured(files: RunFiles) -> str | None:
 
 
 def describe_wall_clock(files: RunFiles) -> Iterator[str]:
-    """Yield sentences on measured speed-ups and on sections with other times, or that there are none."""
+    """Yield sentences on measured speed-ups and on sections with other measured times, or that nothing was measured."""
     measured, elsewhere = describe_measured(files), list(_list_timed_sections(files))
     if measured:
         yield measured
@@ -63,7 +67,7 @@ def _list_timed_sections(files: RunFiles) -> Iterator[str]:
 
 
 def work(files: RunFiles) -> Section | None:
-    """Build the section on what the model costs, and what was computed to measure it."""
+    """Build the section on the compute cost of the model, and on the compute of the evaluation that measured it."""
     cost, unit = files.halting.get("cost", {}), get_run_unit(files)
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
@@ -76,7 +80,7 @@ def work(files: RunFiles) -> Section | None:
 
 
 def _explain_execution(files: RunFiles) -> Iterator[str]:
-    """Yield reasons why the evaluation ran something else than the depths need."""
+    """Yield reasons why the compute of the evaluation differs from the compute that the depths need."""
     if files.halting.get("layers", {}).get("from_cache"):
         yield "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
     if files.of(EXITS).get("sets"):
@@ -89,7 +93,7 @@ def _explain_execution(files: RunFiles) -> Iterator[str]:
 
 
 def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
-    """Build the table of the multiply-accumulates that the model needs and that the evaluation ran."""
+    """Build the table of the multiply-accumulates that the model needs, and of those that the evaluation executed."""
     words = get_unit_wording(unit)
     names = {
         "adaptive": f"{words.needed}, without padding",
@@ -117,7 +121,7 @@ def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def overview(files: RunFiles) -> Section | None:
-    """Build the tiles for units that halt."""
+    """Build the summary figures for units that halt."""
     if not halts(files):
         return None
     halting = files.halting

@@ -1,6 +1,6 @@
-"""The last screen of a run: its verdict in brief, its table, its report and what to do next, in 24 lines of 80 columns.
+"""Console summary at the end of a run: verdict, table, path of the report and next commands, in 24 lines of 80 columns.
 
-All sentences of the verdict, with intervals and n, and all rows of the table stand in the report.
+The report has all sentences of the verdict, with intervals and n, and all rows of the table.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
 
 @dataclass(frozen=True)
 class ReferenceDepth:
-    """Mean updates that others published, by class.
+    """Published mean updates of each class, for comparison.
 
     Attributes:
         means: Mean updates by class name.
-        remark: Source, and how the run differs, in one sentence.
+        remark: One sentence with the source, and with differences to the run.
     """
 
     means: Mapping[str, float]
@@ -50,14 +50,14 @@ def format_screen(
     commands: Sequence[Sequence[str]] = (),
     reference: ReferenceDepth | None = None,
 ) -> str:
-    """Return the last screen of a run.
+    """Return the console summary of a run.
 
     Args:
         files: Files of the run.
-        verdict: Verdict of the same files.
-        report: Path of the page.
-        commands: Commands to run next, as words.
-        reference: Published depths, for a column beside the run's own.
+        verdict: Verdict from the same files.
+        report: Path of the report page.
+        commands: Commands to run next, each as a list of words.
+        reference: Published depths, for a column next to the depths of the run.
     """
     answers = [*_format_interruption(files), *format_verdict_lines(verdict)]
     remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
@@ -71,7 +71,7 @@ def format_screen(
 
 
 def _format_interruption(files: RunFiles) -> list[str]:
-    """Return a line with the step of the evaluation behind the figures of an interrupted run; empty for other runs."""
+    """Return a line with the evaluation step of an interrupted run, or an empty list for other runs."""
     step = get_evaluation_step(files)
     if files.run.get("status") != "interrupted" or step is None:
         return []
@@ -82,7 +82,7 @@ def _format_interruption(files: RunFiles) -> list[str]:
 
 
 def format_verdict_lines(verdict: Verdict) -> list[str]:
-    """Return a question with its answer and decisive figures a line, or two; at most eight lines in all."""
+    """Return one or two lines per question, with its answer and decisive numbers, and at most eight lines in total."""
     max_lines = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
     lines = [
         line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding), max_lines)
@@ -104,7 +104,7 @@ def _wrap(text: str, max_lines: int) -> list[str]:
 
 
 def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth | None = None) -> list[str]:
-    """Return the heading and the most important rows of the table that says how deep a run goes; empty without one."""
+    """Return the heading and the most important rows of the table of depths, or an empty list without depths."""
     halting = files.halting
     if "layers" in halting:
         weights = halting["layers"]["weights"]
@@ -128,7 +128,10 @@ def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> lis
 
 
 def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_rows: int) -> list[str]:
-    """Return a heading and the rows of the highest priorities, in their order; no line is wider than the screen."""
+    """Return a heading and the rows with the highest priorities, in their original order.
+
+    Lines are cut at the width of the screen.
+    """
     head, _, *texts = lines
     selected = sorted(range(len(texts)), key=lambda row: priorities[row], reverse=True)[:max_rows]
     screen_lines = [head, *(texts[row] for row in sorted(selected))]
@@ -150,7 +153,7 @@ def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: Re
 
 
 def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return what ranks a class: all units, those with a published depth, difficulties, then the largest."""
+    """Return a sort key for classes: all units, then published classes, then difficulties, then the largest classes."""
     name = row["class"]
     return (name == "all", name in means, name.startswith("difficulty"), row["n"])
 
@@ -160,7 +163,7 @@ def _shorten_name(name: str) -> str:
 
 
 def _drop_optional_columns(table: Table) -> Table:
-    """Return a table without as many optional columns as make it fit the width of the screen."""
+    """Remove optional columns from a table until it fits the width of the screen."""
     for key in _OPTIONAL:
         if max(map(len, to_text(table).splitlines())) <= _WIDTH:
             break
@@ -172,7 +175,7 @@ def _drop_optional_columns(table: Table) -> Table:
 
 
 def format_command_lines(words: Sequence[str]) -> list[str]:
-    """Return a command that a shell reads, in lines that end with a backslash where it goes on."""
+    """Return a shell command as lines. Every line except the last one ends with a backslash."""
     lines, line = [], " "
     for word in map(shlex.quote, words):
         if line.strip() and len(line) + 1 + len(word) + 2 > _WIDTH:

@@ -1,4 +1,4 @@
-"""Depth by class of tokens or sequences, and by word and tag: tables, console text, figures; writes halting.json."""
+"""Depth by class of tokens or sequences, and by word and tag: tables, console text, figures and halting.json."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _DEPTH_COLUMNS = [
 
 
 def build_word_table(end: str, words: Mapping[str, Any]) -> Table:
-    """Build the table of the deepest or shallowest words, with the share of occurrences that was left out."""
+    """Build the table of the deepest or shallowest words, with the share of occurrences that were not measured."""
     rows = [{**row, "share": row["selected"] / (row["n"] + row["selected"])} for row in words[end]]
     hidden = [Column("share", "left out", percent)] if words["selected"] else []
     return Table(f"{end}_words", [Column("word", "word", text, "text"), *_DEPTH_COLUMNS, *hidden], rows)
 
 
 def build_tag_table(words: Mapping[str, Any]) -> Table:
-    """Build the table of mean depth by tag of a word, deepest first."""
+    """Build the table of mean depth by word tag, with the deepest first."""
     return Table("depth_by_tag", [Column("tag", "tag", text, "text"), *_DEPTH_COLUMNS], words["tags"])
 
 
 def format_word_lines(words: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each end of the two rankings; nothing where no word is ranked."""
+    """Yield one line for the deepest and one for the shallowest words, and one for tags, if they exist."""
     for end in ENDS:
         if words.get(end):
             yield f"{end} words: {_join_words(words[end], 'word')}"
@@ -71,7 +71,7 @@ def _join_words(rows: Sequence[Mapping[str, Any]], key: str) -> str:
 
 
 def build_class_table(summary: Mapping[str, Any]) -> Table:
-    """Build the table of depth statistics by class from halting.json, one row per class."""
+    """Build the table of depth statistics from halting.json, with one row per class."""
     first, last = find_first_depth(summary), summary["max_depth"]
     is_predicted = any("accuracy" in described for described in summary["classes"].values())
     accuracy: Where = "everywhere" if is_predicted else "file"
@@ -113,14 +113,14 @@ def _build_row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, 
 
 
 def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
-    """Format a halting summary as text: a header, a line per class, and what is missing with the reason.
+    """Format a halting summary as text: a header, a line per class, and absent values with the reason.
 
     Args:
         summary: Result of `HaltingStatistics.summary`.
-        step: Optimiser steps done, for the header.
+        step: Number of optimiser steps done, for the header.
 
     Returns:
-        Lines of ASCII without a trailing newline. A figure that is absent shows as `-`.
+        Lines of ASCII without a trailing newline. An absent value is printed as `-`.
     """
     unit = summary["unit"]
     loss = f"loss: mean over {unit}s with a loss, in nats" + (
@@ -138,12 +138,12 @@ def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
 
 
 def list_unavailable(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line for everything that could not be computed, with the reason."""
+    """Return a line for each value that could not be computed, with the reason."""
     return [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
 
 
 def format_at_step(step: int | None) -> str:
-    """Return the words of a header that name the optimiser step; empty for None."""
+    """Return the part of a header that names the optimiser step, or an empty string for None."""
     return "" if step is None else f" at step {step:,}"
 
 
@@ -169,7 +169,7 @@ def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
 
 
 def describe_cost(cost: Mapping[str, Any], unit: str) -> list[str]:
-    """Return the work that the depths need, and what the evaluation executed, as shares of full depth."""
+    """Return the compute that the depths need, and that of the evaluation, as shares of full depth."""
     if "adaptive_over_full" not in cost:
         return []
     ran = percent(cost["executed_over_full"])
@@ -192,15 +192,15 @@ def write_halting_files(
     name: str | None = None,
     further_sets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
+    """Write halting.json and, if units have depths, depth_by_class.csv and sentences.jsonl.
 
     Args:
         directory: Run directory.
         summary: Result of `HaltingStatistics.summary` for the set that selects the model.
         sentences: Result of `SentenceSampler.sentences` for the same set.
-        step: Optimiser steps done.
-        name: Name of that set.
-        further_sets: Summaries of other sets, by name; their difficulty and attributes are stored.
+        step: Number of optimiser steps done.
+        name: Name of the set that selects the model.
+        further_sets: Summaries of other sets by name. Only their difficulty and attributes are stored.
     """
     summaries = {
         set_name: {key: other[key] for key in _FURTHER_SET_KEYS if key in other}
@@ -234,7 +234,7 @@ def classes(files: RunFiles) -> Section | None:
 
 
 def draw_class_figures(files: RunFiles) -> list[Figure]:
-    """Draw spread and distribution of depth for every class that has units."""
+    """Draw the spread and the distribution of depth for every class that has units."""
     halting = files.halting
     populated = {name: described for name, described in halting["classes"].items() if described["n"]}
     if not populated:
@@ -265,7 +265,7 @@ _Row = Mapping[str, Any]
 
 
 def ranked_words(files: RunFiles) -> Section | None:
-    """Build the section on the deepest and shallowest words; None where no word is ranked."""
+    """Build the section on the deepest and shallowest words, or return None if no word is ranked."""
     words = files.halting.get("words") or {}
     if not words.get("ranked") and not words.get("tags"):
         return None
@@ -280,7 +280,10 @@ def ranked_words(files: RunFiles) -> Section | None:
 
 
 def draw_words_figure(words: Mapping[str, Any]) -> Figure:
-    """Draw mean depth with its interval: a panel for each end, and one for tags, on one axis."""
+    """Draw mean depths with their intervals on a shared axis.
+
+    There is one panel each for the deepest words, the shallowest words and the tags.
+    """
     panels = [(f"The {end} words", "word", words[end]) for end in ENDS]
     panels.append(("By tag, deepest first", "tag", [row for row in words["tags"] if row["low"] is not None]))
     ends = [row[side] for *_, rows in panels for row in rows for side in ("low", "high")]

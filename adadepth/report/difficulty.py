@@ -1,6 +1,6 @@
-"""Depth and accuracy by difficulty, for data sets that know how much computing a unit needs, or by other attributes.
+"""Depth and accuracy by difficulty, for data sets that define the difficulty of a unit, or by other attributes.
 
-Of puzzles there are attributes, of which difficulty is one or follows from one: they are told instead of it.
+Puzzles have attributes instead. Difficulty is one of them or follows from one, so it is not reported separately.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def difficulty(files: RunFiles) -> Section | None:
 
 
 def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what is known of every evaluated set by attribute name; the attribute is `difficulty` without others."""
+    """Return the statistics of every evaluated set by attribute name.
+
+    If the data have no attributes, `difficulty` is the only one.
+    """
     sets = _get_sets(halting, "attributes")
     if not sets:
         return {DIFFICULTY: statistics} if (statistics := get_difficulty_sets(halting)) else {}
@@ -63,7 +66,10 @@ def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def get_difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the statistics by difficulty of every evaluated set that has any, the selecting set first."""
+    """Return the statistics by difficulty of every evaluated set that has any.
+
+    The set that selects the model comes first.
+    """
     return {name: statistics for name, statistics in _get_sets(halting, DIFFICULTY).items() if statistics["rows"]}
 
 
@@ -73,7 +79,7 @@ def _get_sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]
 
 
 def get_difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
-    """Return a curve of `mean` or `accuracy` over difficulty, or an attribute, for every set that has one."""
+    """Return a curve of `mean` or `accuracy` over difficulty or an attribute, for every set that has one."""
     curves = [
         (name, [(_get_x(row), row[key]) for row in statistics["rows"] if key in row])
         for name, statistics in sets.items()
@@ -82,7 +88,7 @@ def get_difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Cu
 
 
 def _get_rival_accuracies(files: RunFiles) -> Curves:
-    """Return curves of accuracy by difficulty of fixed-depth networks of equal work."""
+    """Return curves of accuracy by difficulty for compute-matched networks of fixed depth."""
     rows = [row for row in files.of(RIVALS).get("rows", []) if row["kind"] != "adaptive"]
     return [
         (f"{name}, {row['kind']} {row['max_depth']}", points)
@@ -115,7 +121,7 @@ def _build_panels(
 
 
 def build_difficulty_table(name: str, set_name: str, statistics: Mapping[str, Any]) -> Table:
-    """Build the table of depth and accuracy of one set, one row per difficulty or attribute value or range."""
+    """Build the table of depth and accuracy of one set, with one row per difficulty or range of an attribute."""
     ranges = [Column("range", name, where="view"), *(Column(key, where="file") for key in ("from", "to"))]
     columns = [
         *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges),
@@ -138,7 +144,7 @@ def _format_range(row: Mapping[str, Any]) -> str:
 def build_correlation_table(
     name: str, variables: str, within: str, correlations: Mapping[str, Mapping[str, Any]]
 ) -> Table:
-    """Build the table of rank correlations with their intervals by group; undefined ones are missing."""
+    """Build the table of rank correlations with their intervals by group. Undefined ones are shown as missing."""
     columns = [
         Column("group", within, text, "text"),
         Column("value", f"Spearman ({variables})", signed),
@@ -154,11 +160,11 @@ def build_correlation_table(
 
 
 def format_rival_difficulty(adaptive: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
-    """Format depth and accuracy by difficulty of an adaptive run beside a rival's accuracy.
+    """Format depth and accuracy by difficulty of an adaptive run next to the accuracy of a compute-matched baseline.
 
     Args:
-        adaptive: Contents of its halting.json; without difficulty the text is empty.
-        rival: Contents of the rival's halting.json.
+        adaptive: Contents of halting.json of the run. Without difficulty, the text is empty.
+        rival: Contents of halting.json of the baseline.
     """
     pairs = zip(get_difficulty_sets(adaptive).items(), get_difficulty_sets(rival).values(), strict=False)
     rows = [

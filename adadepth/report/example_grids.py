@@ -1,4 +1,4 @@
-"""Example grids: what every cell needs, and the depth that the model spent on it."""
+"""Example grids: the difficulty of every cell, and the depth that the model used for it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PLAIN, _ASIDE, _WHITE = "#4a525b", "#f0f2f5", "#ffffff"
 
 
 def draw_distance_cells(grid: Grid) -> list[Cell]:
-    """Draw true distances, darker for larger ones; the symbol of a cell without one says what it is."""
+    """Draw true distances with darker colours for larger ones. A cell without a distance shows its symbol."""
     furthest = max((value for row in grid["difficulty"] for value in row if value is not None), default=1)
 
     def draw(row: int, column: int) -> Cell:
@@ -82,7 +82,10 @@ def draw_distance_cells(grid: Grid) -> list[Cell]:
 
 
 def draw_depth_cells(grid: Grid, max_updates: int) -> list[Cell]:
-    """Draw the updates of every cell, darker for more; walls keep their colour, wrong predictions are marked."""
+    """Draw the updates of every cell, with darker colours for more. Walls keep their colour.
+
+    Wrong predictions are marked.
+    """
 
     def draw(row: int, column: int) -> Cell:
         depth, label = grid["updates"][row][column], grid["label"][row][column]
@@ -102,7 +105,7 @@ def _draw_cells(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
 
 
 def draw_answer_boards(grid: Grid) -> list[tuple[str, list[Cell]]]:
-    """Draw the puzzle and its answers by step: new symbols are blue, wrong ones are marked."""
+    """Draw the puzzle and its answers by step. New symbols are blue, and wrong symbols are marked."""
     before = grid["cells"]
     boards = [(PUZZLE, _draw_board(grid, before, before))]
     for step in select_shown_steps(len(grid["answers"])):

@@ -1,4 +1,4 @@
-"""Example sentences with the depth of every token: the section, and the table for trackers."""
+"""Example sentences with the depth of every token: the report section, and the table for trackers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from adadepth.report.table import number
 
 
 def build_sentence_table(sentences: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows for trackers, a row per sentence with the depth of every token.
+    """Return columns and rows for trackers, with one row per sentence and the depth of every token.
 
     Args:
-        sentences: The lines of sentences.jsonl; those without a depth for every token are left out.
+        sentences: Lines of sentences.jsonl. A sentence is skipped if some of its tokens have no depth.
     """
     rows = [
         [sentence.get("rule", ""), sentence.get("index"), sentence.get("mean_depth"), _format_depths(sentence)]
@@ -38,7 +38,10 @@ _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 
 
 def sentences(files: RunFiles) -> Section | None:
-    """Build the section on example sentences, cut to what a page can show; None where grids are drawn instead."""
+    """Build the section on example sentences, limited to what a page can show.
+
+    It is None if the report draws example grids instead.
+    """
     if not halts(files) or any(files.of(GRIDS).get("sets", {}).values()):
         return None
     built = [_build_sentence(sentence) for sentence in files.sentences[:_MAX_SENTENCES] if _has_depths(sentence)]
@@ -55,7 +58,7 @@ def sentences(files: RunFiles) -> Section | None:
 
 
 def _has_notes(sentences: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether any token or sentence has an annotation."""
+    """Return whether a token or a sentence has an annotation."""
     return any(sentence["distribution"] or any(token.notes for token in sentence["tokens"]) for sentence in sentences)
 
 
@@ -74,7 +77,7 @@ def _build_sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_token(sentence: Mapping[str, Any], position: int) -> Token:
-    """Return one token, its text without the word-start mark."""
+    """Return one token, with its text but without the mark for the start of a word."""
 
     def entry(key: str) -> Any:
         values = sentence.get(key) or []
@@ -97,7 +100,7 @@ def _build_token(sentence: Mapping[str, Any], position: int) -> Token:
 
 
 def _format_label(original: str | None, predicted: str | None, *, is_masked: bool) -> tuple[str | None, bool]:
-    """Return the text behind a token, and whether it is outlined: masked, or its label is wrong."""
+    """Return the text after a token, and whether the token is outlined because it was masked or its label is wrong."""
     if original is None:
         return None, is_masked
     if not is_masked and original == predicted:

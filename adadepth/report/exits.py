@@ -1,4 +1,4 @@
-"""Tables and sections about exits: steps of an evaluation, and exit rules against compute."""
+"""Tables and sections about exits: steps of an evaluation, and quality of exit rules against compute."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOT_MEASURED = "not measured"
 
 
 def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of every figure of a set that is a single number and was measured."""
+    """Return (name, text) of every measured value of a set that is a single number."""
     at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
     facts = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
     if "loss" in at_exit:
@@ -73,7 +73,7 @@ def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
-    """Build the table of exits, halting distribution, quality and loss by step of a set."""
+    """Build the table of exits, halting distribution, quality and loss for every step of a set."""
     columns = [
         Column("step", "step k"),
         Column("n", "exit here"),
@@ -88,7 +88,7 @@ def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
 
 
 def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
-    """Build the table of count, mean and spread of the exit steps of every class."""
+    """Build the table of count, mean and standard deviation of the exit steps of every class."""
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         Column("n"),
@@ -103,7 +103,7 @@ def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
 
 
 def format_exits(summary: Mapping[str, Any]) -> str:
-    """Format the step summary of a set as text: facts, a line per step, and what is missing with the reason.
+    """Format the step summary of a set as text: facts, a line per step, and absent values with the reason.
 
     Args:
         summary: Result of `summarise_steps`.
@@ -118,7 +118,7 @@ def format_exits(summary: Mapping[str, Any]) -> str:
 
 
 def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Build the table of studied exit rules: quality beside the ratios of layers, work and time."""
+    """Build the table of studied exit rules: quality, and the ratios of layers, compute and time."""
     rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
     metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
     timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
@@ -198,10 +198,10 @@ def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) ->
 
 
 def format_exit_study(study: Mapping[str, Any]) -> str:
-    """Format exit rules on one set as text, with Pareto sets marked.
+    """Format exit rules on one set as text. Rules in a Pareto set are marked.
 
     Args:
-        study: Result of `study`, or `add_timings`.
+        study: Result of `study` or of `add_timings`.
     """
     lines = [
         f"{format_score_title(study)}; {count_examples(study)}, {study['max_steps']} steps",
@@ -220,14 +220,17 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
 
 
 def count_examples(study: Mapping[str, Any]) -> str:
-    """Return how many examples or tokens were studied."""
+    """Return the number of examples or tokens in the study, in words."""
     if "drawn_of" not in study:
         return f"{study['n']:,} examples"
     return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}"
 
 
 def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
-    """Build the table of the mean exit of every difficulty range by rule; no rows if difficulty is unknown."""
+    """Build the table of the mean exit step of every difficulty range by rule.
+
+    It has no rows if difficulty is unknown.
+    """
     groups = study.get("groups", {})
     columns = [
         Column("rule", "exit step, mean", text, "text"),
@@ -243,7 +246,7 @@ def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
 
 
 def describe_overthinking(study: Mapping[str, Any]) -> str:
-    """Return a sentence on what the updates after the best one cost; empty where it was not measured."""
+    """Return a sentence on the quality lost by updates after the best step, or an empty string if unmeasured."""
     overthinking = study.get("overthinking")
     if not overthinking:
         return ""
@@ -259,7 +262,7 @@ def describe_overthinking(study: Mapping[str, Any]) -> str:
 
 
 def format_advice(study: Mapping[str, Any]) -> str:
-    """Return the recommended setting and what it saves, in sentences; empty without a recommendation."""
+    """Return sentences on the recommended setting and its savings, or an empty string without a recommendation."""
     advice = study.get("advice")
     if not advice:
         return ""
@@ -281,7 +284,10 @@ def format_advice(study: Mapping[str, Any]) -> str:
 
 
 def _format_setting(rule: str, study: Mapping[str, Any]) -> str:
-    """Write a rule as the setting that takes it; of a model without such a setting, as what evaluates it."""
+    """Format a rule as a command-line setting.
+
+    If the model has no setting for it, the result is the setting that evaluates the rule.
+    """
     return f"model.exit_rule={rule}" if study.get("has_setting", True) else f"'exit_rules=[{rule}]'"
 
 
@@ -290,7 +296,7 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
+    """Write exit_rules.json, with the studies of every evaluated set by name, and pareto.csv, with their rows."""
     write_json(directory / EXIT_RULES, {"sets": studies})
     write_atomic(directory / PARETO, to_csv(build_study_table(studies)))
 
@@ -302,7 +308,7 @@ _SHARE = "share or probability"
 
 
 def exits(files: RunFiles) -> Section | None:
-    """Build the section on the value of every step and exit of the evaluated sets."""
+    """Build the section on the quality of every step and exit on the evaluated sets."""
     title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
         return explain_damage(title, "exits", "Steps and exits are", files, EXITS)
@@ -323,7 +329,7 @@ def _count_examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _build_figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
-    """Return a figure of the panels of all sets; with several sets each panel's title names its set."""
+    """Return a figure with the panels of all sets. If there are several sets, the title of each panel names its set."""
     titled_panels = [
         panel if len(panels) == 1 else replace(panel, title=f"{set_name}: {panel.title}")
         for set_name, set_panels in panels.items()
@@ -347,11 +353,13 @@ def _build_step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
-    """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence.
+    """Build the panels of exit shares, score and loss by step, and the reliability of confidence.
+
+    The panel of exit shares includes the halting distribution.
 
     Args:
         summary: Result of `summarise_steps`.
-        trained: The most steps in training, where those of the evaluation are others.
+        trained: Maximum number of steps in training, if the evaluation has a different one.
     """
     depth = summary["max_steps"]
     panels = []
@@ -371,7 +379,7 @@ def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) ->
 
 
 def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
-    """Return title, axis title and curves over steps of every chart that has numbers."""
+    """Return title, axis title and curves over steps of every chart that has data."""
     steps, calibration = summary["steps"], summary["calibration"].get("halting")
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
     mass: Curves = [
@@ -395,7 +403,7 @@ def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[
 
 
 def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
-    """Split a curve over steps at the last step of training; the rest becomes a curve of its own."""
+    """Split a curve over steps at the last step of training. The steps beyond it become a separate curve."""
     if trained is None or not any(step > trained for step, _ in points):
         return [(name, points)]
     inside = [point for point in points if point[0] <= trained]
@@ -407,7 +415,7 @@ def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> l
 
 
 def build_exit_rules_section(files: RunFiles) -> Section | None:
-    """Build the section on quality against compute of exit rules; sets after the first get one panel."""
+    """Build the section on quality against compute of exit rules. Sets after the first one have one panel."""
     title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
         return explain_damage(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
@@ -435,14 +443,14 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
 
 
 def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build a scatter panel of the score against each cost that has numbers."""
+    """Build a scatter panel of the score against each cost that has data."""
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
     panels = [panel for axis in axes if (panel := _build_study_panel(study, axis)) is not None]
     return [*panels, *_build_stop_panels(study)]
 
 
 def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build the panel of exit shares by step under every choosing rule and under the oracles."""
+    """Build the panel of the share of exits at each step, for every adaptive rule and for the oracles."""
     rows = [row for row in study["rows"] if "from_oracle" in row and not row["rule"].startswith("fixed")]
     if not rows:
         return []
@@ -480,7 +488,7 @@ def _get_axis_title(axis: str) -> str:
 
 
 def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
-    """Group the points (cost, score) by rule without its parameters; times in milliseconds."""
+    """Group the points (cost, score) by rule name without parameters. Times are in milliseconds."""
     scale = 1000.0 if axis.startswith("seconds") else 1.0
     groups: dict[str, list[Dot]] = {}
     for row in study["rows"]:
@@ -492,7 +500,7 @@ def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
 
 
 def _get_permuted_points(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, float]]:
-    """Return (cost, score) of the permuted controls; empty for times, which are not measured for them."""
+    """Return (cost, score) of the permuted controls, or nothing for times, which are not measured for controls."""
     if axis.startswith("seconds"):
         return []
     points = []

@@ -1,4 +1,4 @@
-"""Figures as PNG, PDF and GIF files, made from their SVG. The only module that imports typst."""
+"""Figures as PNG, PDF and GIF files, converted from SVG. Only this module imports typst."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAGE = b"""
 
 
 def save_figure(figure: Figure, folder: Path) -> list[Path]:
-    """Write `NAME.png` and `NAME.pdf` of a figure into a folder; returns the files."""
+    """Write `NAME.png` and `NAME.pdf` of a figure into a folder and return their paths."""
     png, pdf = folder / f"{figure.name}.png", folder / f"{figure.name}.pdf"
     _write(png, _convert(figure, "png"))
     _write(pdf, _convert(figure, "pdf"))
@@ -30,12 +30,12 @@ def save_figure(figure: Figure, folder: Path) -> list[Path]:
 
 
 def save_panel(panel: Panel, path: Path) -> None:
-    """Write one panel into a PNG file."""
+    """Write one panel to a PNG file."""
     _write(path, _convert(Figure("panel", [panel]), "png"))
 
 
 def save_film(panels: Sequence[Panel], path: Path) -> None:
-    """Write panels that differ in their content only into a GIF file, a frame each."""
+    """Write panels that differ only in their content to an animated GIF file, one frame each."""
     from PIL import Image
 
     drawings = (_convert(Figure("film", [panel]), "png") for panel in panels)
@@ -46,14 +46,14 @@ def save_film(panels: Sequence[Panel], path: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing; its folder is made."""
+    """Write a whole file or nothing, and create its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
 def _convert(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
-    """Return a figure in another format, in the fonts that typst brings along."""
+    """Return a figure in another format, with the fonts that are part of typst."""
     import typst
 
     inputs = {"figure": document(figure)}

@@ -1,7 +1,7 @@
-"""Figures as plain data: described once, drawn as SVG (`svg`), from which PNG and PDF are made (`export`).
+"""Figures as plain data, drawn as SVG by `svg` and converted to PNG and PDF by `export`.
 
-A figure has panels, a panel has one mark and two axes. A mark says what is drawn, never how: colours, strokes and fonts
-are the backends'.
+A figure has panels, and a panel has one mark and two axes. A mark defines what is drawn. The backends define colours,
+strokes and fonts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Axis:
 
     Attributes:
         title: Quantity and unit.
-        span: The values at its two ends.
-        ticks: Labelled values; None: round numbers.
-        names: Texts of the ticks instead of their numbers.
-        percent: Whether values are shares that are shown in percent.
-        start: Lower end of the quantity; an axis that begins above it is marked as cut.
+        span: Values at the two ends of the axis.
+        ticks: Labelled values, or None for round numbers.
+        names: Texts of the ticks, which replace the numbers.
+        percent: Whether values are shares to print in percent.
+        start: Lowest possible value of the quantity. An axis that begins above it is marked as cut.
     """
 
     title: str
@@ -41,12 +41,12 @@ class Axis:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the axis leaves out values between the start of its quantity and its own lower end."""
+        """Whether the axis begins above the lowest possible value of its quantity."""
         return self.names is None and min(self.span) > self.start + 1e-12
 
     @property
     def label(self) -> str:
-        """The title, with a remark where the axis is cut."""
+        """The title, with a remark if the axis is cut."""
         begin = self._written(float(f"{min(self.span):.3g}"))
         return f"{self.title}{SEPARATOR}cut below {begin}" if self.is_cut else self.title
 
@@ -63,11 +63,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves by name, told apart by dashes besides their colour; few points are marked.
+    """Curves by name, distinguished by dashes and colours. Curves with few points have markers.
 
     Attributes:
-        curves: Name and points of each. One without points keeps the colours of those after it, and is not named.
-        members: For each mean curve, the curves that it averages: thin, in its colour.
+        curves: Name and points of each curve. A curve without points has no name in the legend, but keeps its colour.
+        members: For each mean curve, the curves that it averages, drawn thin in the same colour.
     """
 
     curves: Curves
@@ -83,12 +83,12 @@ class Bars:
 
 @dataclass(frozen=True)
 class Stacks:
-    """Shares on top of each other, the first at the bottom: a bar for every whole x from 1.
+    """Stacked bars of shares, the first share at the bottom, with one bar for every whole x from 1.
 
     Attributes:
-        bars: The shares of every bar.
+        bars: Shares of every bar.
         parts: Name and colour of each share.
-        letters: A text above every bar.
+        letters: One letter for every bar, drawn above it.
     """
 
     bars: Sequence[Sequence[float]]
@@ -98,10 +98,10 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Heat:
-    """Shares as colours.
+    """Heat map of shares.
 
     Attributes:
-        columns: The shares of every column, from y = `bottom`.
+        columns: Shares of every column, starting at y = `bottom`.
         measure: Quantity that the colour shows.
         left: x of the first column.
         bottom: y of the first share of a column.
@@ -114,9 +114,9 @@ class Heat:
 
 
 class Dot(NamedTuple):
-    """A point of a scatter plot: where, what a reader who points at it is told, and whether it is marked as special.
+    """A point of a scatter plot: position, text on hover, and whether it is highlighted.
 
-    A spread is half the length of the bar through it in that direction.
+    A spread is half the length of the bar through the point in that direction.
     """
 
     x: float
@@ -129,12 +129,12 @@ class Dot(NamedTuple):
 
 @dataclass(frozen=True)
 class Scatter:
-    """Points in groups, told apart by shape besides colour.
+    """Groups of points, distinguished by shape and colour.
 
     Attributes:
-        groups: Name and points of each. A marked point gets a ring.
-        line: Through some of the points, drawn behind them.
-        background: Small open circles behind everything.
+        groups: Name and points of each group. A marked point has a ring around it.
+        line: Points of a line that is drawn behind the groups.
+        background: Points drawn as small open circles behind everything else.
     """
 
     groups: Sequence[tuple[str, Sequence[Dot]]]
@@ -144,13 +144,13 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Spread along x, with the middle marked: (low, middle, high) for every whole y from 0."""
+    """Horizontal ranges with a marked middle: (low, middle, high) for every whole y from 0."""
 
     rows: Sequence[tuple[float, float, float]]
 
 
 class Cell(NamedTuple):
-    """How one cell of a board is drawn: where, what it says, on what colour, and whether it is marked as a mistake."""
+    """A cell of a board: position, text, fill colour, text colour, and whether it is marked as a mistake."""
 
     row: int
     column: int
@@ -162,14 +162,14 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Boards:
-    """Boards of squares side by side, each with a title above; they have no axes.
+    """Boards of squares in a row, each with a title above it. They have no axes.
 
     Attributes:
-        boards: Title and cells of each.
+        boards: Title and cells of each board.
         rows: Number of rows of cells of a board.
         columns: Number of columns of a board.
-        most: Largest number of boards in a row; 0: all.
-        box: Rows and columns of a box that lines enclose; None: no boxes.
+        most: Largest number of boards in a row, or 0 for all.
+        box: Rows and columns of a box with lines around it, or None for no boxes.
     """
 
     boards: Sequence[tuple[str, Sequence[Cell]]]
@@ -180,13 +180,13 @@ class Boards:
 
     @property
     def borders(self) -> tuple[range, range]:
-        """Rows and columns before which a line is drawn: edges of boxes and of the board."""
+        """Numbers of the rows and columns that begin with a line: edges of boxes and of the board."""
         rows, columns = self.box or (self.rows, self.columns)
         return range(0, self.rows + 1, rows), range(0, self.columns + 1, columns)
 
     @property
     def across(self) -> int:
-        """Number of boards in a row."""
+        """Number of boards in a row of boards."""
         return self.most or len(self.boards)
 
     @property
@@ -200,15 +200,15 @@ Mark = Lines | Bars | Stacks | Heat | Scatter | Ranges | Boards
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing.
+    """One drawing with a title and axes.
 
     Attributes:
-        title: Its heading.
+        title: Heading of the drawing.
         mark: Content of the drawing.
-        x: Horizontal axis; boards have none.
-        y: Vertical axis; likewise.
-        description: Text alternative; none: the title.
-        tall: Height as a multiple of the usual one.
+        x: Horizontal axis, or None for boards.
+        y: Vertical axis, or None for boards.
+        description: Text alternative. If it is empty, the title is used.
+        tall: Height as a multiple of the default height.
     """
 
     title: str
@@ -221,13 +221,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that belong together.
+    """Panels that are shown and saved together.
 
     Attributes:
-        name: Stem of its files.
-        panels: The drawings, row by row.
-        columns: Number of panels in a row of a file.
-        of: Sample: the number of units, examples or runs.
+        name: Stem of the file names.
+        panels: Drawings, row by row.
+        columns: Number of panels in a row of the saved file.
+        of: Sample size: the number of units, examples or runs.
     """
 
     name: str
@@ -240,7 +240,7 @@ class Figure:
 
 
 def subsample(items: Sequence[_T], limit: int) -> list[_T]:
-    """Return at most `limit` of the items, evenly spaced, with the first and the last."""
+    """Return at most `limit` items, evenly spaced, including the first and the last."""
     if len(items) <= limit:
         return list(items)
     return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)]
@@ -257,14 +257,14 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
 
 
 def compute_depth_ticks(max_updates: int, count: int = 12, first: int = 1) -> list[float]:
-    """Return about `count` whole depths from `first` to the maximum, both ends included."""
+    """Return about `count` whole depths from `first` to the maximum, including both ends."""
     step = math.ceil((max_updates - first + 1) / count)
     inner = [float(depth) for depth in range(first, max_updates, step) if max_updates - depth >= step]
     return [*inner, float(max_updates)]
 
 
 def short(value: float) -> str:
-    """Format a number for an axis: thousands as k, millions as M, 10^9 as G, no trailing zeros."""
+    """Format a number for an axis, with k for thousands, M for millions, G for 10^9, and without trailing zeros."""
     for scale, letter in ((1e9, "G"), (1e6, "M")):
         if abs(value) >= scale:
             return f"{value / scale:g}{letter}"
@@ -274,24 +274,24 @@ def short(value: float) -> str:
 
 
 def pad_range(values: Sequence[float], floor: float | None = None) -> Span:
-    """Return a range around the values with a margin of 5 %, not below `floor`."""
+    """Return a range around the values with a margin of 5 %. The range does not extend below `floor`."""
     low, high = min(values), max(values)
     air = 0.05 * (high - low) or max(0.05 * abs(high), 1e-3)
     return (low - air if floor is None else max(low - air, floor)), high + air
 
 
 def build_depth_axis(title: str, max_updates: int, first: int = 1, air: float = 0.5) -> Axis:
-    """Return the fixed axis of depths from `first` to L, so that runs can be compared."""
+    """Return the axis of depths from `first` to L. Its range is fixed, so that runs can be compared."""
     return Axis(title, (first - air, max_updates + air), compute_depth_ticks(max_updates, first=first), start=first)
 
 
 def build_step_axis(steps: Sequence[int]) -> Axis:
-    """Return the axis of optimiser steps, which starts at 0 or before."""
+    """Return the axis of optimiser steps, which starts at 0 or at a smaller step."""
     return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
 
 
 def is_followed(curves: Curves) -> bool:
-    """Return whether any curve has two points; a single point is no curve."""
+    """Return whether a curve has at least two points. A single point cannot be drawn as a curve."""
     return any(len(points) > 1 for _, points in curves)
 
 
@@ -316,15 +316,16 @@ def build_heat_over_steps(
     first: int = 1,
     max_cells: int = _MAX_CELLS,
 ) -> Panel:
-    """Build a heat map of shares of depths, blocks or states (rows) at evaluations (evenly spaced columns).
+    """Build a heat map with depths, blocks or states as rows, and evenly spaced evaluations as columns.
 
     Args:
         title: Heading.
-        history: (step, shares from `first`). Of too many, an even selection with the first and the last is drawn.
+        history: Pairs of a step and the shares of depths starting at `first`. If there are too many, evenly spaced
+            pairs are drawn, including the first and the last.
         measure: Quantity that the colour shows.
         y_title: Title of the axis of depths.
-        first: The lowest depth.
-        max_cells: More are not drawn, unless that left fewer than eight columns.
+        first: Lowest depth.
+        max_cells: Maximum number of cells. It is exceeded if fewer than eight columns would be left.
     """
     count, evaluations = len(history[0][1]), len(history)
     columns = subsample(history, max(max_cells // count, 8))

@@ -1,7 +1,7 @@
-"""The fields of a run's JSON files and their types, by which `adadepth.runtime.json_files` reads them.
+"""Fields and types of the JSON files of a run, for validation by `adadepth.runtime.json_files`.
 
-Described are the record of a run, which every command reads, and of other files what a page reads before its sections
-do. What one section alone reads may hold anything: a section whose file is not as it expects is left out.
+The types cover the record of a run, which every command reads, and the fields of other files that a page reads before
+its sections do. Fields that only one section reads are not checked. If they are invalid, that section is skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _Texts = dict[str, str]
 
 
 class StepsFields(TypedDict):
-    """How many updates a training made, and how many it was to make."""
+    """Number of updates that a training run completed, and number of planned updates."""
 
     done: Count
     planned: Count
 
 
 class AnswerFields(TypedDict, total=False):
-    """What a verdict answers to one of its questions."""
+    """Answer of a verdict to one of its questions."""
 
     answer: str | None
     sentences: list[str]
@@ -39,7 +39,7 @@ class WrittenFileFields(TypedDict):
 
 
 class HardwareFields(TypedDict, total=False):
-    """What a run had."""
+    """Hardware of a run."""
 
     platform: str
     machine: str
@@ -51,7 +51,7 @@ class HardwareFields(TypedDict, total=False):
 
 
 class ExecutionSpeedFields(TypedDict):
-    """How ragged execution compares with dense execution: measured, and as far as the work allows."""
+    """Speed-up of ragged over dense execution, as measured and as allowed by the saved compute."""
 
     speedup: float
     allowed: float
@@ -59,7 +59,7 @@ class ExecutionSpeedFields(TypedDict):
 
 
 class ExecutionsFields(TypedDict):
-    """The same of evaluation and training, and what it was measured on."""
+    """Speed-ups of ragged execution in evaluation and training, and the conditions of the measurement."""
 
     machine: str
     width: Count | None
@@ -68,7 +68,7 @@ class ExecutionsFields(TypedDict):
 
 
 class RunRecordFields(TypedDict, total=False):
-    """`run.json`: what ran, where, how it ended."""
+    """`run.json`: settings, command, environment and outcome of a run."""
 
     status: str
     config_name: str
@@ -107,7 +107,7 @@ class RunRecordFields(TypedDict, total=False):
 
 
 class ConfigurationFields(TypedDict, total=False):
-    """`config.yaml`, as far as a report reads it; YAML has numbers that JSON has not."""
+    """`config.yaml`, limited to the fields that a report reads. YAML has numbers that JSON lacks."""
 
     name: str
     model: dict[str, object]
@@ -118,7 +118,7 @@ class ConfigurationFields(TypedDict, total=False):
 
 
 class MetricLineFields(TypedDict):
-    """A line of `metrics.jsonl`; its other fields are values by the names of metrics."""
+    """A line of `metrics.jsonl`. All fields except `step` are values of metrics by name."""
 
     step: Count
 
@@ -132,7 +132,7 @@ class SentenceFields(TypedDict, total=False):
 
 
 class ClassFields(TypedDict, total=False):
-    """The depths of a class of units."""
+    """Depth statistics of a class of units."""
 
     n: Required[Count]
     mean: float
@@ -140,7 +140,7 @@ class ClassFields(TypedDict, total=False):
 
 
 class HaltingFields(TypedDict, total=False):
-    """`halting.json`: depths of the last evaluation."""
+    """`halting.json`: depth statistics of the last evaluation."""
 
     step: Count
     set: str
@@ -155,7 +155,7 @@ class HaltingFields(TypedDict, total=False):
 
 
 class SeedMetricFields(TypedDict, total=False):
-    """A metric over seeds."""
+    """Statistics of a metric over seeds."""
 
     n: Required[Count]
     mean: Required[JsonNumber]
@@ -163,7 +163,7 @@ class SeedMetricFields(TypedDict, total=False):
 
 
 class SeedsFields(TypedDict, total=False):
-    """`seeds.json`: what runs of several seeds have in common."""
+    """`seeds.json`: metrics over runs that differ only in the seed."""
 
     seeds: Required[list[int]]
     n: Required[Count]
@@ -172,26 +172,26 @@ class SeedsFields(TypedDict, total=False):
 
 
 class OfSets(TypedDict):
-    """A file about evaluated sets by name."""
+    """A file with one entry per evaluated set."""
 
     sets: dict[str, dict[str, Any]]
 
 
 class OfRows(TypedDict):
-    """A file of rows that stand side by side."""
+    """A file with a list of comparable rows."""
 
     rows: list[dict[str, Any]]
 
 
 class ReadTextsFields(TypedDict, total=False):
-    """`texts.json`: what a model says about a user's texts."""
+    """`texts.json`: predictions of a model on the texts of a user."""
 
     max_depth: DepthCount
     texts: Required[list[dict[str, Any]]]
 
 
 class MatchedBaselineFields(TypedDict, total=False):
-    """`matched_baseline.json`; `left_out` says why there is nothing else."""
+    """`matched_baseline.json`. If it has only `left_out`, that field gives the reason."""
 
     sets: dict[str, dict[str, Any]]
     networks: list[dict[str, Any]]

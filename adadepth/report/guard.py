@@ -1,4 +1,4 @@
-"""Guard of the parts of a report: a part with contradictory files is left out with a warning."""
+"""Guard of the parts of a report: if the files of a part are contradictory, it is skipped with a warning."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _T = TypeVar("_T")
 
 
 def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwise: _T) -> _T:
-    """Build a part of a report; one whose files contradict each other is left out with a warning.
+    """Build a part of a report, or skip it with a warning if its files contradict each other.
 
-    Fields that every page reads are checked on reading; fields of a single part fail here.
+    Fields that every page reads are checked when a file is read. Invalid fields of a single part raise errors in
+    `build`.
 
     Args:
-        build: Function from a run's files to a part of a report.
+        build: Function from the files of a run to a part of a report.
         files: Files of the run.
-        otherwise: Result if the part is left out.
+        otherwise: Result if the part is skipped.
     """
     try:
         return build(files)

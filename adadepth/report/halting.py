@@ -1,4 +1,4 @@
-"""Sections on the halting distribution, loss by depth, and states between iterations."""
+"""Sections on the halting distribution, the loss by depth, and the states between iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.report.table import Column, Table, make_number_format, percent, te
 
 
 def halting(files: RunFiles) -> Section | None:
-    """Build the section on share, survival, halting probability and loss by depth."""
+    """Build the section on share, survival, halting probability and loss for every depth."""
     if not halts(files):
         return None
     title, steps = "Halting distribution", files.halting.get("steps", [])
@@ -45,12 +45,15 @@ def _build_panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
 
 
 def get_loss_axis_title(unit: str) -> str:
-    """Return the title of a loss axis; the loss of a sequence may be of a value, and then has no unit."""
+    """Return the title of a loss axis.
+
+    The loss of a sequence has no unit, because it may be the squared error of a value.
+    """
     return "mean loss" if unit == "sequence" else "mean loss (nats)"
 
 
 def build_depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
-    """Build the table of halting statistics, one row per depth."""
+    """Build the table of halting statistics, with one row per depth."""
     columns = [
         Column("depth", "depth k"),
         Column("n", "n halting at k"),
@@ -80,7 +83,7 @@ def correlation(files: RunFiles) -> Section | None:
 
 
 def curve(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[int, float]]:
-    """Return the points (x, y) of the rows that have both."""
+    """Return the points (x, y) of the rows that have both values."""
     return [(row[x], row[y]) for row in rows if y in row and x in row]
 
 
@@ -88,7 +91,10 @@ _VERSIONS = {"running": "Over units that run the iteration", "all": "Over all un
 
 
 def cosines(files: RunFiles) -> Section | None:
-    """Build the section on the similarity of states before and after each iteration, in two versions."""
+    """Build the section on the similarity of states before and after each iteration.
+
+    It has two versions, over the units that run the iteration and over all units.
+    """
     if not halts(files):
         return None
     title, groups = "State between iterations", files.halting.get("cosine", {})

@@ -1,4 +1,4 @@
-"""Writing a page with its downloads: figures as SVG, tables as CSV and LaTeX."""
+"""Writer of report pages and their downloads: figures as SVG, tables as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIGURES, TABLES = "figures", "tables"
 
 
 class Link(NamedTuple):
-    """A file to download: its kind, its address, and the name under which it is saved."""
+    """A file to download: its type, its address, and the file name for saving."""
 
     kind: str
     href: str
@@ -29,8 +29,8 @@ class Link(NamedTuple):
 def list_downloads(section: Section) -> Iterator[tuple[str, list[Link]]]:
     """Yield the downloadable files of each figure and table.
 
-    What is text is in the page itself, so that it can be taken from a page that was sent on alone; PDF and PNG lie
-    beside the page, in `figures/`.
+    Text formats (SVG, CSV, LaTeX) are embedded in the page, so they can be downloaded from a copy of the page alone.
+    PDF and PNG files are in `figures/`, next to the page.
     """
     for figure in section.figures:
         name = sanitise_file_name(figure.name)
@@ -49,7 +49,7 @@ def _encode_text(kind: str, content: str) -> str:
 
 
 def sanitise_file_name(name: str) -> str:
-    """Replace characters that a file name must not have."""
+    """Replace characters that are not allowed in a file name."""
     return re.sub(r"[^\w.-]+", "_", name)
 
 
@@ -67,17 +67,17 @@ def write_page(
     error: str | None = None,
     max_updates: int = 0,
 ) -> Path:
-    """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
+    """Write report.html, its tables as CSV and LaTeX into `tables/`, and its figures as SVG into `figures/`.
 
     Args:
         directory: Folder of the page.
         sections: Sections in order.
-        title: Heading.
+        title: Heading of the page.
         subtitle: Subtitle of the page.
-        sources: The files that it is made of.
-        owner: Owner of the files, in words.
+        sources: Names of the files that the page was made from.
+        owner: Description of the owner of the files, such as `this run`.
         error: Error that ended the run.
-        max_updates: Depth of the darkest shade.
+        max_updates: Depth with the darkest shade.
 
     Returns:
         The path of the page.

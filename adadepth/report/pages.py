@@ -1,7 +1,7 @@
-"""Report pages of runs and comparisons: report.html, `figures/` and `tables/`, from the files of runs alone.
+"""Report pages of runs and comparisons: report.html, `figures/` and `tables/`, made only from the files of runs.
 
-The page is a list of sections; each reads the files and says what it has to say, or nothing. A section's figures and
-tables are those of the page, as files of their own.
+The page is a list of sections. Each section is built from the files, and is skipped if they have no data for it. The
+figures and tables of a section are also written as separate files.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def _build_section(placed: SectionEntry, files: RunFiles) -> Section | None:
 
 
 def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> SectionEntry | None:
-    """Return the section whose file makes a page of its own; None without such a file."""
+    """Return the section that has a page of its own because its file exists, or None without such a file."""
     return next((entry for entry in placed if entry.alone is not None and files.of(entry.alone)), None)
 
 
 def _build_seed_sections(summary: RunFiles) -> list[Section]:
-    """Build the sections on several seeds and, where the summary names the runs, their comparison."""
+    """Build the sections on several seeds and, if the summary names the runs, on their comparison."""
     sections = [
         section for build in (seeds, build_facts_section) if (section := build_or_leave_out(build, summary, None))
     ]
@@ -91,21 +91,21 @@ def _build_seed_sections(summary: RunFiles) -> list[Section]:
 
 
 def _add_sample_size(section: Section, files: RunFiles) -> Section:
-    """Add what a section measures, such as its n, to the section and the files of its figures."""
+    """Add the sample size of a section, such as its n, to the section and to its figures."""
     sample = evaluated(files) if section.of == "" else section.of or ""
     return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
 def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> Path:
-    """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
+    """Write report.html, its tables as CSV and LaTeX into `tables/`, and its figures as SVG into `figures/`.
 
-    Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
-    compared architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
-    halting.json gets a small page.
+    Any file of the run may be missing or damaged, and its section then says so. Sections about exits, exit rules,
+    compared architectures and seeds exist only if the run has such files. A directory with seeds.json but without
+    halting.json has a small page.
 
     Args:
         run_directory: Run directory.
-        extra: Sections of the family and of the kind of data.
+        extra: Sections of the model family and of the dataset type.
 
     Returns:
         The path of the report.
@@ -138,14 +138,14 @@ def _describe_ending(files: RunFiles) -> str:
 
 
 def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Path]:
-    """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
+    """Draw every figure of the report into `figures/`, as PNG and PDF, and an architecture search also as an animation.
 
     Args:
         run_directory: Run directory.
-        extra: Sections of the family and of the kind of data.
+        extra: Sections of the model family and of the dataset type.
 
     Returns:
-        The files drawn.
+        Paths of the files.
     """
     files = read_run(run_directory)
     paths = draw(build_sections(files, extra), run_directory)
@@ -158,7 +158,7 @@ def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] 
 
 
 def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
-    """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; return the files."""
+    """Draw the figures of the given sections into `figures/` of a folder, as PNG and PDF, and return their paths."""
     figures = [figure for section in sections for figure in section.figures]
     named_figures = [replace(figure, name=sanitise_file_name(figure.name)) for figure in figures]
     return [path for figure in named_figures for path in export.save_figure(figure, directory / FIGURES)]
@@ -169,7 +169,10 @@ _SOURCES = (RUN, CONFIG, METRICS, HALTING)
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> Path:
-    """Write report.html with its tables, and its figures but for PNG and PDF, as a run has them; returns the page."""
+    """Write report.html of a comparison, its tables and its figures as SVG, and return the path of the page.
+
+    `draw_comparison` writes the figures as PNG and PDF.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(title(run) for run in comparison.runs))
     return write_page(
@@ -179,5 +182,5 @@ def write_comparison(folder: Path, comparison: Comparison) -> Path:
 
 
 def draw_comparison(folder: Path, comparison: Comparison) -> list[Path]:
-    """Draw the figures of the page as PNG and PDF; returns the files."""
+    """Draw the figures of the page as PNG and PDF and return their paths."""
     return draw(build_comparison_sections(comparison, folder), folder)

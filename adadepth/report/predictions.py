@@ -1,4 +1,4 @@
-"""Predictions of a model on a user's texts (texts.json): console output and the section of the report."""
+"""Predictions of a model on the texts of a user (texts.json): console output and report section."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adadepth.runtime.console import visible
 
 
 class RenderedToken(NamedTuple):
-    """A token as rendered: text, whether a space precedes it, depth as a whole number, and its record in texts.json."""
+    """A token for display: text, whether a space precedes it, depth as a whole number, and its record in texts.json."""
 
     text: str
     starts: bool
@@ -23,7 +23,7 @@ class RenderedToken(NamedTuple):
 
 
 def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
-    """Return the tokens of a text as the user wrote them; special tokens as the vocabulary has them."""
+    """Return the tokens of a text with the spelling of the user. Special tokens keep the spelling of the vocabulary."""
     rendered, end = [], None
     for token in row.get("tokens") or []:
         if token["span"] is None:
@@ -42,7 +42,7 @@ def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
 
 
 def format_prediction(record: Mapping[str, Any]) -> str:
-    """Format the prediction of a text, token or step: a class with its probability, or a value."""
+    """Format the prediction for a text, token or step: a class with its probability, or a value."""
     if record.get("value") is not None:
         return f"{record['value']:.3f}"
     if record.get("label") is None:
@@ -51,7 +51,7 @@ def format_prediction(record: Mapping[str, Any]) -> str:
 
 
 def board(cells: str) -> list[str]:
-    """Return the cells of a puzzle as rows of a square, or in one row where they make none."""
+    """Return the cells of a puzzle as the rows of a square, or as one row if they do not fill a square."""
     size = math.isqrt(len(cells))
     return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
 
@@ -62,7 +62,7 @@ def changed(cells: str, before: str) -> int:
 
 
 def get_puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
-    """Return number, record and count of changed cells of each step of a puzzle up to its exit."""
+    """Return the number, record and count of changed cells of each step of a puzzle up to its exit."""
     steps = (row.get("steps") or [])[: round(row["updates"])]
     answers = [row["text"][0], *(step["label"] for step in steps)]
     return [
@@ -72,11 +72,11 @@ def get_puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any
 
 
 def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) -> None:
-    """Print what texts.json holds.
+    """Print the contents of texts.json.
 
     Args:
-        predictions: See `adadepth.tasks.predict`.
-        color: Whether to use colours; None: on a terminal that has them.
+        predictions: Contents of texts.json; see `adadepth.tasks.predict`.
+        color: Whether to use colours, or None to use them on a terminal that supports them.
     """
     from rich.console import Console
     from rich.text import Text
@@ -116,7 +116,7 @@ def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) ->
 
 
 def format_puzzle(row: Mapping[str, Any]) -> list[str]:
-    """Format a puzzle and its answer side by side, and what every step changed."""
+    """Format a puzzle and its answer side by side, and the number of cells that every step changed."""
     boards = zip(board(row["text"][0]), board(row["label"]), strict=True)
     steps = [
         f"{number}: {cells} cells" + ("" if step.get("halting") is None else f" (right {step['halting']:.2f})")
@@ -135,7 +135,7 @@ def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
 
 
 def _format_details(row: Mapping[str, Any]) -> list[str]:
-    """Return lines on mask candidates, steps and layer weights of a text."""
+    """Return lines with the mask candidates, steps and layer weights of a text."""
     lines = [
         f"{token['piece']}: {', '.join(f'{word} {score:.2f}' for word, score in token['candidates'].items())}"
         for token in row.get("tokens") or []
@@ -152,7 +152,7 @@ def _format_details(row: Mapping[str, Any]) -> list[str]:
 
 
 def texts(files: RunFiles) -> Section | None:
-    """Build the section on every text with its prediction and the depth of its tokens."""
+    """Build the section with every text, its prediction and the depth of its tokens."""
     if not files.of(TEXTS_FILE):
         return None
     predictions = files.of(TEXTS_FILE)
@@ -167,7 +167,7 @@ def texts(files: RunFiles) -> Section | None:
 
 
 def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
-    """Return what a page shows of one text of texts.json; `predicts` is that file's field."""
+    """Return the template values of one text of texts.json. `predicts` is the field of that name in the file."""
     depth = round(row["updates"])
     if predicts == "cells":
         return _build_puzzle(row, depth)
@@ -218,7 +218,7 @@ def _build_token(token: RenderedToken, predicts: str) -> Token:
 
 
 def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
-    """Return annotations of a token: its prediction, probability, iterations and candidates."""
+    """Return the annotations of a token: its prediction, probability, iterations and candidates."""
     notes = [Note(format_prediction(record))] if predicts != "next" and format_prediction(record) else []
     if record.get("own_score") is not None:
         notes.append(Note("its probability", share=record["own_score"]))

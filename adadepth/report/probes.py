@@ -1,4 +1,4 @@
-"""Accuracy of linear probes of every state: tables, text, files and section."""
+"""Accuracy of linear probes of every hidden state: tables, text, files and report section."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _READOUTS = {"first": "first token", "mean": "mean of the tokens"}
 
 
 def format_state_name(row: Mapping[str, Any]) -> str:
-    """Return the name of the state that a row probes."""
+    """Return the name of the hidden state of a row."""
     if row["update"] is None:
         return "final state"
     return f"update {row['update']}" if row["update"] else "before all"
 
 
 def build_probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
-    """Build the table of accuracy after each update and what the update added, with 95 % intervals, by readout.
+    """Build the table of accuracy after each update and the gain of the update, with 95 % intervals, by readout.
 
     Args:
         name: Name of the set.
-        set_probes: Contents of probes.json of it.
+        set_probes: Contents of probes.json for the set.
     """
     metrics = set_probes["rows"][0]["metrics"]
     columns = [
@@ -68,11 +68,11 @@ def build_probe_table(name: str, set_probes: Mapping[str, Any]) -> Table:
 
 
 def build_probe_difficulty_table(name: str, set_probes: Mapping[str, Any]) -> Table | None:
-    """Build the table of accuracy by difficulty, a column per state; None if difficulty is unknown.
+    """Build the table of accuracy by difficulty, with one column per state, or return None if difficulty is unknown.
 
     Args:
         name: Name of the set.
-        set_probes: Contents of probes.json of it.
+        set_probes: Contents of probes.json for the set.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in set_probes["rows"]:
@@ -93,7 +93,7 @@ def build_probe_difficulty_table(name: str, set_probes: Mapping[str, Any]) -> Ta
 
 
 def format_probes(results: Mapping[str, Any]) -> str:
-    """Format what each update adds as text.
+    """Format the accuracy of the probes, and the gain of each update, as text.
 
     Args:
         results: Contents of probes.json.
@@ -109,7 +109,7 @@ def format_probes(results: Mapping[str, Any]) -> str:
 
 
 def flatten_accuracies(results: Mapping[str, Any]) -> dict[str, float]:
-    """Return accuracies by `probe/SET/READOUT/UPDATE`, for run.json and trackers."""
+    """Return accuracies under the names `probe/SET/READOUT/UPDATE`, for run.json and trackers."""
     return {
         f"probe/{name}/{row['readout']}/{'final' if row['update'] is None else row['update']}": row["accuracy"]
         for name, set_probes in results["sets"].items()
@@ -130,7 +130,7 @@ def _format_points_interval(ends: tuple[float, float]) -> str:
 
 
 def write_probes(directory: Path, results: Mapping[str, Any]) -> None:
-    """Write probes.json and, for every set, probes_SET.csv: linear probes of the states after every update."""
+    """Write probes.json and, for every set, probes_SET.csv, with linear probes of the states after every update."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / PROBES, results)
     for name, set_probes in results["sets"].items():
@@ -138,7 +138,10 @@ def write_probes(directory: Path, results: Mapping[str, Any]) -> None:
 
 
 def probes(files: RunFiles) -> Section | None:
-    """Build the section on the accuracy of linear probes after every update, on every set that selected nothing."""
+    """Build the section on the accuracy of linear probes after every update.
+
+    It has every set that was not used for selection.
+    """
     if not files.of(PROBES):
         return None
     results = files.of(PROBES)
@@ -161,7 +164,7 @@ def probes(files: RunFiles) -> Section | None:
 
 
 def _build_panels(set_probes: Mapping[str, Any]) -> list[Panel]:
-    """Build the curves of both readouts, and every accuracy with its interval, on one accuracy range."""
+    """Build the curves of both readouts, and all accuracies with their intervals, on a shared accuracy axis."""
     majority, rows = set_probes["majority"], set_probes["rows"]
     span = pad_range([row[end] for row in (*rows, majority) for end in ("low", "high")])
     by_readout = {readout: [row for row in rows if row["readout"] == readout] for readout in _READOUTS}

@@ -1,6 +1,6 @@
-"""The files of a run directory with statistics of depth: writing them, and reading a run back.
+"""Files of a run directory with statistics of depth: writers, and a reader for a whole run.
 
-The JSON and CSV files are the truth; figures and report are drawn from them.
+Figures and reports are always made from the JSON and CSV files.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], ste
 
 
 def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]) -> None:
-    """Write predictions/NAME.json, the predicted texts of a set by id, as SQuAD's official script reads them."""
+    """Write predictions/NAME.json, the predicted texts of a set by id, in the format of the official SQuAD script."""
     write_json(directory / "predictions" / f"{name}.json", predictions)
 
 
 def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write predictions/NAME.jsonl, a line an example of a set; see `adadepth.evaluation.predictions`."""
+    """Write predictions/NAME.jsonl, with one line per example of a set; see `adadepth.evaluation.predictions`."""
     folder = directory / "predictions"
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -60,16 +60,16 @@ def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a value as JSON, whole or not at all; the folder is made where it is missing."""
+    """Write a value as a complete JSON file or not at all, and create the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Contents of the files of a run directory; an unreadable file is empty, and `missing` gives the reason.
+    """Contents of the files of a run directory. An unreadable file is empty, and `missing` gives the reason.
 
-    Files that only some runs have are read when a section asks for them; of these `missing` tells damage only.
+    Files that only some runs have are read on demand. `missing` lists such a file only if it is damaged.
     """
 
     directory: Path
@@ -82,11 +82,11 @@ class RunFiles:
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def of(self, name: str, kind: Any = None) -> dict[str, Any]:
-        """Return the contents of an optional JSON file; empty where it is missing or damaged.
+        """Return the contents of an optional JSON file, or an empty dictionary if it is missing or damaged.
 
         Args:
             name: File name.
-            kind: The types of its fields, such as `{"reached": list}`; None: those of `adadepth.report.file_types`.
+            kind: Types of its fields, such as `{"reached": list}`, or None for those of `adadepth.report.file_types`.
         """
         if name not in self.others:
             exists = (self.directory / name).exists()
@@ -95,9 +95,10 @@ class RunFiles:
 
 
 def read_run(directory: Path) -> RunFiles:
-    """Read a run directory, whatever is missing or damaged in it.
+    """Read a run directory even if some of its files are missing or damaged.
 
-    Of several metric lines at the same step (a resumed run writes some again) the values of the last win.
+    A resumed run writes some metric lines again. If several lines have the same step, the values of the last line are
+    used.
     """
     missing: dict[str, str] = {}
     parse = partial(_parse_file, directory, missing)
@@ -113,7 +114,7 @@ def read_run(directory: Path) -> RunFiles:
 
 
 def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any = None) -> dict[str, Any]:
-    """Read a file of a run; empty where that is not possible, which `missing` then explains."""
+    """Read a file of a run. If it cannot be read, return an empty dictionary and store the reason in `missing`."""
     kind = FILE_TYPES.get(name, dict[str, Any]) if kind is None else kind
     with _record_failure(missing, name):
         text = read_regular_file(directory / name).decode("utf-8")
@@ -123,7 +124,7 @@ def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any =
 
 
 def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
-    """Read the objects of a JSON-lines file; a line that a kill has cut short, or of other types, is left out."""
+    """Read the objects of a JSON-lines file. Lines that are cut short by a kill, or have other types, are skipped."""
     records = []
     with _record_failure(missing, name):
         for line in read_regular_file(directory / name).decode("utf-8").split("\n"):
@@ -134,7 +135,7 @@ def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[di
 
 @contextmanager
 def _record_failure(missing: dict[str, str], name: str) -> Iterator[None]:
-    """Note why a file cannot be read."""
+    """Record in `missing` why a file cannot be read."""
     try:
         yield
     except CheckpointError as error:
@@ -145,10 +146,10 @@ def _record_failure(missing: dict[str, str], name: str) -> Iterator[None]:
 
 
 def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
-    """Parse YAML of the described kind.
+    """Parse YAML and check that it has the described types.
 
     Raises:
-        ValueError: Naming the field.
+        ValueError: If the text is not valid YAML, or a field has another type. The message names the field.
     """
     try:
         value: dict[str, Any] = parse_yaml(text)
@@ -160,7 +161,10 @@ def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
 
 
 def evaluated(files: RunFiles) -> str:
-    """Return the number of units of the last evaluation, its set and step in words; empty where unknown."""
+    """Return the number of units of the last evaluation, with its set and step, in words.
+
+    The text is empty if the number is unknown.
+    """
     halting = files.halting
     unit, n = halting.get("unit", ""), halting.get("n")
     if unit == "architecture":
@@ -172,30 +176,33 @@ def evaluated(files: RunFiles) -> str:
 
 
 def describe_set_and_step(files: RunFiles) -> str:
-    """Return the set and the step of the last evaluation in words, to follow a count."""
+    """Return the set and the step of the last evaluation in words that follow a count."""
     where = f" of {files.halting['set']}" if "set" in files.halting else ""
     step = get_evaluation_step(files)
     return where + ("" if step is None else f", step {step:,}")
 
 
 def get_evaluation_step(files: RunFiles) -> int | None:
-    """Return the optimiser step of the last evaluation; None if unknown or if another run was trained."""
+    """Return the optimiser step of the last evaluation.
+
+    It is None if the step is unknown, or if the run evaluated a model of another run.
+    """
     step: int | None = None if "evaluated" in files.run else files.halting.get("step")
     return step
 
 
 def get_run_unit(files: RunFiles) -> str:
-    """Return what has a depth in a run: token, sequence, task or architecture."""
+    """Return the unit that has a depth in a run: token, sequence, task or architecture."""
     return str(files.halting.get("unit", "architecture" if files.of(ARCHITECTURES) else "token"))
 
 
 def halts(files: RunFiles) -> bool:
-    """Return whether units of a run halt one by one, as tokens and sequences do; a task has one depth."""
+    """Return whether the units of a run halt one by one, such as tokens and sequences. A task has one depth."""
     return get_unit_wording(get_run_unit(files)).halts
 
 
 def get_early_stop_reason(files: RunFiles) -> str:
-    """Return why and where training ended before all its updates; empty if it did not."""
+    """Return why and at which step training ended early, or an empty string if it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
     if not reason or (steps and steps["done"] >= steps["planned"]):
         return ""
@@ -203,24 +210,28 @@ def get_early_stop_reason(files: RunFiles) -> str:
 
 
 def is_summary_of_seeds(files: RunFiles) -> bool:
-    """Return whether a directory holds a summary over seeds instead of a run."""
+    """Return whether a directory contains a summary over seeds instead of a run."""
     return bool(files.of(SEEDS)) and HALTING in files.missing
 
 
 def max_updates(files: RunFiles) -> int:
-    """Return L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
+    """Return the maximum depth L of a run.
+
+    It comes from the statistics or from the predictions. Otherwise it is the depth of the deepest token of the
+    sentences.
+    """
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
     return int(files.halting.get("max_depth") or files.of(TEXTS_FILE).get("max_depth") or deepest)
 
 
 def sources(files: RunFiles) -> list[str]:
-    """Return the names of the files that were read and hold something."""
+    """Return the names of the files that were read and have contents."""
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *sorted(name for name, value in files.others.items() if value)]
 
 
 def _merge_by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge metric lines by step, in order."""
+    """Merge the metric lines of the same step, in order of the steps."""
     merged: dict[int, dict[str, Any]] = {}
     for line in lines:
         merged.setdefault(line["step"], {}).update(line)
@@ -228,12 +239,12 @@ def _merge_by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Return (step, value) of one metric, where it is a number."""
+    """Return (step, value) of one metric for every line that has a number for it."""
     return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
 
 
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
-    """Return (step, counts or weights) of every line with the list `name`; all as long as the last one."""
+    """Return (step, counts or weights) of every line with the list `name` that has the length of the last list."""
     pairs = [(line["step"], line.get(name)) for line in metrics]
     valid = [(step, counts) for step, counts in pairs if _are_numbers(counts) and len(counts) > 1 and any(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
@@ -244,9 +255,9 @@ def _are_numbers(counts: Any) -> TypeGuard[list[float]]:
 
 
 def get_loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
-    """Return the curves of every loss in training and evaluation, the total loss first.
+    """Return the training and evaluation curves of every loss, with the total loss first.
 
-    Losses of single steps and of further sets, which have a longer name, are left out.
+    Losses of single steps and of further sets, which have longer names, are skipped.
     """
     names = {rest for line in metrics for name in line for split, _, rest in [name.partition("/")] if split in SPLITS}
     ordered = sorted(

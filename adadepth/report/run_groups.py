@@ -1,4 +1,4 @@
-"""Groups of runs that differ in seed only, the comparison of groups, and the trials of a search."""
+"""Groups of runs that differ only in the seed, comparisons of groups, and the trials of a search."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Parameter:
 
     Attributes:
         key: Configuration key.
-        low: The lowest value, or the first choice.
-        high: The highest value, or the last choice.
-        is_log: Whether it was sampled uniformly in the logarithm.
+        low: Lowest value, or the first choice.
+        high: Highest value, or the last choice.
+        is_log: Whether it was sampled on a logarithmic scale.
         choices: All values of a categorical parameter.
     """
 
@@ -53,7 +53,7 @@ class Parameter:
     choices: Sequence[Any] = ()
 
     def place(self, value: Any) -> float:
-        """Return the position of a value between lowest (0) and highest (1)."""
+        """Return the position of a value on a scale from lowest (0) to highest (1)."""
         if self.choices:
             return self.choices.index(value) / max(len(self.choices) - 1, 1)
         low, high, scaled = (
@@ -63,21 +63,21 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        """Last part of the key."""
+        """Last part of the configuration key."""
         return self.key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class Search:
-    """Finished trials of a study.
+    """Finished trials of a hyperparameter search.
 
     Attributes:
         metric: Optimised metric.
-        less_is_better: Whether it was minimised.
+        less_is_better: Whether the metric was minimised.
         parameters: Dimensions of the search space.
-        trials: The values of the parameters, and the metric, of every trial that has one.
-        importances: Share of the metric's variance that each parameter explains, by key (fANOVA, Hutter et al. 2014);
-            empty where the trials do not tell.
+        trials: Parameter values and metric of every trial that has a metric.
+        importances: Share of the variance of the metric that each parameter explains, by key (fANOVA, Hutter et al.
+            2014). It is empty if the trials are insufficient for an estimate.
     """
 
     metric: str
@@ -96,10 +96,10 @@ _RUN_FILE_NAMES = frozenset({RUN, CONFIG, METRICS})
 
 
 def find_runs(folder: Path) -> list[RunFiles]:
-    """Return the runs in a folder, or the folder itself if it is a run.
+    """Return all runs below a folder, or the folder itself if it is a run.
 
-    What lies in a run, such as its evaluations, is not looked for. A summary of seeds stands for its runs. Where there
-    are trainings, evaluations beside them are left out.
+    Subfolders of a run, such as its evaluations, are not searched. A summary of seeds is replaced by its runs. If there
+    are training runs, evaluations next to them are skipped.
     """
     runs = [run for path in _iterate_run_folders(folder) for run in _expand_seeds(read_run(path))]
     trainings = [run for run in runs if run.run.get("mode", "train") == "train"]
@@ -107,7 +107,9 @@ def find_runs(folder: Path) -> list[RunFiles]:
 
 
 def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
-    """Return the runs below some folders that jobs of one sweep made, with evaluations, without summaries of seeds.
+    """Return the runs below the given folders that belong to one sweep.
+
+    Evaluations are included, summaries over seeds are not.
 
     Args:
         folders: Folders to search.
@@ -119,12 +121,12 @@ def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
 
 
 def deduplicate_runs(runs: Iterable[RunFiles]) -> list[RunFiles]:
-    """Remove duplicates of runs, keeping the order."""
+    """Remove duplicate runs and keep the order."""
     return list({run.directory.resolve(): run for run in runs}.values())
 
 
 def _iterate_run_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs, oldest first, as their names begin with the time."""
+    """Yield the folders of runs, oldest first, because their names begin with the time."""
     for path, below, files in os.walk(folder):
         below.sort()
         if _RUN_FILE_NAMES.intersection(files):
@@ -133,12 +135,15 @@ def _iterate_run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _expand_seeds(run: RunFiles) -> list[RunFiles]:
-    """Return a run, or the runs behind a summary of seeds; empty for an older summary that does not name them."""
+    """Return the run, or the runs behind a summary of seeds.
+
+    The list is empty for an older summary that does not name its runs.
+    """
     return read_seed_runs(run) if is_summary_of_seeds(run) else [run]
 
 
 def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
-    """Return the runs behind a summary of seeds, as far as it names their folders."""
+    """Return the runs behind a summary of seeds if it names their folders, else an empty list."""
     return [read_run(summary.directory / folder) for folder in (summary.of(SEEDS).get("runs") or {}).values()]
 
 
@@ -150,13 +155,13 @@ _TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only.
+    """A group of runs that differ only in the seed.
 
     Attributes:
         label: Display name.
         settings: Settings that may change a result, by key, without the seed.
-        runs: One or more.
-        summary: Mean and deviation of their final metrics, from `summarise_seeds`.
+        runs: Runs of the group, at least one.
+        summary: Mean and standard deviation of their final metrics, from `summarise_seeds`.
     """
 
     label: str
@@ -165,19 +170,19 @@ class Group:
     summary: Mapping[str, Any]
 
     def figure(self, name: str) -> Mapping[str, Any] | None:
-        """Return `n`, `mean` and, of several values, `std` of a final metric; None where no run has it."""
+        """Return `n`, `mean` and, for several values, `std` of a final metric, or None if no run has it."""
         spread: Mapping[str, Any] | None = self.summary["metrics"].get(name)
         return spread
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side.
+    """A comparison of groups of runs.
 
     Attributes:
         groups: Groups in the order of their first runs.
-        left_out: Sentences about what could not be compared.
-        search: The search whose trials the runs are, where they are trials.
+        left_out: Sentences about runs that could not be compared.
+        search: Search that produced the runs, or None if they are not trials of a search.
     """
 
     groups: Sequence[Group]
@@ -191,7 +196,7 @@ class Comparison:
 
     @property
     def entries(self) -> Sequence[Group]:
-        """What gets a colour: the groups or, of a single group, its runs."""
+        """The entries with a colour of their own: the groups or, if there is only one group, its runs."""
         if len(self.groups) > 1:
             return self.groups
         return [
@@ -202,24 +207,24 @@ class Comparison:
 
     @property
     def other_data(self) -> list[str]:
-        """Settings in which the data of the runs differ; their losses and scores do not compare."""
+        """Data settings that differ between the runs. If there are any, losses and scores cannot be compared."""
         is_tokenized = any("tokenizer" in (run.run.get("data") or {}) for run in self.runs)
         data_keys = (*_DATA, *_TOKENIZER) if is_tokenized else _DATA
         return [key for key in get_differing_keys([group.settings for group in self.groups]) if key in data_keys]
 
     @property
     def unit(self) -> str | None:
-        """Unit that has a depth in all runs that measured one; None where they differ or nothing halts."""
+        """The unit of depth of all runs that measured depth, or None if units differ or nothing halts."""
         units = {get_run_unit(run) if halts(run) else "" for run in self.runs if run.halting}
         return (units.pop() or None) if len(units) == 1 else None
 
 
 def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison:
-    """Group runs by settings; unreadable runs and repeated seeds are left out and named.
+    """Group runs by settings. Unreadable runs and repeated seeds are excluded and named.
 
     Args:
         runs: The runs to compare.
-        remarks: Sentences on other missing runs.
+        remarks: Sentences about other missing runs.
     """
     left_out, selected = list(remarks), dict[tuple[str, Any], RunFiles]()
     for run in runs:
@@ -249,7 +254,7 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
 
 
 def _describe_gaps(run: RunFiles) -> list[str]:
-    """Return sentences about a readable run that is incomplete."""
+    """Return sentences about the missing parts of a readable but incomplete run."""
     remarks = [f"{run.directory}: {run.missing[METRICS]}, so it has no curves."] if METRICS in run.missing else []
     if reason := get_early_stop_reason(run):
         remarks.append(f"{run.directory}: ended early, {reason}; its figures come from an unfinished training.")
@@ -260,7 +265,7 @@ def _describe_gaps(run: RunFiles) -> list[str]:
 
 
 def final(run: RunFiles) -> Mapping[str, Any]:
-    """Return the final metrics of a run; empty where it has none."""
+    """Return the final metrics of a run, or an empty mapping if it has none."""
     metrics = run.run.get("final_metrics")
     return metrics if isinstance(metrics, dict) else {}
 
@@ -271,7 +276,7 @@ def seed(run: RunFiles) -> Any:
 
 
 def format_run_name(entry: Group, run: RunFiles) -> str:
-    """Return the display name of a run of a group."""
+    """Return the display name of a run in a group."""
     return f"{entry.label}, seed {seed(run)}" if len(entry.runs) > 1 else entry.label
 
 
@@ -283,7 +288,10 @@ def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
 
 
 def get_run_settings(run: RunFiles) -> Settings:
-    """Return what may have changed a result, by dotted key without the seed; of an evaluation also its checkpoint."""
+    """Return all settings that may change a result, by dotted key and without the seed.
+
+    For an evaluation they include the checkpoint.
+    """
     settings = select_result_settings({key: value for key, value in run.config.items() if key not in ("seed", "seeds")})
     if run.config.get("checkpoint") is not None:
         settings["checkpoint"] = run.config["checkpoint"]
@@ -297,12 +305,12 @@ def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def get_differing_keys(settings: Sequence[Settings]) -> list[str]:
-    """Return the keys that all settings have, with different values."""
+    """Return the keys that are in all settings but have different values."""
     return [key for key in _get_shared_keys(settings) if any(other[key] != settings[0][key] for other in settings)]
 
 
 def unshared(settings: Sequence[Settings]) -> list[str]:
-    """Return the keys that some settings have and others lack."""
+    """Return the keys that only some of the settings have."""
     every = dict.fromkeys(key for group_settings in settings for key in group_settings)
     return [key for key in every if any(key not in group_settings for group_settings in settings)]
 
@@ -312,9 +320,9 @@ def _get_shared_keys(settings: Sequence[Settings]) -> list[str]:
 
 
 def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
-    """Return a name for every group: its configuration's, with the settings that differ within that name.
+    """Return a name for every group: the name of its configuration, and the settings that differ within that name.
 
-    A letter replaces settings that are too long, and tells equal names apart.
+    A letter replaces settings that are too long, and distinguishes equal names.
     """
     names = [title(runs[0]) for runs in groups]
     settings = [get_run_settings(runs[0]) for runs in groups]
@@ -335,7 +343,7 @@ def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
 
 
 def _shorten_key(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a key if no other key ends in it, else the whole key."""
+    """Return the last part of a key if no other key has the same last part, else the whole key."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 
@@ -345,14 +353,14 @@ def _get_letter(index: int) -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Format a setting as the command line takes it."""
+    """Format the value of a setting for the command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Join names in a line; of many the first ones and how many more."""
+    """Join names on one line. If there are too many, list the first ones and the number of the rest."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {number(rest)} more" if rest > 0 else "")
 
@@ -365,25 +373,28 @@ _COST_METRICS = (WORK, *SPEEDUPS.values())
 
 
 class Quality(NamedTuple):
-    """A metric that stands for quality, and whether less of it is better."""
+    """A metric of quality, and whether less of it is better."""
 
     name: str
     less_is_better: bool
 
     def best_first(self, entries: Sequence[Group]) -> list[Group]:
-        """Return the entries that have the metric, best first."""
+        """Return the groups that have the metric, with the best first."""
         sign = 1 if self.less_is_better else -1
         return sorted((entry for entry in entries if entry.figure(self.name)), key=lambda entry: sign * self.of(entry))
 
     def of(self, entry: Group) -> float:
-        """Return the mean of the metric in a group that has it."""
+        """Return the mean of the metric in a group. The group must have the metric."""
         spread = entry.figure(self.name)
         assert spread is not None
         return float(spread["mean"])
 
 
 def get_compared_quality(comparison: Comparison) -> Quality | None:
-    """Return the quality metric that all runs share: what they optimise, else select by, else a score."""
+    """Return the quality metric that all runs share.
+
+    The order of preference is the metric that all runs optimise, the metric for model selection, and a score.
+    """
     optimised = _get_common(comparison, lambda run: run.config.get("optimise"))
     trainers = [run.config.get("trainer") or {} for run in comparison.runs]
     selecting = _get_common(comparison, lambda run: (run.config.get("trainer") or {}).get("metric_for_best_model"))
@@ -399,25 +410,25 @@ def get_compared_quality(comparison: Comparison) -> Quality | None:
 
 
 def _get_common(comparison: Comparison, read: Callable[[RunFiles], Any]) -> Any:
-    """Return the value that is the same in all runs; None otherwise."""
+    """Return the value if it is the same in all runs, otherwise None."""
     values = {read(run) for run in comparison.runs}
     return values.pop() if len(values) == 1 else None
 
 
 def get_shared_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the final metrics that all groups with any final metrics have."""
+    """Return the final metrics that are shared by all groups with final metrics."""
     able = [group for group in groups if group.summary["metrics"]]
     return [name for name in _get_metric_names(able) if all(group.figure(name) for group in able)]
 
 
 def get_unshared_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the headline metrics that some of these groups have and others lack."""
+    """Return the headline metrics that only some of the groups have."""
     shared = set(get_shared_metrics(groups))
     return [name for name in get_headline_metrics(groups) if name not in shared]
 
 
 def get_headline_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the final metrics of any group that belong in a table."""
+    """Return the final metrics that belong in a table, over all groups."""
     names = [name for group in groups for name in select_headline_metrics(group.summary)]
     return list(dict.fromkeys([*names, *(name for name in _COST_METRICS if name in _get_metric_names(groups))]))
 
@@ -427,7 +438,7 @@ def _get_metric_names(groups: Sequence[Group]) -> dict[str, None]:
 
 
 def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) -> list[bool]:
-    """Return for each group whether no other one has both lower mean cost and better mean quality."""
+    """Return for each group whether no other group has both a lower mean cost and a better mean quality."""
     sign = -1 if quality.less_is_better else 1
     points = [
         (spread["mean"], sign * quality.of(entry))
@@ -439,7 +450,10 @@ def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) ->
 
 
 def curves(entry: Group, name: str) -> tuple[Points, list[Points]]:
-    """Return the mean curve of a metric over a group's runs, at steps that all have, and the curves of the runs."""
+    """Return the mean curve of a metric over the runs of a group, and the curves of the runs.
+
+    The mean curve has only the steps that all runs have.
+    """
     run_curves: list[Points] = [points for run in entry.runs if (points := series(run.metrics, name))]
     if len(run_curves) < 2:
         return (run_curves or [[]])[0], []

@@ -18,7 +18,7 @@ from adadepth.report.table import Table, number, percent, to_html
 
 
 class Note(NamedTuple):
-    """A line of an annotation: a name, a text, and a share that is drawn as a bar with its number."""
+    """A line of an annotation: a name, a text, and a share that is drawn as a bar with its value."""
 
     name: str
     text: str = ""
@@ -27,14 +27,14 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A token of a text.
+    """A token of a displayed text.
 
     Attributes:
-        text: Text as a reader sees it.
-        depth: Updates, a whole number.
-        starts: Whether there is a space before it.
-        after: Label or prediction behind a bar; None: nothing.
-        is_marked: Whether it is outlined.
+        text: Text as displayed.
+        depth: Number of updates, a whole number.
+        starts: Whether a space precedes the token.
+        after: Label or prediction after a bar, or None for nothing.
+        is_marked: Whether the token is outlined.
         notes: Annotations shown on hover, tap or focus.
     """
 
@@ -47,7 +47,7 @@ class Token:
 
 
 def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()) -> list[Note]:
-    """Return a note per iteration, counted from 1: its halting probability, and the prediction after it."""
+    """Return one note per iteration, counted from 1, with its halting probability and the prediction after it."""
     return [
         Note(str(step), text or "", share)
         for step, (share, text) in enumerate(zip_longest(probabilities, predictions), start=1)
@@ -55,7 +55,7 @@ def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()
 
 
 def join_notes(notes: Sequence[Note]) -> str:
-    """Join notes on one line, for pages without a script."""
+    """Join notes on one line, for pages that run without scripts."""
     words = []
     for name, text, share in notes:
         content = " ".join(filter(None, ["" if share is None else f"{share:.3f}", text]))
@@ -64,7 +64,7 @@ def join_notes(notes: Sequence[Note]) -> str:
 
 
 def as_lists(notes: Sequence[Note]) -> list[list[Any]]:
-    """Return notes as lists for the script of a page, without empty parts."""
+    """Return notes as lists without empty parts, for the script of a page."""
     return [[part for part in note if part not in (None, "")] for note in notes]
 
 
@@ -73,13 +73,13 @@ class Section:
     """One section of a page.
 
     Attributes:
-        title: The heading; a section without one stands above the first heading.
+        title: Heading. A section without a heading is placed above the first heading.
         anchor: Anchor on the page.
         html: Content below the heading.
-        figures: The drawings that are also files of their own.
-        tables: The tables that are also files of their own.
-        of: Sample: the number of examples, networks or runs. Empty: the units of the evaluation. None: nothing is
-            measured.
+        figures: Figures that are also written as separate files.
+        tables: Tables that are also written as separate files.
+        of: Sample size: the number of examples, networks or runs. An empty string stands for the units of the
+            evaluation, and None for a section without measurements.
     """
 
     title: str
@@ -95,14 +95,14 @@ SectionOf = Callable[[RunFiles], Section | None]
 
 @dataclass(frozen=True)
 class SectionEntry:
-    """A section of a run's page and its order; modules of this package list theirs in a tuple `SECTIONS`.
+    """A section of a run's page with its position. Modules of this package list their entries in a tuple `SECTIONS`.
 
     Attributes:
         order: Position on the page; smaller numbers come first.
-        build: Function from a run's files to the section; None where they hold nothing for it.
-        alone: File name; a run with that file gets a page of this section and those on every page.
+        build: Function from the files of a run to the section, or to None if they have no data for it.
+        alone: File name. A run with that file has a page that consists of this section and the sections with `always`.
         subtitle: Subtitle of such a page.
-        always: Whether it is on every page.
+        always: Whether the section is on every page.
     """
 
     order: int
@@ -113,7 +113,7 @@ class SectionEntry:
 
 
 def fill(template: str, *packages: str, **content: Any) -> Markup:
-    """Render a template, `FILE` or `FILE:BLOCK`, of `packages` or of this package; text is escaped."""
+    """Render a template, `FILE` or `FILE:BLOCK`, from `packages` or this package. Text is escaped."""
     name, _, part = template.partition(":")
     loaded = load_templates(*packages).get_template(f"{name}.html.j2")
     if not part:
@@ -123,7 +123,7 @@ def fill(template: str, *packages: str, **content: Any) -> Markup:
 
 @cache
 def load_templates(*packages: str) -> Environment:
-    """Return the templates of other packages, by their names, and of this one; all escape text."""
+    """Return the templates of other packages, by name, and of this package. All templates escape text."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "adadepth.report")]),
         autoescape=True,
@@ -143,11 +143,11 @@ def load_templates(*packages: str) -> Environment:
 
 
 def explain_damage(title: str, anchor: str, what: str, files: RunFiles, name: str) -> Section | None:
-    """Return a section that says that an optional file is damaged; None where there is no such file."""
+    """Return a section that reports a damaged optional file, or None if the file does not exist."""
     return Section(title, anchor, absent(what, files, name)) if name in files.missing else None
 
 
 def absent(what: str, files: RunFiles, name: str, otherwise: str = "") -> Markup:
-    """Return a sentence on what is not available, and why: its file is missing, damaged or does not hold it."""
+    """Return a sentence that something is not available because its file is missing, damaged or lacks it."""
     reason = files.missing.get(name, otherwise)
     return Markup('<p class="absent">{} not available{}.</p>\n').format(what, f": {reason}" if reason else "")

@@ -1,4 +1,4 @@
-"""Runs that differ in seed only: mean and deviation of every metric, as summary, tables, text and section."""
+"""Runs that differ only in the seed: mean and standard deviation of every metric, as tables, text and section."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
     """Compute mean, sample standard deviation (divided by n - 1), n and values of every metric.
 
     Args:
-        runs: Seed and final metrics of each run; what is not a finite number is left out.
+        runs: Seed and final metrics of each run. Values that are not finite numbers are skipped.
 
     Returns:
-        `seeds`, `n`, and `metrics`: by name `n`, `mean`, `std` (absent for a single value), `values` by seed. A metric
-        that some runs lack is there with the smaller n. `layer_distance` if the runs learned weights of layers: see
-        `compute_seed_distance`. `architecture_agreement` if they searched architectures: see `agreement_over_seeds`.
+        `seeds`, `n`, and `metrics`, for each name with `n`, `mean`, `std` (absent for a single value) and `values` by
+        seed. A metric that some runs lack has a smaller n. `layer_distance` is present if the runs learned weights of
+        layers; see `compute_seed_distance`. `architecture_agreement` is present if they searched architectures; see
+        `agreement_over_seeds`.
     """
     names = dict.fromkeys(name for _, metrics in runs for name in metrics)
     described = {}
@@ -45,7 +46,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
 
 
 def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
-    """Return `n`, `mean`, the sample standard deviation `std` of several values, and the values by seed."""
+    """Return `n`, `mean`, the values by seed and, for several values, the sample standard deviation `std`."""
     numbers = list(values.values())
     described: dict[str, Any] = {"n": len(numbers), "mean": fmean(numbers)}
     if len(numbers) > 1:
@@ -54,7 +55,7 @@ def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def select_headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the metrics that belong in a table: quality and losses at the exit, mean depths, searches."""
+    """Return the metrics that belong in a table: quality and losses at the exit, mean depths, and search results."""
     return {
         name: metric
         for name, metric in summary["metrics"].items()
@@ -85,7 +86,7 @@ def build_seed_table(summary: Mapping[str, Any]) -> Table:
 
 
 def build_layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
-    """Build the table of the weight of every state; None where the runs learned none."""
+    """Build the table of the weight of every state over seeds, or return None if the runs learned no weights."""
     weights = collect_seed_weights(summary.get("metrics", {}))
     by_state = {str(state): metric for state, metric in weights.items()}
     return _build_table("layer_weights_over_seeds", "state n", by_state, summary) if by_state else None
@@ -126,7 +127,7 @@ def format_seeds(summary: Mapping[str, Any]) -> str:
 
 
 def seeds(files: RunFiles) -> Section | None:
-    """Build the section on metrics over seeds, and the agreement of learned layers and searched architectures."""
+    """Build the section on metrics over seeds, with the agreement of learned layers and searched architectures."""
     return build_seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
 
 

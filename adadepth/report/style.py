@@ -18,7 +18,7 @@ MARKER_SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 
 def ramp(position: float) -> str:
-    """Return the colour at `position` of the ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
+    """Return the colour at `position` of the colour ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
     scaled = min(max(position, 0.0), 1.0) * (len(_RAMP_ENDS) - 1)
     lower = min(int(scaled), len(_RAMP_ENDS) - 2)
     share = scaled - lower
@@ -30,22 +30,22 @@ BAR, SPREAD, MIDDLE = ramp(0.75), ramp(0.5), ramp(1)
 
 
 def get_share_color(share: float) -> str:
-    """Return the ramp's colour at the square root of a share, so that shares of a few percent still differ."""
+    """Return the ramp colour at the square root of a share, so that shares of a few percent remain distinguishable."""
     return ramp(math.sqrt(share))
 
 
 def get_dash(index: int, dashes: int) -> int:
-    """Return the dash of a line; it differs from any other line of that colour among the first `dashes` rounds."""
+    """Return the dash style of a line. Lines of the same colour have different dashes in the first `dashes` rounds."""
     return (index + index // len(LINES)) % dashes
 
 
 def get_shape_style(index: int) -> tuple[str, str]:
-    """Return colour and shape of a group; no two of the first thirty agree in both."""
+    """Return colour and shape of a group. All of the first thirty groups have different combinations."""
     return LINES[index % len(LINES)], MARKER_SHAPES[index % len(MARKER_SHAPES)]
 
 
 def get_depth_color(depth: float, max_updates: int) -> str:
-    """Return the colour of a depth on the fixed scale 1..max_updates; a depth of 0 is grey."""
+    """Return the colour of a depth on the fixed scale 1..max_updates. A depth of 0 is grey."""
     return ramp((depth - 1) / max(max_updates - 1, 1)) if depth > 0 else NOTHING
 
 

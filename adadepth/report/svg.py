@@ -1,6 +1,6 @@
-"""Panels as SVG text for the report: no script, no outside resource, text escaped.
+"""Panels as SVG text for the report, without scripts or external resources. All text is escaped.
 
-Coordinates are in pixels of a 440 wide drawing, which the page scales to its column.
+Coordinates are pixels of a drawing with a width of 440, which the page scales to its column.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of the
 
 @dataclass(frozen=True)
 class Area:
-    """The drawing area of a panel: the values at its borders, and their pixels."""
+    """The drawing area of a panel: the values at its borders, and the pixels of its borders."""
 
     x: Span
     y: Span
@@ -65,11 +65,11 @@ class Area:
     bottom: float
 
     def across(self, value: float) -> float:
-        """Return the pixel of an x value."""
+        """Return the pixel position of an x value."""
         return self.left + _scale(value, self.x) * (self.right - self.left)
 
     def up(self, value: float) -> float:
-        """Return the pixel of a y value."""
+        """Return the pixel position of a y value."""
         return self.bottom - _scale(value, self.y) * (self.bottom - self.top)
 
 
@@ -98,7 +98,7 @@ def _compute_height(panel: Panel) -> int:
 
 
 def _draw_panel(panel: Panel) -> str:
-    """Return the drawing commands of a panel, in an area of WIDTH times its height."""
+    """Return the drawing commands of a panel. Its area has the width WIDTH."""
     if isinstance(panel.mark, Boards):
         return "".join(_draw_boards(panel.mark))
     assert panel.x is not None, "only boards have no axes"
@@ -113,14 +113,14 @@ def _draw_panel(panel: Panel) -> str:
 
 
 def render_sparkline(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
-    """Render a mark without axes, as small as a line of a table."""
+    """Render a mark without axes, small enough for a row of a table."""
     area = Area(x, y, 8, width - 8, 2, 20)
     base = f'<path d="M4 {"20.5" if isinstance(mark, Bars) else "11"}H{width - 4}" stroke="{GRID}" stroke-width="1.5"/>'
     return _wrap_svg(base + "".join(_paint(mark, area)), description, width, 22)
 
 
 def render_swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Render filled squares with names, from (name, colour)."""
+    """Render a legend of filled squares with names, from pairs (name, colour)."""
     return _render_entries([_build_square_entry(name, color) for name, color in entries])
 
 
@@ -152,14 +152,14 @@ def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
 
 
 def _split_title(y: Axis, height: int) -> list[str]:
-    """Split the title of a vertical axis into lines; a remark that does not fit gets a line of its own."""
+    """Split the title of a vertical axis into lines. A remark that does not fit has its own line."""
     lines = [y.label] if y.label else []
     is_long = _FONT_SIZE * _LETTER_WIDTH * len(y.label) > height - _BOTTOM_MARGIN
     return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
 
 
 def _draw_axis_break(x: float, y: float) -> str:
-    """Draw two slanted strokes that show that an axis is cut."""
+    """Draw two slanted strokes that mark an axis as cut."""
     return f'<path d="M{x:.1f} {y + 4:.1f}l4 -8m2 8l4 -8" stroke="{MUTED}" stroke-width="1.5" fill="none"/>'
 
 
@@ -209,7 +209,7 @@ def _format_points(points: Points, area: Area) -> str:
 
 
 def _style_curves(mark: Lines) -> list[tuple[str, Any, str, str]]:
-    """Name, points, colour and dash attribute of the curves that have points."""
+    """Return name, points, colour and dash attribute of each curve that has points."""
     styled = []
     for index, (name, points) in enumerate(mark.curves):
         dash = _DASHES[get_dash(index, len(_DASHES))]
@@ -283,7 +283,7 @@ def _draw_symbol(shape: str, area: Area, dot: Dot, size: float) -> str:
 
 
 def _get_outline(shape: str, size: float) -> str:
-    """Return the rest of a path that begins in the middle of the shape."""
+    """Return the SVG path of a shape, relative to its centre."""
     return {
         "circle": f"m-{size} 0a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 -{2 * size} 0z",
         "square": f"m-{size} -{size}h{2 * size}v{2 * size}h-{2 * size}z",
@@ -312,7 +312,7 @@ _PAINTERS: dict[type, Callable[[Any, Area], Iterator[str]]] = {
 
 
 def _draw_boards(mark: Boards) -> Iterator[str]:
-    """Draw boards side by side, as wide as other charts."""
+    """Draw boards side by side, scaled to the width of other charts."""
     side = _compute_cell_side(mark)
     for number, (title, cells) in enumerate(mark.boards):
         line, column = divmod(number, mark.across)
@@ -332,7 +332,7 @@ def _compute_board_height(mark: Boards) -> int:
 
 
 def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
-    """Draw filled squares with texts, frames around mistakes, and lines around boxes; the unit of length is a cell."""
+    """Draw filled squares with texts, frames around mistakes, and lines around boxes. Lengths are in cells."""
     yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".55" text-anchor="middle">'
     for cell in cells:
         x, y = cell.column, cell.row
@@ -363,7 +363,7 @@ class _Entry(NamedTuple):
 
 
 def _build_legend_entries(mark: Mark) -> list[_Entry]:
-    """Return the legend entries of a mark; empty where nothing has to be distinguished."""
+    """Return the legend entries of a mark, or an empty list if there is nothing to distinguish."""
     match mark:
         case Lines():
             styled = _style_curves(mark)
@@ -422,7 +422,7 @@ _MARGIN, _TITLE, _LINE, _LETTER = 20, 26, 20, 6.6  # of a file, in pixels; the l
 
 
 def document(figure: Figure) -> str:
-    """Return a figure as a stand-alone SVG file: panels in rows with title and legend, sample size below."""
+    """Return a figure as a stand-alone SVG file: panels in rows with title and legend, and the sample size below."""
     rows = -(-len(figure.panels) // figure.columns)
     columns = -(-len(figure.panels) // rows)  # as full as each other
     content, top = [], float(_MARGIN)
@@ -446,7 +446,7 @@ def document(figure: Figure) -> str:
 
 
 def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
-    """Return a panel with title and legend, its corner at (left, top), and its lower end."""
+    """Return a panel with title and legend at the position (x, y), and the y coordinate of its lower end."""
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
     below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []

@@ -1,4 +1,4 @@
-"""A grid of settings by seeds and epochs: mean and spread of every cell and epoch, and the best one."""
+"""A grid of settings, seeds and epochs: mean and spread of every cell and epoch, and the best combination."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class CellScores:
     """Scores of a cell of a grid.
 
     Attributes:
-        settings: The swept keys and its values of them.
-        seeds: The seeds that were to run.
-        scores: Scores by seed and epoch, as far as they were measured.
+        settings: Values of the swept keys in this cell.
+        seeds: Seeds that were planned.
+        scores: Measured scores by seed and epoch.
         failure: Reason for missing scores.
     """
 
@@ -35,17 +35,17 @@ class CellScores:
 def summarise_grid(cells: Sequence[CellScores], *, from_epoch: int, maximize: bool) -> dict[str, Any]:
     """Choose the cell and epoch with the best mean score over seeds (Simoulin & Crabbé 2021).
 
-    An epoch of a cell competes if it is not earlier than `from_epoch` and all seeds of the cell have a score of it: a
-    mean over fewer would favour cells that some seeds fail in. Of equal means that of the earlier epoch counts, then
-    that of the cell named first; of the seeds of the chosen place the best one, and of equal ones the first.
+    An epoch of a cell is eligible if it is not earlier than `from_epoch` and all seeds of the cell have a score for it.
+    A mean over fewer seeds would favour cells with failed seeds. If means are equal, the earlier epoch is selected,
+    then the cell that is named first. Within the selected cell and epoch, the best seed is selected, and the first one
+    if several are equal.
 
     Returns:
-        `rows`, one an epoch of a cell: `cell`, its number; `settings`, `epoch`, `n`, `values` by seed, `mean` and the
-        sample standard deviation `std`, None where there is nothing to take them of, `remark`, and whether it was
-        `selected`. A cell without any score has one row with epoch None.
-        `selected`: the row's `cell`, `settings`, `epoch`, `n`, `mean` and `std`, with the best `seed` and its `score`;
-        None if no place competes.
-        `left_out`: the settings of incomplete cells, and the reason.
+        `rows`, one for each epoch of a cell: `cell`, its number; `settings`, `epoch`, `n`, `values` by seed, `mean` and
+        the sample standard deviation `std` (None without enough values), `remark`, and whether it was `chosen`. A cell
+        without any score has one row with epoch None. `chosen`: `cell`, `settings`, `epoch`, `n`, `mean` and `std` of
+        the chosen row, with the best `seed` and its `score`, or None if no row is eligible. `left_out`: the settings of
+        incomplete cells, and the reason.
     """
     rows = [row for number, cell in enumerate(cells) for row in _build_rows(number, cell, from_epoch)]
     able = [row for row in rows if not row["remark"]]
@@ -117,7 +117,7 @@ def build_grid_table(grid: Mapping[str, Any]) -> Table:
 
 
 def format_cell_settings(settings: Mapping[str, str]) -> str:
-    """Format the values of a cell as the command line takes them."""
+    """Format the settings of a cell for the command line."""
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "the only cell"
 
 
@@ -125,13 +125,14 @@ CHOICE = "choice.json"
 
 
 def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] = ()) -> Path:
-    """Write what was found in a grid into its folder; returns the path of the report.
+    """Write the results of a grid into its folder and return the path of the report.
 
     Args:
         folder: Folder of the sweep.
-        grid: Result of `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
-            `checkpoint` and `evaluation`, folders relative to this one, and `submissions`, files in `submission/`.
-        extra: Sections that follow.
+        grid: Result of `summarise_grid`, with `name`, `metric` and `from_epoch`. For the selected run it has `run`,
+            `checkpoint` and `evaluation`, which are folders relative to `folder`, and `submissions`, which are files in
+            `submission/`.
+        extra: Sections that are added after the grid.
     """
     write_atomic(folder / CHOICE, json.dumps(grid, indent=1, allow_nan=False) + "\n")
     table = build_grid_table(grid)
@@ -143,7 +144,7 @@ def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] =
 
 
 def format_grid(grid: Mapping[str, Any]) -> str:
-    """Format the grid and the choice as text."""
+    """Format the grid and the selected cell as text."""
     lines = [f"{grid['metric']} of every cell and epoch", "", to_text(build_grid_table(grid)), ""]
     lines += [f"left out: {format_cell_settings(cell['settings'])}: {cell['reason']}" for cell in grid["left_out"]]
     if (selected := grid["chosen"]) is None:

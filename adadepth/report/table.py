@@ -1,4 +1,4 @@
-"""Tables described once and written as HTML, text, CSV and LaTeX; and how numbers are formatted for readers."""
+"""Tables that are defined once and written as HTML, text, CSV and LaTeX, and the formats of their numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from adadepth.report.figure import Bars, Ranges, Span
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Format a number: thousands separated, `digits` decimals, powers of ten where it is very large or small."""
+    """Format a number with thousands separators and `digits` decimals.
+
+    Very large and very small numbers are written with powers of ten.
+    """
     if not is_number(value):
         return "not available" if value is None else str(value)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
@@ -25,7 +28,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def make_number_format(digits: int) -> Callable[[Any], str]:
-    """Return `number` with a fixed number of decimals."""
+    """Return a function that formats with `number` and a fixed number of decimals."""
     return lambda value: number(value, digits)
 
 
@@ -50,7 +53,7 @@ def spread(statistics: dict[str, float]) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as 1 h 02 min 03 s."""
+    """Format seconds as hours, minutes and seconds, such as `1 h 02 min 03 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -59,7 +62,7 @@ def format_duration(seconds: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of a file is a number; a truth value is none."""
+    """Return whether a value from a file is a number. A boolean is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -67,7 +70,7 @@ _ASCII = str.maketrans({"–": "-", "±": "+-", "…": "...", "×": "x"})
 
 
 def plain(text: str) -> str:
-    """Return text with this project's own signs in ASCII, for terminals and log files."""
+    """Return text with the special characters of this project in ASCII, for terminals and log files."""
     return text.translate(_ASCII)
 
 
@@ -81,14 +84,15 @@ class Column:
     """A column of a table.
 
     Attributes:
-        key: Key of its value in a row, and heading in CSV.
-        title: Its heading for people; none: the key.
-        write: Formatter for readers.
-        kind: `number` and `text` differ in their alignment; `code` is text whose letters stand below each other. The
-            value of a `range` is (low, middle, high), that of a `shape` the shares of the depths from 0: drawings.
+        key: Key of the value in a row, and heading in CSV.
+        title: Heading for readers. If it is empty, the key is used.
+        write: Function that formats the value for readers.
+        kind: Type of the values. `number` and `text` differ in their alignment. `code` is text in a fixed-width font.
+            The value of a `range` is (low, middle, high), and the value of a `shape` is the shares of the depths from
+            0. Both are drawn.
         axis: First and last depth of a drawing.
-        where: `view`: for people only; `file`: for programs only; `page`: in the report only.
-        remark: Key of a text that explains the value, in the report.
+        where: Output of the column: `view` for readers only, `file` for programs only, `page` for the report only.
+        remark: Key of a text that explains the value in the report.
         absent: Text for a missing value.
     """
 
@@ -109,19 +113,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values by key; a value that is absent or None is shown as missing. The first column names the row."""
+    """Rows of values by key. A value that is absent or None is shown as missing.
+
+    The first column names the row.
+    """
 
     name: str
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
 
     def of(self, *where: str) -> list[Column]:
-        """Return the columns for all outputs and for these ones."""
+        """Return the columns for all outputs and for the given outputs."""
         return [column for column in self.columns if column.where in ("everywhere", *where)]
 
 
 def text(value: Any) -> str:
-    """Format a value that is no number."""
+    """Format a value that is not a number."""
     return str(value)
 
 
@@ -129,7 +136,7 @@ def text(value: Any) -> str:
 
 
 def to_html(table: Table, wide: bool = False) -> Markup:
-    """Render a table that scrolls sideways where the page is too narrow for it."""
+    """Render a table that scrolls sideways if the page is too narrow for it."""
     columns = table.of("view", "page")
     head = Markup("").join(
         Markup('<th scope="col"{}>{}</th>').format(
@@ -194,7 +201,7 @@ def _draw_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
 
 
 def to_text(table: Table) -> str:
-    """Format a table as lines of plain text: headings, a rule, the rows."""
+    """Format a table as lines of plain text: the headings, a rule and the rows."""
     columns = [column for column in table.of("view") if column.kind != "range"]
     head = [column.heading for column in columns]
     rows = [[_format_value(column, row) for column in columns] for row in table.rows]
@@ -220,7 +227,10 @@ def _format_value(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def format_sparkline(shares: Sequence[float]) -> str:
-    """Format one character per depth, relative to the highest share; any unit at all shows."""
+    """Format a distribution with one character per depth, relative to the highest share.
+
+    Every positive share is visible.
+    """
     highest, darkest = max(shares, default=0) or 1, len(_LEVELS) - 1
     return f"|{''.join(_LEVELS[math.ceil(darkest * (share / highest))] for share in shares)}|"
 
@@ -238,19 +248,19 @@ _NUMBER = re.compile(r"[+-]?[.,]?\d[\d.,]*(e[+-]?\d+)?%?", re.ASCII | re.IGNOREC
 
 
 def to_records(table: Table) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of raw values; None where one is missing."""
+    """Return columns and rows of unformatted values, with None for missing ones."""
     keys = [column.key for column in table.of("file")]
     return keys, [[row.get(key) for key in keys] for row in table.rows]
 
 
 def to_csv(table: Table) -> str:
-    """Format raw values as CSV, a row per line; an empty field where one is missing."""
+    """Format unformatted values as CSV with one line per row. The field of a missing value is empty."""
     keys, rows = to_records(table)
     return format_csv([keys, *rows])
 
 
 def format_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
-    """Format rows as CSV; an apostrophe stands before a cell that a spreadsheet would read as a formula."""
+    """Format rows as CSV. A cell that a spreadsheet would read as a formula is prefixed with an apostrophe."""
     # The writer quotes carriage returns only where they end its lines, so line feeds take their place afterwards.
     writer = csv.writer(_LineReturner(), delimiter=delimiter, lineterminator=_RETURN)
     lines: list[str] = [writer.writerow(map(escape_csv_formula, row)) for row in rows]
@@ -269,7 +279,10 @@ class _LineReturner:
 
 
 def escape_csv_formula(value: Any) -> Any:
-    """Prefix a string that a spreadsheet would read as a formula with an apostrophe; numbers with a sign are none."""
+    """Add an apostrophe before a string that a spreadsheet would read as a formula.
+
+    Signed numbers are not formulas.
+    """
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
@@ -282,7 +295,7 @@ _LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _LA
 
 
 def to_latex(table: Table, sample: str = "") -> str:
-    """Format a table for the package booktabs, with the sample size in its caption; drawings are left out."""
+    """Format a table for the package booktabs, with the sample size in its caption. Drawings are skipped."""
     columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
     head = _format_latex_row([column.heading for column in columns])

@@ -33,7 +33,7 @@ Shares = Sequence[tuple[int, Sequence[float]]]
 def training(files: RunFiles) -> Section | None:
     """Build the section on depth shares at every evaluation, mean depths of classes, and a table of evaluations.
 
-    None where nothing halts, or where a trained model was evaluated.
+    The result is None if nothing halts, or if the run only evaluated a trained model.
     """
     if not halts(files) or "evaluated" in files.run:
         return None
@@ -70,7 +70,7 @@ def _build_panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
 
 
 def _means(files: RunFiles) -> Curves:
-    """Return the mean depth over training of at most six classes."""
+    """Return the mean depth over training for at most six classes."""
     classes = files.halting.get("classes", {})
     by_label = [name for name in classes if name.startswith("label: ")]
     names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
@@ -102,9 +102,9 @@ def _build_table(files: RunFiles, shares: Shares, first: int) -> Table:
 
 
 def losses(files: RunFiles) -> Section | None:
-    """Build the section on losses over training, a panel per loss; losses that are not drawn are named.
+    """Build the section on losses over training, with one panel per loss. Losses without a panel are named.
 
-    None where a trained model was evaluated.
+    The result is None if the run only evaluated a trained model.
     """
     if "evaluated" in files.run:
         return None
@@ -136,13 +136,13 @@ def _explain_omissions(curves: Mapping[str, Curves]) -> Iterator[str]:
 
 
 def format_loss_title(name: str) -> str:
-    """Return the display name of a loss: `mlm_loss` is MLM loss."""
+    """Return the display name of a loss, such as MLM loss for `mlm_loss`."""
     first, *rest = name.split("_")
     return " ".join([first.upper() if first in ("lm", "mlm", "sop", "kl") else first.capitalize(), *rest])
 
 
 def _get_loss_unit(name: str) -> str:
-    """Return the unit of a loss: nats for cross-entropies, else its weighted share of the total."""
+    """Return the unit of a loss: nats for cross-entropies, otherwise the weighted share of the total loss."""
     return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
 
 

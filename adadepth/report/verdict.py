@@ -1,4 +1,4 @@
-"""The verdict of a run: whether the target was reached, whether depth adapts, whether it pays off, and its cost."""
+"""The verdict of a run: whether depth reached its target, adapts and improves quality, and its cost."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
 
 
 def _format_brief_depth(halting: Mapping[str, Any]) -> str:
-    """Return the mean depth, its deviation, and the rank correlation that matters most, in a few words."""
+    """Return the mean depth, its standard deviation, and the most important rank correlation, in a few words."""
     everyone = halting["classes"]["all"]
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
     correlation = next(
@@ -91,7 +91,7 @@ def _describe_spread(adaptation: Mapping[str, Any], n: int, unit: str, spread: s
 
 
 def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
-    """Yield sentences on the share of depth variance that classes explain; nothing if depth does not vary."""
+    """Yield sentences on the share of depth variance that classes explain, or nothing if depth does not vary."""
     if not between or answer == "no":
         return
     (way, share), *rest = between.items()
@@ -103,7 +103,7 @@ def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator
 
 
 def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on the rank correlation of depth with difficulty and with the loss."""
+    """Yield sentences on the rank correlations of depth with difficulty and with the loss."""
     for other, units, correlation in _get_correlations(halting):
         interval = (
             f"95 % interval {correlation['low']:+.2f} to {correlation['high']:+.2f}, n {correlation['n']:,}{units}"
@@ -113,7 +113,7 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_strength(correlation: Mapping[str, float], other: str) -> str:
-    """Describe a rank correlation in words: none where it is small or its interval holds 0."""
+    """Describe a rank correlation in words. A small one, or one with 0 in its interval, counts as none."""
     if not (direction := _get_direction(correlation)):
         return f"does not follow {other}"
     size = abs(correlation["value"])
@@ -122,16 +122,17 @@ def describe_strength(correlation: Mapping[str, float], other: str) -> str:
 
 
 def _get_direction(correlation: Mapping[str, float] | None) -> int:
-    """Return the sign of a rank correlation; 0 where it is missing, small, or its interval holds 0."""
+    """Return the sign of a rank correlation, or 0 if it is missing or small, or its interval contains 0."""
     if correlation is None or abs(correlation["value"]) < WEAK or correlation["low"] <= 0 <= correlation["high"]:
         return 0
     return 1 if correlation["value"] > 0 else -1
 
 
 def _get_correlations(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield what depth is correlated with, of which units, and the figures.
+    """Yield the variable that depth is correlated with, the units, and the correlation with its interval.
 
-    The correlation with the loss is over masked tokens where there are any: over all tokens, classes alone cause one.
+    The correlation with the loss is over masked tokens if there are any. Over all tokens, differences between classes
+    alone would cause a correlation.
     """
     if correlation := halting.get("difficulty", {}).get("spearman"):
         yield "difficulty", "", correlation
@@ -146,9 +147,9 @@ NEEDED = WORK.removeprefix("cost/")
 
 
 def cost(files: RunFiles) -> Finding:
-    """Report updates, the share of full depth's work that they need, and the measured speed-up.
+    """Report updates, the compute that they need as a share of full depth's, and the measured speed-up.
 
-    How the evaluation ran is no cost of the model; section Work reports it.
+    The compute that the evaluation itself used is not a cost of the model. The section Compute reports it.
     """
     halting, unit = files.halting, get_run_unit(files)
     needed = halting.get("cost", {}).get(NEEDED)
@@ -159,7 +160,7 @@ def cost(files: RunFiles) -> Finding:
 
 
 def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
-    """Return the shares of blocks or updates and of multiply-accumulates, and the measured speed-up, in a few words."""
+    """Return the share of blocks or updates, the share of MACs, and the measured speed-up, in a few words."""
     halting, unit = files.halting, get_run_unit(files)
     parts = []
     if layers := halting.get("layers"):
@@ -189,14 +190,14 @@ def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
 
 
 class Depth(NamedTuple):
-    """The unit of a budget: how a figure is written, and the measured value."""
+    """The measured depth in the unit of a budget, and the format of its value."""
 
     written: str
     measured: float | None
 
 
 def target(files: RunFiles) -> Finding | None:
-    """Report the target, the depth measured in evaluation, the miss and what may help; None without a target."""
+    """Report the target, the depth in evaluation, their difference and advice, or return None without a target."""
     settings = files.config.get("budget") or {}
     target_value = settings.get("target")
     if not target_value or files.run.get("mode", "train") != "train":
@@ -244,7 +245,7 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
 
 
 def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
-    """Yield what to change where depth misses its target, the likeliest reason first."""
+    """Yield changes that help if depth misses its target, with the most likely reason first."""
     last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
     if reason := get_early_stop_reason(files):
         yield f"let the run finish, because it ended early ({reason})"
@@ -261,7 +262,10 @@ _INHERITED_KEYS = ("model", "task", "debug", "small", "output_dir", "trainer.use
 
 
 def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> str:
-    """Format the command that fits a trained model to its target, run from the working directory of its training."""
+    """Format the command that fits a trained model to its target depth.
+
+    The command must run in the working directory of the training run.
+    """
     words = shlex.split(str(files.run.get("command") or "")) or ["--config-name", str(files.run.get("config_name"))]
     launch_words = [word for word in words if "=" not in word and word not in ("-m", "--multirun")]
     inherited = [word for word in words if word.partition("=")[0] in _INHERITED_KEYS or word.startswith("model.")]
@@ -276,7 +280,7 @@ def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> 
 
 
 def verdict(files: RunFiles) -> Verdict:
-    """Return the answers that the files of a run support; empty where they hold no depths."""
+    """Return the answers that the files of a run support, or an empty mapping if they contain no depths."""
     depth = _assess_depth(files)
     if depth is None:
         return {}
@@ -295,7 +299,7 @@ def _assess_depth(files: RunFiles) -> Finding | None:
 
 
 def build_verdict_section(files: RunFiles) -> Section | None:
-    """Build the section on the verdict's questions with their answers in words."""
+    """Build the section with the questions of the verdict and their answers in words."""
     findings = verdict(files)
     if not findings:
         return None
