@@ -1,4 +1,4 @@
-"""Packages that extend the framework through entry points, as any installed package can (docs/plugins.md).
+"""Packages that extend the framework through entry points, as any installed package can (see docs/plugins.md).
 
-A folder here can be deleted: its modes, data and sweepers are then unknown, and everything else works as before.
+Each folder can be deleted. Its modes, datasets and sweepers are then unknown, and everything else works as before.
 """

@@ -28,11 +28,15 @@ def summarise(
     """Summarise the sums of `HaltingStatistics` as JSON values.
 
     Returns:
-        `unit`, `max_depth` and `n`; `classes`, the statistics of each class by name; `steps`, one row for every depth k
-        = 1..L (from 0 if units have that depth), with its share of units and their loss, the share of units that run
-        iteration k, and their halting probability; `cosine`, one row per step for every group; `spearman`; `cost`;
-        `difficulty`, if the data set has one: see `_describe_difficulties`; `layers`, if the traces have weights of
-        layers: see `describe_layers`; and `missing`, the reason for every absent value by its name.
+        `unit`, `max_depth` and `n`;
+        `classes`, the statistics of each class by name;
+        `steps`, one row for every depth k = 1..L (from 0 if units have that depth), with its share of units and their
+        loss, the share of units that run iteration k, and their halting probability;
+        `cosine`, one row per step for every group;
+        `spearman`; `cost`;
+        `difficulty`, if the data set has one: see `_describe_difficulties`;
+        `layers`, if the traces have weights of layers: see `describe_layers`;
+        and `missing`, the reason for every absent value by its name.
     """
     missing: dict[str, str] = {}
     described = {

@@ -126,7 +126,8 @@ def summarise_steps(
 
     Returns:
         `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected steps, entropy,
-        divergence); `steps`, one row for every step; `classes`; `calibration`; `spearman`; `missing`.
+        divergence);
+        `steps`, one row for every step; `classes`; `calibration`; `spearman`; `missing`.
     """
     missing: dict[str, str] = {}
     posterior = _build_posterior(records, truncation, missing)

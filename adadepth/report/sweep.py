@@ -43,9 +43,10 @@ def summarise_grid(cells: Sequence[CellScores], *, from_epoch: int, maximize: bo
     Returns:
         `rows`, one for each epoch of a cell: `cell`, its number; `settings`, `epoch`, `n`, `values` by seed, `mean` and
         the sample standard deviation `std` (None without enough values), `remark`, and whether it was `chosen`. A cell
-        without any score has one row with epoch None. `chosen`: `cell`, `settings`, `epoch`, `n`, `mean` and `std` of
-        the chosen row, with the best `seed` and its `score`, or None if no row is eligible. `left_out`: the settings of
-        incomplete cells, and the reason.
+        without any score has one row with epoch None.
+        `chosen`: `cell`, `settings`, `epoch`, `n`, `mean` and `std` of the chosen row, with the best `seed` and its
+        `score`, or None if no row is eligible.
+        `left_out`: the settings of incomplete cells, and the reason.
     """
     rows = [row for number, cell in enumerate(cells) for row in _build_rows(number, cell, from_epoch)]
     able = [row for row in rows if not row["remark"]]

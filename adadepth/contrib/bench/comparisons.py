@@ -1,4 +1,4 @@
-"""Questions that papers answer differently, and the answer of each task; see `measures`.
+"""Questions that papers answer differently, and the answer of each task of a bench; see `measures`.
 
 Each comparison has one of three answers on a task: the first group needs less compute, the second does, or they are not
 significantly different.
@@ -28,17 +28,20 @@ def _is_learned(method: HaltingMethod) -> bool:
 
 
 def has_adaptive_depth(method: HaltingMethod) -> bool:
-    """Return whether units get different depths: by an exit rule, or because the method learns where to stop."""
+    """Return whether units get different depths, by an exit rule or because the method learns when to stop."""
     return method.rule in _PREDICTION_RULES or _is_learned(method)
 
 
 def has_fixed_depth(method: HaltingMethod) -> bool:
-    """Return whether all units get the same depth: networks of one depth, or one network at a fixed depth."""
+    """Return whether all units get the same depth: a network of one depth, or a network at a fixed exit step."""
     return method.rule == "fixed" or (method.rule == "run" and method.name.startswith(("fixed", "layers")))
 
 
 def _match_names(*names: str, rules: Iterable[str] = ()) -> Callable[[HaltingMethod], bool]:
-    """Return a predicate of halting methods with one of these names and rules; no rules: any rule."""
+    """Return a predicate for halting methods with one of these names and one of these rules.
+
+    Without rules, every rule matches.
+    """
     allowed = frozenset(rules)
     return lambda method: method.name in names and (not allowed or method.rule in allowed)
 
@@ -125,7 +128,7 @@ def evaluate_comparisons(requirements: Mapping[str, Requirements]) -> list[Compa
 
 
 def format_outcome(outcome: ComparisonOutcome) -> str:
-    """Format on which tasks each group of a comparison needs less compute."""
+    """Format the tasks on which each group of a comparison needs less compute."""
     if not outcome.results:
         return "no task of this bench has both groups."
     comparison, total = outcome.comparison, f" of {len(outcome.results)} tasks"
@@ -142,7 +145,7 @@ def format_outcome(outcome: ComparisonOutcome) -> str:
 
 
 def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: Mapping[str, float]) -> Table:
-    """Build the table of comparisons, a row for each comparison and task that has both groups.
+    """Build the table of comparisons, with one row for each comparison and task that has both groups.
 
     Args:
         outcomes: Results of the comparisons.

@@ -81,7 +81,10 @@ COLUMNS = (
 
 
 def describe_method(method: HaltingMethod) -> str:
-    """Return how a method is trained and how its units exit, in words; empty for a method of the user's own."""
+    """Return how a method is trained and how its units exit, in words.
+
+    The text is empty for a user-defined method.
+    """
     training = _TRAINING.get(method.name)
     if training is None:
         return ""

@@ -9,7 +9,7 @@ from adadepth.runtime.json_files import Count, DepthCount, JsonNumber, Positive
 
 
 class BenchPointFields(TypedDict, total=False):
-    """An operating point: the score that was reached and its compute."""
+    """An operating point: a score and the compute that it needs."""
 
     rule: Required[str | None]
     score: Required[float | None]

@@ -1,29 +1,29 @@
-"""Compare methods of allocating depth: the compute that each needs for the same score, and which to recommend.
+"""Comparison of methods of allocating depth: the compute that each needs for the same score, and the recommended one.
 
-A *halting method* is a trained method with the rule that decides when a unit stops: the run itself, a budget it was
-set to, fixed depths, or an exit rule. It has operating points with every seed, from little compute to much. For a task
-and a share of the best score that any halting method reaches:
+A *halting method* is a trained method with the rule that decides when a unit stops: the run itself, a budget that was
+set afterwards, fixed depths, or an exit rule. It has operating points for every seed, from little compute to much.
+Methods are compared on one task, for one share of the best score that any halting method reaches:
 
     1. The threshold is that share of the best mean over seeds of the largest score of a halting method. Scores below 0
-       are likelihoods in nats; the threshold is then that share of the likelihood.
-    2. For each halting method and seed, the operating point of least compute is selected whose score reaches the
-       threshold. The score is that of the half of the examples that settings are selected on, where there is one. A
-       halting method without such a point with some seed does not reach the threshold.
-    3. Compute and score are estimated on the other half: means over S seeds, with the standard error
-       sqrt(var / S + mean(e^2) / S), where var is the variance over seeds and e the error over the examples of each
-       seed. A single seed has e alone.
-    4. The halting method of least compute is recommended. Those whose compute differs from its by less than 1.96
-       standard errors of the difference are not significantly different from it.
+       are log-likelihoods in nats. The threshold is then that share of the likelihood.
+    2. For each halting method and seed, the operating point of least compute is selected among those with a score that
+       reaches the threshold. If settings are selected on one half of the examples, the score is that of this half. A
+       halting method reaches the threshold only if it has such a point for every seed.
+    3. Compute and score are estimated on the other half: means over S seeds, with the standard error sqrt(var / S +
+       mean(e^2) / S), where var is the variance over seeds and e the error over the examples of each seed. For a single
+       seed, the error is e.
+    4. The halting method of least compute is recommended. Other methods are not significantly different from it if
+       their compute differs by less than 1.96 standard errors of the difference.
 
-Compute is counted in multiply-accumulates of a unit, or in updates where some points of a set have no such count. Its
-error is that of the updates at the mean compute of an update.
+Compute is counted in multiply-accumulates of a unit, or in updates if some points of a set have no such count. The
+error of compute is the error of the updates times the mean compute of an update.
 
-All compared methods were trained alike: for as many steps, or for as much *training compute*. That is steps times the
-compute of a unit in a step, counted at full depth where units have several depths.
+All compared methods were trained for the same number of steps, or with the same *training compute*. Training compute is
+the number of steps times the compute of a unit in a step. It is counted at full depth if units have different depths.
 
-A *comparison* asks whether one group of halting methods needs less compute than another at the same threshold. A task
-decides it by the cheapest halting method of each group and the test of step 4. A group that does not reach the
-threshold loses to one that does.
+A *comparison* asks whether one group of halting methods needs less compute than another at the same threshold. The
+answer of a task compares the cheapest halting method of each group with the test of step 4. A group that does not reach
+the threshold loses to one that does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CRITICAL_VALUE = 1.96  # standard errors beyond which a difference is significa
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds and its standard error; None where the error was not measured."""
+    """A mean over seeds and its standard error. The error is None if it was not measured."""
 
     mean: float
     error: float | None
@@ -58,7 +58,7 @@ class HaltingMethod(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name and rule as shown to readers."""
+        """Name and rule as a reader sees them."""
         return self.name if self.rule == "run" else f"{self.name}, {self.rule}"
 
 
@@ -66,7 +66,7 @@ OperatingPoints = dict[HaltingMethod, dict[int, list[dict[str, Any]]]]  # points
 
 
 def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> OperatingPoints:
-    """Return the operating points of a task on one of its sets, by halting method and seed, by rising `compute`.
+    """Return the operating points of a task on one of its sets, by halting method and seed, in order of `compute`.
 
     The settings of a trained method, such as fixed depths, are points of the same halting method.
     """
@@ -92,7 +92,7 @@ def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> Opera
 def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Select the results of a task that were trained for at most the usual number of steps.
 
-    A second stage may have fewer, since it comes on top of a first.
+    A second training stage may have fewer steps, because it follows a first stage.
     """
     usual = mode(result["steps"] for result in results)
     return [result for result in results if result["steps"] <= usual]
@@ -101,7 +101,7 @@ def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Select the results of a task whose training took as much compute as full depth takes for the usual steps.
 
-    Empty where nothing was trained for more steps than most.
+    The list is empty if no result has more than the usual steps.
     """
     equal_steps = select_equal_steps(results)
     if len(equal_steps) == len(results):
@@ -111,9 +111,10 @@ def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[s
 
 
 def _compute_training_macs(result: Mapping[str, Any]) -> float:
-    """Return steps times the multiply-accumulates of a unit in a step.
+    """Return the number of steps times the multiply-accumulates of a unit in a step.
 
-    A network of one depth counts those of its first set, any other its most updates at the mean compute of an update.
+    For a network of one depth, they are measured on its first set. For any other network, they are the maximum number
+    of updates times the mean compute of an update.
     """
     point = next(iter(result["sets"].values()))["readings"]["run"][0]
     scale = result["max_updates"] / point["updates"] if point["updates_error"] else 1.0
@@ -124,7 +125,10 @@ def _compute_training_macs(result: Mapping[str, Any]) -> float:
 
 
 def compute_best_score(points: OperatingPoints) -> float:
-    """Return the largest mean over seeds of a halting method's largest score."""
+    """Return the best score of a task.
+
+    It is the maximum over halting methods of their largest score, averaged over seeds.
+    """
     return max(
         fmean(max(map(_get_selection_score, seed_points)) for seed_points in by_seed.values())
         for by_seed in points.values()
@@ -138,11 +142,11 @@ def compute_threshold(points: OperatingPoints, share: float) -> float:
 
 
 def find_requirements(points: OperatingPoints, threshold: float) -> dict[HaltingMethod, dict[str, Any] | None]:
-    """Return what each halting method needs to reach a threshold.
+    """Return the compute that each halting method needs to reach a threshold.
 
     Returns:
-        Estimates of `compute`, `updates` and `score`, the mean `spearman` and the `settings` by seed. None where the
-        threshold is not reached with every seed of the bench.
+        Estimates of `compute`, `updates` and `score`, the mean `spearman` and the `settings` by seed, or None for a
+        method that does not reach the threshold with every seed of the bench.
     """
     seeds = {seed for by_seed in points.values() for seed in by_seed}
     requirements: dict[HaltingMethod, dict[str, Any] | None] = {}
@@ -194,7 +198,7 @@ def _average_measured(values: Iterable[float | None]) -> float | None:
 
 
 def average_over_seeds(values: Sequence[float], errors: Sequence[float | None]) -> Estimate:
-    """Return a mean over seeds, and the standard error of seeds and examples together."""
+    """Return a mean over seeds, and its standard error from the variation between seeds and between examples."""
     within = [error**2 for error in errors if error is not None]
     if len(within) < len(values) and len(values) == 1:
         return Estimate(values[0], None)
@@ -203,14 +207,14 @@ def average_over_seeds(values: Sequence[float], errors: Sequence[float | None]) 
 
 
 class Recommendation(NamedTuple):
-    """The halting method of least compute, and those that are not significantly different from it."""
+    """The halting method of least compute, and the methods that are not significantly different from it."""
 
     method: HaltingMethod
     ties: list[HaltingMethod]
 
 
 def recommend_method(requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]) -> Recommendation | None:
-    """Return the halting method to use; None where none reaches the threshold."""
+    """Return the recommended halting method, or None if no method reaches the threshold."""
     compute = {method: needs["compute"] for method, needs in requirements.items() if needs is not None}
     if not compute:
         return None
@@ -219,7 +223,7 @@ def recommend_method(requirements: Mapping[HaltingMethod, Mapping[str, Any] | No
 
 
 def differ_significantly(first: Estimate, second: Estimate) -> bool:
-    """Return whether two means differ by more than chance explains; an error that was not measured counts as 0."""
+    """Return whether two means differ significantly. An error that was not measured counts as 0."""
     error = math.hypot(first.error or 0.0, second.error or 0.0)
     return abs(first.mean - second.mean) > _CRITICAL_VALUE * error
 
@@ -228,7 +232,7 @@ def differ_significantly(first: Estimate, second: Estimate) -> bool:
 
 
 class Comparison(NamedTuple):
-    """A question, answers of the literature, and the two groups of halting methods that decide it.
+    """A question, its answers in the literature, and the two groups of halting methods that decide it.
 
     Attributes:
         question: The question, as shown on the page.
@@ -237,7 +241,7 @@ class Comparison(NamedTuple):
         is_first: Predicate of the halting methods in the first group.
         second: Name of the second group.
         is_second: Predicate of the halting methods in the second group.
-        is_within_method: Whether only trained methods with rules of both groups count.
+        is_within_method: Whether only trained methods that have rules of both groups count.
     """
 
     question: str
@@ -253,9 +257,9 @@ class ComparisonResult(NamedTuple):
     """The result of a comparison on one task.
 
     Attributes:
-        first: Cheapest halting method of the first group and its compute; None where none reaches the threshold.
+        first: Cheapest halting method of the first group and its compute, or None if no method reaches the threshold.
         second: The same for the second group.
-        cheaper: `first`, `second`, or None where they are not significantly different.
+        cheaper: `first`, `second`, or None if they are not significantly different.
     """
 
     first: tuple[HaltingMethod, Estimate] | None
@@ -266,7 +270,7 @@ class ComparisonResult(NamedTuple):
 def evaluate_comparison(
     comparison: Comparison, requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
 ) -> ComparisonResult | None:
-    """Decide a comparison on one task; None where it lacks one of the groups, or neither reaches the threshold.
+    """Decide a comparison on one task. Return None if a group is missing, or if neither reaches the threshold.
 
     Args:
         comparison: The comparison to decide.
@@ -289,6 +293,9 @@ def evaluate_comparison(
 def find_cheapest_method(
     group: Iterable[HaltingMethod], requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
 ) -> tuple[HaltingMethod, Estimate] | None:
-    """Return the halting method of least compute in a group and its compute; None where none reaches the threshold."""
+    """Return the halting method of least compute in a group and its compute.
+
+    The result is None if no method of the group reaches the threshold.
+    """
     compute = [(method, needs["compute"]) for method in group if (needs := requirements[method]) is not None]
     return min(compute, key=lambda pair: pair[1].mean) if compute else None

@@ -1,4 +1,4 @@
-"""The page of a bench: the recommended method of each task, with the tables and figures behind it."""
+"""The page of a bench: the recommended method of each task, with its supporting tables and figures."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def write_bench(folder: Path, results: Results, descriptions: Mapping[str, str],
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Read the results in a folder, by name; a damaged file is named in a warning and left out."""
+    """Read the results in a folder, ordered by name. A damaged file is skipped with a warning."""
     results = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -107,7 +107,7 @@ def read_result(file: Path) -> dict[str, Any]:
     """Read a result of a bench.
 
     Raises:
-        CheckpointError: Naming the file and the field that is damaged.
+        CheckpointError: If the file is damaged. The message names the file and the field.
     """
     result: dict[str, Any] = read_json(file, BenchResultFields)
     problem = None
@@ -211,7 +211,7 @@ def build_outcomes_table(results: Results) -> Table:
 
 
 def build_task_table(title: str, set_name: str, runs: Results) -> Table:
-    """Build the table of one set: each halting method's best score and its compute for shares of the task's best."""
+    """Build the table of one set: best score of each halting method, and its compute for shares of the best score."""
     points = collect_points(runs, set_name)
     by_share = (
         {share: find_requirements(points, compute_threshold(points, share)) for share in QUALITY_SHARES}
@@ -263,7 +263,7 @@ def _format_difference(updates: float) -> str:
 def build_rules_table(task: str, set_name: str, runs: Results) -> list[Table]:
     """Build the table of exit rules on one set: score, controls, calibration error and time.
 
-    Empty where no rule was evaluated on this set.
+    The list is empty if no rule was evaluated on this set.
     """
     rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for run in runs:
@@ -303,7 +303,7 @@ _RULE_VALUES = ("updates", "score", "online", "permuted", "mixture", "spearman",
 def build_overthinking_table(task: str, set_name: str, runs: Results) -> list[Table]:
     """Build the table of overthinking: the best fixed update of each method, and the score lost after it.
 
-    Empty where no method of this set predicts after every update.
+    The list is empty if no method of this set predicts after every update.
     """
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
@@ -334,7 +334,7 @@ _MAX_CURVES = 8
 
 
 def build_task_figure(task: str, runs: Results) -> Figure:
-    """Plot score against compute: fixed depths and the halting methods that need least, a panel for each set."""
+    """Plot score against compute for fixed depths and the cheapest halting methods, with one panel for each set."""
     panels = [_build_panel(set_name, collect_points(runs, set_name)) for set_name in list_sets(runs)]
     return Figure(task, [panel for panel in panels if panel is not None])
 
@@ -364,7 +364,7 @@ def _has_macs(points: OperatingPoints) -> bool:
 
 
 def _build_curve(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[float, float]]:
-    """Return (compute, score) of each setting, averaged over seeds; settings that some seed lacks are left out."""
+    """Return (compute, score) of each setting, averaged over seeds. Settings that a seed lacks are skipped."""
     by_setting: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for seed_points in by_seed.values():
         for point in seed_points:
@@ -468,14 +468,14 @@ def to_markdown(
 
 
 def _format_summary(outcomes: Sequence[TaskOutcome]) -> str:
-    """Format on which tasks adaptive depth needs less compute than fixed depth."""
+    """Format the tasks on which adaptive depth needs less compute than fixed depth."""
     first, *_ = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
     comparison = first.comparison
     return f"{comparison.first.capitalize()} against {comparison.second}: {format_outcome(first)}"
 
 
 def _format_advice_row(outcome: TaskOutcome, description: str) -> str:
-    """Format the recommendation for tasks like this one; the first sentence of its description names them."""
+    """Format the recommendation for a task. The first sentence of the description names the type of task."""
     advice = format_advice(outcome, quote="`")
     method, reason = (ABSENT, format_recommendation(outcome)) if advice is None else advice
     kind = description.partition(". ")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The recommended method of each task: sentence, table and figure; `measures` has the definitions."""
+"""The recommended method of each task, as sentence, table and figure; `measures` has the definitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Results = Sequence[Mapping[str, Any]]
 
 
 class TaskOutcome(NamedTuple):
-    """What the methods of a task need on its first set, after equal training steps.
+    """Requirements of the methods of a task on its first set, after equal training steps.
 
     Attributes:
         task: Name of the task.
@@ -40,8 +40,8 @@ class TaskOutcome(NamedTuple):
         best_score: Best score that any method reaches.
         threshold: Score that a method must reach.
         full_depth: Compute of full depth.
-        requirements: Requirement of each method for the threshold; None where it does not reach it.
-        recommendation: The recommended method; None where no method reaches the threshold.
+        requirements: Requirement of each method for the threshold, or None for a method that does not reach it.
+        recommendation: Recommended method, or None if no method reaches the threshold.
     """
 
     task: str
@@ -58,13 +58,13 @@ class TaskOutcome(NamedTuple):
         return list_seeds(self.runs)
 
     def get_requirement(self, method: HaltingMethod) -> Mapping[str, Any]:
-        """Return what a method that reaches the threshold needs."""
+        """Return the requirement of a method. The method must reach the threshold."""
         requirement = self.requirements[method]
         assert requirement is not None
         return requirement
 
     def find_cheapest(self, is_adaptive: bool) -> tuple[HaltingMethod, Estimate] | None:
-        """Return the cheapest method of adaptive or of fixed depth; None where none reaches the threshold."""
+        """Return the cheapest method of adaptive or of fixed depth, or None if none reaches the threshold."""
         is_member = has_adaptive_depth if is_adaptive else has_fixed_depth
         return find_cheapest_method(filter(is_member, self.requirements), self.requirements)
 
@@ -75,7 +75,7 @@ def list_tasks(results: Results) -> list[str]:
 
 
 def list_sets(runs: Results) -> list[str]:
-    """Return the names of the evaluated sets; thresholds are selected on the first."""
+    """Return the names of the evaluated sets. Thresholds are selected on the first set."""
     return list(dict.fromkeys(name for run in runs for name in run["sets"]))
 
 
@@ -96,7 +96,10 @@ def select_task(results: Results, task: str) -> list[Mapping[str, Any]]:
 
 
 def find_full_depth_compute(points: OperatingPoints) -> float:
-    """Return the compute of full depth: the largest mean over seeds of a halting method's most costly point."""
+    """Return the compute of full depth.
+
+    It is the maximum over halting methods of the compute of the most expensive point, averaged over seeds.
+    """
     largest = [
         fmean(max(point["compute"] for point in seed_points) for seed_points in by_seed.values())
         for by_seed in points.values()
@@ -131,18 +134,18 @@ def evaluate_tasks(results: Results) -> list[TaskOutcome]:
 
 
 class Advice(NamedTuple):
-    """Which method to use for a task, and why; sentences for readers."""
+    """Recommended method for a task, and the reason, as sentences."""
 
     method: str
     reason: str
 
 
 def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
-    """Format which method to use for a task and why; None where no method reaches the threshold.
+    """Format the recommended method for a task and the reason, or return None if no method reaches the threshold.
 
     Args:
         outcome: Outcome of the task.
-        quote: Sign around names of methods and settings.
+        quote: Quotation mark around names of methods and settings.
     """
     if outcome.recommendation is None:
         return None
@@ -156,7 +159,10 @@ def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
 
 
 def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str) -> str:
-    """Format what the cheapest method of the other kind needs: of fixed depth if `method` has adaptive depth."""
+    """Format the compute of the cheapest alternative to `method`.
+
+    The alternative has fixed depth if `method` has adaptive depth, and adaptive depth otherwise.
+    """
     is_fixed = has_fixed_depth(method)
     kind = "adaptive depth" if is_fixed else "fixed depth"
     if not any(map(has_adaptive_depth if is_fixed else has_fixed_depth, outcome.requirements)):
@@ -172,7 +178,7 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
 
 
 def format_recommendation(outcome: TaskOutcome) -> str:
-    """Format which method to use for a task, why, and which methods are not significantly different."""
+    """Format the recommended method for a task, the reason, and the methods that are not significantly different."""
     advice = format_advice(outcome)
     if advice is None:
         threshold = f"{outcome.threshold:.4f}, {percent(ADVISED_SHARE)} of the best score"
@@ -182,7 +188,7 @@ def format_recommendation(outcome: TaskOutcome) -> str:
 
 
 def format_recommendations(results: Results) -> list[tuple[str, str]]:
-    """Format for each task which method to use and why."""
+    """Format the recommended method for each task, and the reason."""
     outcomes = {outcome.task: outcome for outcome in evaluate_tasks(results)}
     return [
         (task, format_recommendation(outcomes[task]) if task in outcomes else "no run has a score.")
@@ -191,7 +197,7 @@ def format_recommendations(results: Results) -> list[tuple[str, str]]:
 
 
 def format_ties(outcome: TaskOutcome) -> str:
-    """Format the methods with compute that is not significantly different from that of the recommended one."""
+    """Format the methods that do not differ significantly in compute from the recommended one."""
     ties = outcome.recommendation.ties if outcome.recommendation is not None else ()
     return "; ".join(tie.label for tie in ties)
 
@@ -210,7 +216,7 @@ def format_estimate(value: Estimate, digits: int) -> str:
 
 
 def make_error_columns(key: str, title: str) -> list[Column]:
-    """Return the columns of a value with its standard error: two numbers in files, one text on pages."""
+    """Return the columns of a value with its standard error: two numbers for files, and one text for pages."""
     return [
         Column(key, where="file"),
         Column(f"{key}_error", where="file"),
@@ -219,7 +225,7 @@ def make_error_columns(key: str, title: str) -> list[Column]:
 
 
 def build_recommendations_table(outcomes: Iterable[TaskOutcome], descriptions: Mapping[str, str]) -> Table:
-    """Build the table of recommended methods, a row for each task with its description and compute."""
+    """Build the table of recommended methods, with one row for each task with its description and compute."""
     score = make_number_format(4)
     columns = [
         Column("task", "task", text, "text", remark="about"),
@@ -273,7 +279,10 @@ def _format_cells(key: str, value: Estimate, digits: int) -> dict[str, Any]:
 
 
 def _format_overrides(runs: Results, method: HaltingMethod) -> str:
-    """Format the overrides that only this method of the task was trained with, without the settings compared."""
+    """Format the overrides that are specific to the training of one method of the task.
+
+    The settings that the bench compares are skipped.
+    """
     override_sets = [set(run["overrides"]) for run in select_equal_steps(runs)]
     method_overrides = [run["overrides"] for run in runs if run["way"] == method.name]
     shared = set.intersection(*map(set, method_overrides)) - set.intersection(*override_sets)
@@ -294,7 +303,10 @@ _COMPARED_KEYS = {
 
 
 def build_recommendations_figure(outcomes: Sequence[TaskOutcome]) -> Figure:
-    """Plot the compute of the cheapest adaptive and the cheapest fixed depth of each task; a ring: recommended."""
+    """Plot the compute of the cheapest adaptive and the cheapest fixed depth of each task.
+
+    A ring marks the recommended method.
+    """
     groups: dict[str, list[Dot]] = {"adaptive depth": [], "fixed depth": []}
     for row, outcome in enumerate(outcomes):
         for (name, dots), is_adaptive, offset in zip(groups.items(), (True, False), (-0.12, 0.12), strict=True):

@@ -1,11 +1,11 @@
 """Runs of a bench: their overrides and order, and the results read from their folders.
 
-A *task* is a list of overrides and has methods (`ways` in YAML), lists of overrides too. A method with several values
-of a key has several settings, with a run for each setting and seed. Overrides that begin with `exit_rules=` or
-`budget.targets=` belong to an evaluation that follows the training. In a value, the prefix `@NAME` stands for the run
-directory of the method NAME on the same task with the same seed; that method runs first. The hash of its settings
-identifies a run, so that a repeated command finds finished runs. The overrides under `places` of a task locate its
-files and are not part of that identity.
+A *task* is a list of overrides and has methods (`ways` in YAML), which are also lists of overrides. A method with
+several values of a key has several settings, with one run for each setting and seed. Overrides that begin with
+`exit_rules=` or `budget.targets=` belong to an evaluation that follows the training. In a value, the prefix `@NAME`
+stands for the run directory of the method NAME on the same task with the same seed; that method runs first. The hash of
+its settings identifies a run, so that a repeated command finds finished runs. The overrides under `places` of a task
+locate its files and are not part of that identity.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class BenchRun:
     Attributes:
         task: Name of the task.
         method: Name of the method.
-        setting: Overrides that differ between the runs of the method; empty if it has one run per seed.
+        setting: Overrides that differ between the runs of the method. It is empty if the method has one run per seed.
         seed: Seed of the run.
-        training: Overrides of the training; a value may refer to the run of another method.
-        evaluation: Overrides of the evaluation that follows, added to those of the training; empty if none follows.
+        training: Overrides of the training. A value may refer to the run of another method.
+        evaluation: Overrides of the evaluation after the training, added to those of the training. It is empty if there
+            is none.
         file_locations: Overrides of the training that only locate files.
     """
 
@@ -123,7 +124,7 @@ def list_bench_runs(
 
 
 def _deduplicate_overrides(overrides: Iterable[str]) -> tuple[str, ...]:
-    """Return the last override of each key; Hydra refuses a group that is set twice."""
+    """Return the last override of each key, because Hydra rejects a group that is set twice."""
     return tuple({override.lstrip("+").partition("=")[0]: override for override in overrides}.values())
 
 
@@ -148,7 +149,7 @@ def add_prerequisites(missing: Iterable[BenchRun], all_runs: Sequence[BenchRun])
 def find_ready_runs(
     runs: Iterable[BenchRun], finished: Mapping[BenchRun, Path], failed: Collection[BenchRun]
 ) -> Iterator[tuple[BenchRun, BenchRun]]:
-    """Yield each run whose prerequisites are finished, as it is and with the run directories that it refers to.
+    """Yield each run with finished prerequisites, in its original form and with resolved references to run directories.
 
     Args:
         runs: Runs to choose from; finished and failed ones are skipped.
@@ -167,7 +168,7 @@ def find_ready_runs(
 
 
 def build_evaluation_overrides(run: BenchRun, folder: Path) -> list[str]:
-    """Return the overrides of the evaluation that follows a run, without those of a second stage (`halting.`)."""
+    """Return the overrides of the evaluation after a run, without those of a second stage (`halting.`)."""
     training = [override for override in run.training if not override.lstrip("+").startswith("halting.")]
     return [*training, "mode=evaluate", f"checkpoint={folder}", *run.evaluation]
 
@@ -199,7 +200,7 @@ def _is_damaged(evaluation: Path) -> bool:
 
 
 def select_readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the finished runs with all fields that a bench reads; warn of each other one.
+    """Return the finished runs that have all fields that a bench reads, and warn about the others.
 
     Args:
         runs: Run directories by the hash of their settings.
@@ -212,7 +213,7 @@ def select_readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def _find_problem(run: Path) -> str | None:
-    """Return which file or field a bench misses in a run directory."""
+    """Return the file or field that is missing or damaged in a run directory, or None if all are present."""
     files = read_run(run)
     if problem := next((files.missing[name] for name in (RECORD, HALTING) if name in files.missing), None):
         return problem
@@ -232,20 +233,20 @@ def _find_problem(run: Path) -> str | None:
 
 
 def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> dict[str, Any]:
-    """Read the result of a run and of the evaluation that followed, for every evaluated set.
+    """Read the result of a run and of the evaluation after it, for every evaluated set.
 
     Args:
         run: Run of the bench.
         folder: Run directory of its training.
-        evaluation: Run directory of the evaluation that followed; None without one.
+        evaluation: Run directory of the evaluation after the training, or None without one.
 
     Returns:
-        Its origin: `name`, `task`, `way` (the method), `setting`, `seed`, `overrides`, `commit`, `hardware`,
-        `versions`, `seconds` and the `steps` of the training. Then `unit`, `max_updates`, and `sets` by name. A set has
-        `n` units and `readings`, the operating points by halting rule: `run` for the run itself, `budget` for mean
-        depths set afterwards, and the exit rules. Exit studies add `rules`, with controls and times, and
-        `overthinking`. See `adadepth.metrics.exit_rule_selection.readings` for the fields of a point; one that was not
-        selected on a half of the examples has no `chosen_score`.
+        The origin of the result: `name`, `task`, `way` (the method), `setting`, `seed`, `overrides`, `commit`,
+        `hardware`, `versions`, `seconds` and the `steps` of the training. Then `unit`, `max_updates`, and `sets` by
+        name. A set has `n` units and `readings`, the operating points by halting rule: `run` for the run itself,
+        `budget` for mean depths set afterwards, and the exit rules. Exit studies add `rules`, with controls and times,
+        and `overthinking`. See `adadepth.metrics.exit_rule_selection.readings` for the fields of a point. A point that
+        was not selected on one half of the examples has no `chosen_score`.
     """
     files, exit_studies = (
         read_run(folder),
@@ -286,7 +287,7 @@ def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> d
 
 
 def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: str, is_first: bool) -> dict[str, Any]:
-    """Return the operating point of a run with its own halting; only the first set has measured compute."""
+    """Return the operating point of a run with its own halting. Only the first set has measured compute."""
     score = _get_score(files.run["final_metrics"], "eval/" if is_first else f"eval/{set_name}/")
     difficulty = statistics.get("difficulty", {})
     rows = [statistics["classes"]["all"]] if is_first else difficulty.get("rows", [])
@@ -303,7 +304,7 @@ def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: s
 
 
 def _get_score(metrics: Mapping[str, float], prefix: str) -> float | None:
-    """Return the mean of the task's metrics, or minus the language modelling loss in nats."""
+    """Return the mean of the metrics of the task, or minus the language modelling loss in nats."""
     losses = [-metrics[name] for part in ("lm_loss", "mlm_loss") if (name := f"{prefix}{part}") in metrics]
     return next(iter(losses), metrics.get(f"{prefix}score"))
 
@@ -330,7 +331,7 @@ def _build_budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> d
 
 
 def _compute_share_error(score: float | None, units: int) -> float | None:
-    """Return the standard error of a share of independent units; None for a score that is not a share."""
+    """Return the standard error of a share of independent units, or None for a score that is not a share."""
     return math.sqrt(score * (1.0 - score) / units) if units and score is not None and 0.0 <= score <= 1.0 else None
 
 
@@ -340,13 +341,13 @@ _SCORE_TOLERANCE = (
 
 
 def collect_online_points(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return operating points of exit rules as they ran online; empty where their scores match the replay.
+    """Return operating points of exit rules that ran online, or nothing if their scores match the replay.
 
-    Where an exit changes what other units see, a replay overestimates the score. Compute is that of the replay, scaled
-    to the updates that ran online.
+    If an exit changes the inputs of other units, a replay overestimates the score. Compute is that of the replay,
+    scaled to the number of updates that ran online.
 
     Returns:
-        Points by name of the rule.
+        Points by rule name.
     """
     executed = [row for row in rules if row["online"] is not None and row["updates"]]
     if all(abs(row["online"] - row["score"]) < _SCORE_TOLERANCE for row in executed):
@@ -362,11 +363,11 @@ def collect_online_points(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[
 
 
 def _summarise_exit_study(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rules and the overthinking of an exit study, as result files store them.
+    """Return the rules and the overthinking of an exit study in the format of result files.
 
-    A rule has `score`; `online`, its score as it ran online; `updates` and `macs`; `permuted` and `mixture`, the scores
-    of its controls, with `permuted_std`; `spearman` and `calibration`; and `time`, the share of full depth's time by
-    batch size.
+    A rule has `score`; `online`, its score when it ran online; `updates` and `macs`; `permuted` and `mixture`, the
+    scores of its controls, with `permuted_std`; `spearman` and `calibration`; and `time`, the share of full depth's
+    time by batch size.
     """
     rules = []
     for row in study["rows"]:

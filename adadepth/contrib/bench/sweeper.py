@@ -1,4 +1,4 @@
-"""Hydra sweeper of a bench: runs methods on tasks over seeds, and writes the page that recommends one for each task."""
+"""Hydra sweeper of a bench: runs methods on tasks over seeds, and writes a page with recommended methods."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -39,15 +39,15 @@ class BenchSettings:
 class BenchSweeper(GridSweeper):
     """Sweeper that completes a bench and writes its results and page.
 
-    All files are in one folder; repeating the command runs what is missing. A run that fails is left out, and the page
-    names it.
+    All files are in one folder. If the command is repeated, only missing runs are executed. A failed run is skipped,
+    and the page names it.
 
     Args:
         tasks: Settings by task: its description `about`, the `overrides` of all its runs, and `ways`, the overrides of
             each method.
         seeds: Seeds with which every method is run.
         folder: Folder of the runs, the results and the page.
-        results: Folder with results of runs that finished elsewhere and are not run again; None without one.
+        results: Folder with results of runs that finished elsewhere and are not run again, or None without one.
     """
 
     settings = BenchSettings
@@ -101,7 +101,7 @@ class BenchSweeper(GridSweeper):
         return [*run.training, f"output_dir={self.folder / grid_search.RUNS}"]
 
     def _train(self, bench_runs: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, "_FinishedRun"]:
-        """Train runs and return those that finished; runs that start from others follow in a later round."""
+        """Train runs and return those that finished. Runs that start from other runs follow in a later round."""
         trained: dict[bench.BenchRun, _FinishedRun] = {}
         failed: set[bench.BenchRun] = set()
         while pending := list(

@@ -1,19 +1,21 @@
-"""Continuous batching of texts whose tokens exit at different loops.
+"""Continuous batching of texts with tokens that exit at different loops.
 
-The core's weights are the same in every loop, so a batch need not be at the same loop. A batch has *slots*; each holds
-a text, whose newest token is at a loop of its own. A pass runs the core once for all slots. A text whose token has
-exited goes on with its next token in the next pass, and a slot whose text has ended takes the next prompt. So all slots
-are busy until the prompts are used up. Time follows the sum of all tokens' loops over the slots, not the largest loop
-of every step (depth-wise batching, Bae et al. 2024, arXiv 2410.20672; there it was simulated).
+The core has the same weights in every loop, so the tokens of a batch can be at different loops. A batch has *slots*.
+Each slot has one text, and the newest token of each text has its own loop number. A pass runs the core once for all
+slots. When the token of a text has exited, the next pass computes the next token of the text. When a text has ended,
+its slot starts the next prompt. All slots are therefore busy until no prompts are left. The total time depends on the
+sum of the loops of all tokens divided by the number of slots, not on the largest loop of every step (depth-wise
+batching, Bae et al. 2024, arXiv 2410.20672, who simulated it).
 
-The cache policy says what later tokens read of a token that exited at loop e:
+The cache policy defines the keys and values of a token that exited at loop e, for later tokens:
 
-    all      its own loop n at every loop n: all tokens run N loops, an exit decides only which one is read
-    frozen   its own loop n <= e; beyond, the keys and values that each core layer makes of what a loop would begin with
-             at the state s_e. The loops n > e of that token are not run
+    - `all`: The token has its own entries for every loop. All tokens run N loops, and an exit only decides which loop
+      predicts the next token.
+    - `frozen`: The token has its own entries for the loops n <= e. For the loops n > e, each core layer computes keys
+      and values from the input that a loop with the state s_e would have. The token does not run these loops.
 
-A coda runs after every loop, as in `LoopedForCausalLM` (after the last one only if the rule is `fixed`); after an exit
-its entries are repeated at later loops. The tokens of a text depend on that text alone.
+A coda runs after every loop, as in `LoopedForCausalLM`. If the rule is `fixed`, it runs only after the last loop. After
+an exit, the cache entries of the coda are copied to later loops. The tokens of a text depend on that text alone.
 
 Shape legend: A busy slots, T tokens of a prompt, M tokens of a pass, D width, V pieces, N loops.
 """
@@ -47,14 +49,14 @@ _POLICIES = ("all", "frozen")
 
 @dataclass
 class DecodingWork:
-    """Counts of what decoding ran.
+    """Counts of the computations of decoding.
 
     Attributes:
-        passes: Passes of the core, for all slots at once.
-        loops: Loops of all new tokens, one by one.
-        heads: Predictions made for new tokens.
-        frozen: Exited tokens whose keys and values of later loops were made.
-        prompt_loops: Loops of all prompts' tokens.
+        passes: Number of passes of the core, each for all slots at once.
+        loops: Number of loops, summed over all new tokens.
+        heads: Number of predictions for new tokens.
+        frozen: Number of exited tokens with computed keys and values for later loops.
+        prompt_loops: Number of loops, summed over all tokens of the prompts.
     """
 
     passes: int = 0
@@ -69,9 +71,9 @@ class DecodedTexts:
     """The result of `decode_texts`.
 
     Attributes:
-        tokens: New tokens of every text, int64 (n,) each; the last is the end-of-text token, if there is one.
-        exit_steps: Loop after which each of them was read, from 1, int64 (n,) each.
-        work: Counts of what was run.
+        tokens: New tokens of every text, int64 (n,) each. The last one is the end-of-text token if the text ended.
+        exit_steps: Loop at which each new token exited, counted from 1, int64 (n,) each.
+        work: Counts of the computations.
     """
 
     tokens: list[Tensor]
@@ -91,20 +93,22 @@ def decode_texts(
     cache_policy: str = "frozen",
     seeds: Sequence[int] | None = None,
 ) -> DecodedTexts:
-    """Continue texts of different lengths in slots, in which each token exits at its own loop.
+    """Continue texts of different lengths in slots. Each token exits at its own loop.
 
     Args:
-        model: A looped language model, not in training.
+        model: Looped language model in evaluation mode.
         prompts: Token ids of each text, without padding.
-        generation_config: Settings as for `generate`: greedy or sampled tokens, processors, ends, max_new_tokens.
-        places: Number of slots: texts that are decoded at the same time.
-        exit_rule: Rule that says after which loop a token is read; None: the configuration's, else after the last.
-        num_loops: N; None: the model's.
-        cache_policy: `all` or `frozen`, see the module.
-        seeds: Seed of each text's samples; None: 0, 1, 2...
+        generation_config: Settings as for `generate`: greedy decoding or sampling, logits processors, end tokens,
+            max_new_tokens.
+        places: Number of slots, which is the number of texts that are decoded at the same time.
+        exit_rule: Rule that decides at which loop a token exits. None for the rule of the configuration, or the last
+            loop without one.
+        num_loops: Number of loops N, or None for that of the model.
+        cache_policy: `all` or `frozen`; see the module docstring.
+        seeds: Seed for the samples of each text, or None for 0, 1, 2...
 
     Raises:
-        ConfigError: If the model or the generation configuration asks for what is not served here.
+        ConfigError: If the model or the generation configuration requires something that is not supported here.
     """
     generating: Any = model  # transformers types these methods for models of its own
     config, _ = generating._prepare_generation_config(generation_config)
@@ -163,7 +167,7 @@ def _check(
 
 
 def _max_length(config: GenerationConfig, prompt: int) -> int:
-    """Return the most tokens that a text may have, its prompt included."""
+    """Return the maximum number of tokens of a text, including its prompt."""
     return int(config.max_length or 20) if config.max_new_tokens is None else prompt + int(config.max_new_tokens)
 
 
@@ -172,20 +176,20 @@ def _max_length(config: GenerationConfig, prompt: int) -> int:
 
 @dataclass
 class _Text:
-    """A text and the state of its newest tokens: those of the prompt at first, then one.
+    """A text and the state of its newest tokens. At first these are the tokens of the prompt, later a single token.
 
     Attributes:
-        ids: Token ids of the prompt and of what follows.
-        generator: Generator of its samples.
-        max_length: The most tokens that it may have.
-        prompt_length: Tokens of the prompt.
-        exit_steps: Loop after which each new token was read.
-        slot: Slot that holds it.
-        running: Positions of the newest tokens that still loop.
-        done: Loops that these have run.
-        undecided: Whether each of these has not exited.
-        exit_step: Loop after which the last token was read; 0: it has not exited.
-        readout: r (1, D) of the last token at its exit, or its prediction (1, V) where the rule reads that.
+        ids: Token ids of the prompt and of the continuation.
+        generator: Random generator for its samples.
+        max_length: Maximum number of tokens, including the prompt.
+        prompt_length: Number of tokens of the prompt.
+        exit_steps: Loop at which each new token exited.
+        slot: Number of its slot.
+        running: Positions of the newest tokens that have not finished their loops.
+        done: Number of loops that these tokens have run.
+        undecided: Whether each of these tokens has not exited yet.
+        exit_step: Loop at which the last token exited, or 0 if it has not exited.
+        readout: Hidden state r (1, D) of the last token at its exit, or its logits (1, V) if the rule reads logits.
     """
 
     ids: list[int]
@@ -204,7 +208,7 @@ class _Text:
         self.prompt_length = len(self.ids)
 
     def start(self) -> None:
-        """Put the newest tokens before their first loop."""
+        """Reset the newest tokens to the state before their first loop."""
         first = len(self.ids) - 1 if self.exit_steps else 0
         self.running, self.done, self.exit_step = list(range(first, len(self.ids))), 0, 0
         self.undecided = [True] * len(self.running)
@@ -214,7 +218,7 @@ _IGNORING_IDS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, Mi
 
 
 class _TokenSampler:
-    """The choice of tokens from predictions, by a generation configuration."""
+    """Sampler of tokens from logits, with the settings of a generation configuration."""
 
     def __init__(self, model: Any, config: GenerationConfig) -> None:
         self._model, self._config = model, config
@@ -224,7 +228,7 @@ class _TokenSampler:
         model._prepare_special_tokens(config, device=model.device)
 
     def sample(self, texts: Sequence[_Text], logits: Tensor) -> list[int]:
-        """Choose a token for every text from logits (A, V)."""
+        """Choose a token for every text from its logits, (A, V)."""
         scores = self._process(texts, logits.float())
         if not self._config.do_sample:
             likeliest: list[int] = scores.argmax(dim=-1).tolist()
@@ -261,7 +265,7 @@ class _TokenSampler:
 
 
 class _ContinuousBatcher:
-    """Continuous batching: decodes many texts in a fixed number of slots; each pass runs one loop for M tokens.
+    """Continuous batching: decodes many texts in a fixed number of slots. Each pass runs one loop for M tokens.
 
     The M tokens of a pass are a batch of M rows of one token each.
     """
@@ -305,7 +309,10 @@ class _ContinuousBatcher:
                 self._run_pass()
 
     def _update_batch(self, rows: list[int], staying: list[_Text], starting: Sequence[_Text]) -> None:
-        """Keep the rows of the texts that stay, and add the newest tokens of those that start behind them."""
+        """Keep the given rows of the batch and append the newest tokens of starting texts.
+
+        The rows are those of the staying texts.
+        """
         if len(rows) < len(self._state):
             index = torch.tensor(rows, dtype=torch.int64)
             self._state, self._embedded, self._memory = (
@@ -325,7 +332,7 @@ class _ContinuousBatcher:
         )
 
     def _start(self, texts: Sequence[_Text]) -> tuple[Looping, Tensor]:
-        """Return the newest tokens of texts before their first loop, and the memory of the rule for them."""
+        """Return the newest tokens of texts before their first loop, and the initial state of the exit rule."""
         for text in texts:
             text.start()
         ids = [[text.ids[position]] for text in texts for position in text.running]
@@ -340,7 +347,7 @@ class _ContinuousBatcher:
         return run, torch.cat([self._rule.start(len(t.running), embedded.device, t.generator) for t in texts])
 
     def _build_batch(self, embedded: Tensor, state: Tensor, texts: Sequence[_Text]) -> Looping:
-        """Return the running tokens of texts, (M, 1, D), as a batch."""
+        """Return the running tokens of texts, (M, 1, D), as one batch."""
         positions = torch.tensor([position for text in texts for position in text.running])
         rotation = tuple(table[0, positions].unsqueeze(1) for table in self._rotation)
         return Looping(embedded, state, None, positions.unsqueeze(1), None, rotation, self._cache, self._loops)
@@ -370,14 +377,18 @@ class _ContinuousBatcher:
                 self.work.prompt_loops += len(text.running)
 
     def _read(self, run: Looping) -> Tensor:
-        """Return r of all tokens, (M, D); with a coda and a fixed rule, the state where no token is read."""
+        """Return the hidden states r of all tokens for prediction, (M, D).
+
+        If the model has a coda, the rule is fixed and no token exits now, the coda is skipped and the state is
+        returned.
+        """
         if self._inner.coda and self._fixed is not None and all(text.done != self._fixed for text in self._busy):
             return run.state[:, 0]
         run.done = run.loops  # the coda's number in the cache; the cache knows which loop a token has run
         return self._inner.read(run)[:, 0]
 
     def _decide_exits(self, texts: Sequence[_Text], read: Tensor, normed: Tensor) -> tuple[list[bool], Tensor | None]:
-        """Return which tokens exit now, (M,), and their predictions (M, V), if the rule reads them."""
+        """Return which tokens exit now, (M,), and their logits (M, V) if the rule reads logits."""
         steps = [text.done for text in texts for _ in text.running]
         if self._fixed is not None:
             return [step == self._fixed for step in steps], None
@@ -401,7 +412,7 @@ class _ContinuousBatcher:
         return exits, logits
 
     def _remove_exited(self, texts: Sequence[_Text], exits: list[bool], run: Looping, readouts: Tensor) -> None:
-        """Remove the tokens that are done; their texts go on with their next tokens, or give up their slots."""
+        """Remove the tokens that are done. Their texts continue with the next token, or release their slots."""
         row, rows, frozen_rows = 0, list[int](), list[int]()
         staying, finished, frozen = list[_Text](), list[_Text](), list[SlotTokens]()
         for text in texts:
@@ -430,7 +441,7 @@ class _ContinuousBatcher:
             self._update_batch(rows, staying, self._append_tokens(finished))
 
     def _append_tokens(self, texts: list[_Text]) -> list[_Text]:
-        """Choose the next tokens of texts; returns the texts that go on."""
+        """Choose the next tokens of texts, and return the texts that continue."""
         if not texts:
             return []
         readouts = torch.cat([text.readout for text in texts if text.readout is not None])
@@ -448,7 +459,10 @@ class _ContinuousBatcher:
         return continuing
 
     def _write_frozen(self, run: Looping, groups: list[SlotTokens], rows: list[int]) -> None:
-        """Write the keys and values of the loops that tokens, which are rows of the batch, will not run."""
+        """Write keys and values for the loops that exited tokens will not run.
+
+        `rows` are the rows of these tokens in the batch.
+        """
         index = torch.tensor(rows)
         rotation = tuple(table[index] for table in run.rotation)
         start = self._inner.injected(run.state[index], run.embedded[index])

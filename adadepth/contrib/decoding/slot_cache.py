@@ -1,6 +1,6 @@
-"""A key-value cache with slots, in which every text may be at another loop, and the attention that reads it in place.
+"""A key-value cache with slots and its attention. Every slot has a text, which may be at a different loop.
 
-Shape legend: M tokens, H heads of queries, h heads of keys and values, d their width, N loops.
+Shape legend: M tokens, H query heads, h key-value heads, d head width, N loops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MAX_COPIED = 2**18  # numbers of keys up to which a copy takes less time than a
 
 
 class SlotTokens(NamedTuple):
-    """Tokens of one slot at one loop, counted from 0 (None: before all loops), at these positions in order."""
+    """Tokens of one slot at one loop, at the given positions in order.
+
+    Loops are counted from 0. None stands for the prelude, before all loops.
+    """
 
     slot: int
     loop: int | None
@@ -31,11 +34,12 @@ class SlotTokens(NamedTuple):
 
 
 class SlotCache:
-    """Keys and values of every slot, loop and position, in one tensor a layer: the tokens of a loop lie together.
+    """Keys and values of every slot, loop and position, in one tensor per layer.
 
-    Row ((slot N + loop) capacity + position) of a layer's (rows, h d) is a token's; layers of the prelude have one
-    loop. Tokens are written where `set_groups` says. A single token of every slot attends through views, which copy
-    nothing. Where there is little to copy, it attends over a copy of all slots at once, which takes fewer calls.
+    The tensor of a layer is (rows, h d), and a token has row ((slot N + loop) capacity + position). The tokens of one
+    loop are therefore contiguous. Layers of the prelude have one loop. `set_groups` sets the rows of the tokens that
+    are written next. If every slot has a single token, attention reads views of the tensor without a copy. If the copy
+    would be small, attention copies all slots at once instead, which needs fewer calls.
     """
 
     def __init__(self, model: LoopedModel, slots: int, loops: int, capacity: int) -> None:
@@ -59,7 +63,7 @@ class SlotCache:
         return [self._first_row(group.slot, group.loop) + at for group in groups for at in group.positions]
 
     def set_groups(self, groups: Sequence[SlotTokens]) -> None:
-        """Set the tokens that are computed next; they come in the order of the groups."""
+        """Set the tokens that are computed next. Later calls pass tokens in the order of these groups."""
         self._groups = groups
         self._starts = [self._first_row(group.slot, group.loop) for group in groups]
         self._lengths = [group.positions[-1] + 1 for group in groups]
@@ -68,17 +72,20 @@ class SlotCache:
         self._batched: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
-        """Write keys and values of M tokens, (M, h, 1, d), in a layer, by its number in a cache of transformers."""
+        """Write keys and values of M tokens, (M, h, 1, d), into a layer.
+
+        The layer is numbered as in a cache of transformers.
+        """
         self.write(layer, self._rows, *(new.reshape(-1, self._heads * self._width) for new in (keys, values)))
         return _LayerInCache(self, layer), None
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write keys and values (k, h d) in rows (k,) of a layer."""
+        """Write keys and values, (k, h d), into the given rows, (k,), of a layer."""
         for stored, new in zip(self._layers[layer], (keys, values), strict=True):
             stored.index_copy_(0, rows, new)
 
     def find_later_rows(self, groups: Sequence[SlotTokens]) -> tuple[Tensor, Tensor]:
-        """Return the rows of the loops after those of the groups: numbers of tokens (k,) and their rows (k,)."""
+        """Return the rows of all later loops of the tokens: the indices of tokens, (k,), and their rows, (k,)."""
         pairs: list[tuple[int, int]] = []
         tokens = itertools.count()
         for slot, loop, positions in groups:
@@ -89,13 +96,13 @@ class SlotCache:
         return torch.tensor(numbers, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64)
 
     def copy_to_later_loops(self, layer: int, groups: Sequence[SlotTokens]) -> None:
-        """Copy what tokens have at the loop of their group to all later loops."""
+        """Copy the keys and values of tokens at the loop of their group to all later loops."""
         tokens, rows = self.find_later_rows(groups)
         source = torch.tensor(self._find_rows(groups))[tokens]
         self.write(layer, rows, *(stored[source] for stored in self._layers[layer]))
 
     def attend(self, layer: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
-        """Attend with queries (M, H, 1, d) to the tokens of their slots; returns (M, 1, H, d)."""
+        """Compute attention of queries (M, H, 1, d) to the tokens of their slots, and return (M, 1, H, d)."""
         heads, width = self._heads, self._width
         shared = query.shape[1] // heads
         if not self._single:
@@ -144,19 +151,19 @@ class SlotCache:
         return torch.cat(attended).unsqueeze(1)
 
     def _view(self, layer: int, start: int, length: int) -> list[Tensor]:
-        """Return keys and values of a slot at a loop, (1, h, length, d) each, without a copy."""
+        """Return keys and values of one slot at one loop, (1, h, length, d) each, without a copy."""
         line = self._heads * self._width
         sizes, strides = (1, self._heads, length, self._width), (line, self._width, line, 1)
         return [stored.as_strided(sizes, strides, start * line) for stored in self._layers[layer]]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0: positions are passed to the layers, which need no length."""
+        """Return 0, because the layers receive positions explicitly and do not need the length."""
         return 0
 
 
 @dataclass
 class _LayerInCache:
-    """A layer of a `SlotCache`, which attention gets in place of keys."""
+    """A layer of a `SlotCache`, passed to the attention function in place of keys."""
 
     cache: SlotCache
     layer: int
@@ -175,7 +182,7 @@ def _attend(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend by slot, as an attention function of transformers."""
+    """Compute attention by slot, with the signature of an attention function of transformers."""
     return key.cache.attend(key.layer, query, scaling, sliding_window), None
 
 
@@ -184,7 +191,7 @@ AttentionInterface.register(_ATTENTION, _attend)
 
 @contextmanager
 def use_slot_attention(model: LoopedForCausalLM) -> Iterator[None]:
-    """Let all layers of a model attend to a `SlotCache`."""
+    """Make all layers of a model attend to a `SlotCache` within the context."""
     configs: list[Any] = [model.config, model.model.config]
     configs += [] if model.config.base_config is None else [model.config.base_config]
     implementations = [config._attn_implementation for config in configs]

@@ -1,14 +1,15 @@
-"""Self-speculative decoding: a looped model drafts tokens with few of its loops and verifies them with all, in one go.
+"""Self-speculative decoding: a looped model drafts tokens with few loops and verifies them together with all loops.
 
-Loops 1..n of a token read loops 1..n of earlier tokens and nothing else. So the loops of a draft are the first loops of
-full depth: its states are stored, and a verification runs the loops that are missing, for all drafted tokens at once.
-With k tokens drafted by n of N loops, a round takes k n + (N - n) passes of the core instead of k N. Its result is that
-of full depth: the same tokens in greedy decoding, the same distribution in sampling (Leviathan et al. 2023, arXiv
-2211.17192; drafts by first layers: LayerSkip, arXiv 2404.16710).
+Loops 1..n of a token attend only to loops 1..n of earlier tokens. The loops of a draft are therefore the first loops of
+full depth. The states of drafts are stored, and a verification runs the remaining loops for all drafted tokens at once.
+If k tokens are drafted with n of N loops, a round takes k n + (N - n) passes of the core instead of k N. The result is
+that of full depth: the same tokens in greedy decoding, and the same distribution in sampling (Leviathan et al. 2023,
+arXiv 2211.17192; drafts by first layers: LayerSkip, arXiv 2404.16710).
 
-A draft may exit by any exit rule. When a token goes on to a loop that earlier drafts have not run, they run it in the
-same pass, so that no token ever misses an earlier one. A coda runs again for every draft and has one entry a layer: a
-draft's entry, made of few loops, gives way to that of all loops when the token is verified.
+A draft may exit by any exit rule. When a token continues to a loop that earlier drafts have not run, the same pass runs
+this loop for these drafts too. A token can therefore always attend to all earlier tokens. A coda runs again for every
+draft and has one cache entry per layer. The entry of a draft, computed after few loops, is replaced by that of all
+loops when the token is verified.
 
 Shape legend: T tokens, D width, V pieces, N loops.
 """
@@ -34,13 +35,13 @@ from adadepth.models.looped.modeling import Looping
 
 @dataclass
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """The output of `generate(return_dict_in_generate=True)`, with counts of the work after the prompt.
+    """The output of `generate(return_dict_in_generate=True)`, with counts of the computations after the prompt.
 
     Attributes:
-        drafted: Drafted tokens.
-        accepted: Drafted tokens that full depth agreed to.
-        core_passes: Passes of the core, for one token or several at once.
-        token_loops: Loops of all tokens, those of refused drafts included.
+        drafted: Number of drafted tokens.
+        accepted: Number of drafted tokens that full depth accepted.
+        core_passes: Number of passes of the core, each for one token or several at once.
+        token_loops: Number of loops, summed over all tokens including rejected drafts.
     """
 
     drafted: int | None = None
@@ -62,33 +63,35 @@ def self_speculation(
     draft_tokens: int = 4,
     **model_kwargs: Any,
 ) -> SpeculativeOutput | Tensor:
-    """Decode one text as `generate` does at full depth, in fewer passes of the core.
+    """Decode one text with the result of `generate` at full depth, in fewer passes of the core.
 
-    It is a decoding method for `generate` of transformers, which prepares all arguments but the two of drafts:
+    This function is a decoding method for `generate` of transformers. `generate` prepares all arguments except
+    `draft_rule` and `draft_tokens`:
 
         model.generate(input_ids, custom_generate=self_speculation, draft_rule="fixed:1", draft_tokens=4)
 
-    Greedy decoding gives the tokens of `generate(exit_rule="fixed:N")`, sampling draws from its distribution: a draft y
-    of probability q(y) is taken with probability min(1, p(y) / q(y)), and else a token is drawn from max(p - q, 0),
-    normalised. Both hold up to the rounding of products of several rows instead of one.
+    Greedy decoding gives the tokens of `generate(exit_rule="fixed:N")`, and sampling draws from its distribution p. A
+    draft y with probability q(y) is accepted with probability min(1, p(y) / q(y)). Otherwise a token is drawn from
+    max(p - q, 0), normalised. Results may differ by rounding, because matrix products have several rows instead of one.
 
     Args:
         model: A looped language model.
-        input_ids: The prompt, (1, T); padding on the left has attention_mask 0.
-        logits_processor: Processor from `generate`; drafts and verifications both pass it.
+        input_ids: Prompt, (1, T). Padding on the left has attention_mask 0.
+        logits_processor: Processor from `generate`, which is applied to drafts and verifications.
         stopping_criteria: Criteria from `generate`, evaluated after every token.
         generation_config: Configuration from `generate`.
         synced_gpus: Must be False.
-        streamer: Receiver of every accepted token; None: there is none.
-        draft_rule: Rule that says after which loop a drafted token is read; one read after all N needs no verification.
-        draft_tokens: k, tokens that are drafted before a verification.
+        streamer: Receiver of every accepted token, or None.
+        draft_rule: Rule that decides at which loop a drafted token exits. A token that exits at loop N needs no
+            verification.
+        draft_tokens: Number k of tokens that are drafted before a verification.
         **model_kwargs: attention_mask, past_key_values and num_loops.
 
     Returns:
         Tokens (1, T + new), or a `SpeculativeOutput` with `return_dict_in_generate`.
 
     Raises:
-        ConfigError: If there are several texts, beams, or options that it does not serve.
+        ConfigError: If there are several texts, beams, or unsupported options.
     """
     _check(model, input_ids, generation_config, synced_gpus, draft_tokens, model_kwargs)
     loops = model.config.loops(model_kwargs.get("num_loops"))
@@ -158,14 +161,14 @@ def _check(
 
 @dataclass
 class _Draft:
-    """A drafted token, (1,), and the distribution that it was sampled from, (V,); None in greedy decoding."""
+    """A drafted token, (1,), and the distribution that it was sampled from, (V,), or None in greedy decoding."""
 
     token: Tensor
     distribution: Tensor | None
 
 
 class _AcceptedTokens:
-    """The tokens that full depth has agreed to, and the choice of further ones."""
+    """The tokens that full depth has accepted, and the choice of the next tokens."""
 
     def __init__(self, ids: Tensor, processor: Any, criteria: Any, config: GenerationConfig, streamer: Any) -> None:
         self.ids, self.ended = ids, False
@@ -176,18 +179,18 @@ class _AcceptedTokens:
 
     @property
     def max_new(self) -> int:
-        """The most tokens that may follow."""
+        """Maximum number of tokens that may follow."""
         longest = getattr(self._criteria, "max_length", None)
         return 2**31 if longest is None else max(longest - self.ids.shape[1], 1)
 
     def process(self, logits: Tensor, drafts: Iterable[_Draft] = ()) -> Tensor:
-        """Return the scores of the token after these drafts, (1, V), of logits (1, V)."""
+        """Return the processed scores, (1, V), for the token after the given drafts, from logits (1, V)."""
         ids = torch.cat([self.ids, *(draft.token.unsqueeze(0) for draft in drafts)], dim=1)
         scores: Tensor = self._processor(ids, logits.float())
         return scores
 
     def draft(self, logits: Tensor, drafts: list[_Draft]) -> _Draft:
-        """Choose the draft after these drafts from logits (1, V)."""
+        """Choose the draft token after the given drafts from logits (1, V)."""
         scores = self.process(logits, drafts)
         if not self._samples:
             return _Draft(scores.argmax(dim=-1), None)
@@ -195,7 +198,10 @@ class _AcceptedTokens:
         return _Draft(probabilities.multinomial(1), probabilities)
 
     def choose(self, logits: Tensor, draft: _Draft | None = None) -> Tensor:
-        """Choose the token (1,) of full depth from logits (1, V): the draft's own token if it is accepted."""
+        """Choose the token (1,) of full depth from logits (1, V).
+
+        It is the token of the draft if the draft is accepted.
+        """
         scores = self.process(logits)
         self.logits.append(logits.float())
         self.scores.append(scores)
@@ -212,7 +218,7 @@ class _AcceptedTokens:
         return (residual if residual.any() else probabilities).multinomial(1)
 
     def append(self, token: Tensor) -> None:
-        """Append a token, (1,), and see whether the text has ended."""
+        """Append a token, (1,), and check whether the text has ended."""
         self.ids = torch.cat([self.ids, token.unsqueeze(0)], dim=1)
         if self._streamer is not None:
             self._streamer.put(token.cpu())
@@ -220,7 +226,7 @@ class _AcceptedTokens:
 
 
 def _draft_tokens(drafter: _Drafter, text: _AcceptedTokens, rule: ExitRule, count: int) -> list[_Draft]:
-    """Draft up to `count` tokens; fewer if one has run all loops, since nothing can be drafted after it."""
+    """Draft at most `count` tokens. Drafting stops early when a token has run all loops."""
     drafts: list[_Draft] = []
     token = text.ids[:, -1]
     while len(drafts) < count:
@@ -233,7 +239,7 @@ def _draft_tokens(drafter: _Drafter, text: _AcceptedTokens, rule: ExitRule, coun
 
 
 def _verify_drafts(drafter: _Drafter, text: _AcceptedTokens, drafts: list[_Draft]) -> int:
-    """Append the accepted drafts and full depth's choice for the next token; returns the number of accepted drafts."""
+    """Append the accepted drafts and the next token of full depth, and return the number of accepted drafts."""
     logits, taken, accepted = drafter.verify(), 0, 0
     while taken < len(logits) and accepted == taken and not text.ended:
         draft = drafts[taken] if taken < len(drafts) else None
@@ -249,9 +255,9 @@ def _verify_drafts(drafter: _Drafter, text: _AcceptedTokens, drafts: list[_Draft
 
 
 class _Drafter:
-    """A text whose last tokens are in the middle of their loops: they are pending.
+    """A text with pending tokens, which are the last tokens and have not run all loops.
 
-    Of the pending tokens, a later one never has run more loops than an earlier one.
+    A pending token never has run more loops than an earlier pending token.
     """
 
     def __init__(self, model: LoopedForCausalLM, cache: DynamicCache, mask: Tensor | None, loops: int) -> None:
@@ -264,7 +270,10 @@ class _Drafter:
         self._coda = range(first, first + config.coda)
 
     def read_prompt(self, ids: Tensor) -> Tensor:
-        """Return full depth's logits after the last token of a prompt (1, T), cached in part: (1, 1, V)."""
+        """Return full depth's logits, (1, 1, V), after the last token of a prompt, (1, T).
+
+        Part of the prompt may already be cached.
+        """
         cached = self.cache.get_seq_length()
         run = self._inner.begin(ids[:, cached:], self._mask, None, self.cache, num_loops=self._loops)
         while run.done < self._loops:
@@ -274,7 +283,10 @@ class _Drafter:
         return logits
 
     def draft(self, token: Tensor, rule: ExitRule) -> Tensor | None:
-        """Return logits (1, V) where a rule reads the next token, (1,); None if it has then run all loops."""
+        """Return the logits, (1, V), at the exit of the next token, (1,), by a rule.
+
+        The result is None if the token exits only after all loops.
+        """
         if self._mask is not None:
             self._mask = torch.cat([self._mask, self._mask.new_ones(1, 1)], dim=1)
         run = self._inner.begin(token.unsqueeze(0), self._mask, None, self.cache, num_loops=self._loops)
@@ -295,7 +307,7 @@ class _Drafter:
         return logits
 
     def verify(self) -> Tensor:
-        """Run all loops of the pending tokens; returns full depth's logits after each of them, (T, V)."""
+        """Run all loops of the pending tokens, and return full depth's logits after each of them, (T, V)."""
         for loop in range(self._pending[-1].done, self._loops):
             self._loop(loop)
         _crop(self.cache, self._coda, self._length)
@@ -303,7 +315,7 @@ class _Drafter:
         return logits[0]
 
     def keep(self, count: int) -> None:
-        """Keep the first pending tokens and discard the rest."""
+        """Keep the first `count` pending tokens and discard the rest."""
         discarded = len(self._pending) - count
         self._length += count
         _crop(self.cache, range(len(self.cache.layers)), self._length)
@@ -311,7 +323,10 @@ class _Drafter:
         self._pending = []
 
     def _loop(self, done: int) -> None:
-        """Run one more loop of the pending tokens that have run `done`, which are the last ones."""
+        """Run one more loop of the pending tokens that have run exactly `done` loops.
+
+        These are the last pending tokens.
+        """
         runs = [run for run in self._pending if run.done == done]
         joined = self._join(runs)
         normed = self._inner.loop(joined)
@@ -322,12 +337,18 @@ class _Drafter:
             run.state, run.normed, run.done = joined.state[:, column], normed[:, column], joined.done
 
     def _read_draft(self, run: Looping) -> Tensor:
-        """Return r of the last pending token, (1, D), with the coda's entries those of full depth."""
+        """Return the hidden state r of the last pending token for prediction, (1, D).
+
+        The coda attends to entries of full depth for earlier tokens.
+        """
         _crop(self.cache, self._coda, self._length + len(self._pending) - 1)
         return self._inner.read(replace(run, done=run.loops))[:, -1]
 
     def _join(self, runs: list[Looping]) -> Looping:
-        """Join the last pending tokens, all of which have run as many loops, into one batch of T tokens."""
+        """Join the last pending tokens into one batch of T tokens.
+
+        All of them must have run the same number of loops.
+        """
         if len(runs) == 1:
             return replace(runs[0])
         first, config = runs[0], self._model.config
@@ -346,7 +367,10 @@ class _Drafter:
 
 
 class _TruncatedCacheView:
-    """A cache seen as one of `length` tokens: while tokens are pending, its layers differ in length."""
+    """A view of a cache with a fixed length.
+
+    While tokens are pending, the layers of the cache differ in length.
+    """
 
     def __init__(self, cache: DynamicCache, length: int) -> None:
         self._cache, self._length = cache, length
@@ -365,7 +389,7 @@ class _TruncatedCacheView:
 
 
 def _crop(cache: DynamicCache, layers: Iterable[int], length: int) -> None:
-    """Cut these layers of a cache to `length` tokens, where they have more."""
+    """Truncate the given layers of a cache to `length` tokens if they have more."""
     for number in layers:
         if number < len(cache.layers):
             layer: Any = cache.layers[number]

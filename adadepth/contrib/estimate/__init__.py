@@ -1,1 +1,1 @@
-"""`mode=estimate`: memory, operations and duration of a training run, before data or memory are prepared."""
+"""`mode=estimate`: memory, operations and duration of a training run, before data are prepared."""

@@ -11,12 +11,12 @@ _TERA, _GIGA, _DAY = 1e12, 1e9, 86400.0
 
 
 class Device(NamedTuple):
-    """A device, with the figures of its data sheet.
+    """A device with the values of its data sheet.
 
     Attributes:
-        bf16: Peak rate of dense matrix products in bf16 or fp16 with sums in float32, TFLOPS.
+        bf16: Peak rate of dense matrix products in bf16 or fp16 with accumulation in float32, TFLOPS.
         fp32: Peak rate of dense matrix products in float32, TFLOPS.
-        memory: Memory in GB (1e9 bytes), without the driver's share beyond them; None: unknown.
+        memory: Memory in GB (1e9 bytes), without the additional memory of the driver. None if it is unknown.
     """
 
     bf16: float
@@ -39,10 +39,10 @@ DEVICES = {
 
 
 def resolve_device(name: object) -> Device:
-    """Return the device of a name in any case, or one of a peak rate in TFLOPS, whose memory is unknown.
+    """Return the device with a name (in any case), or a device of unknown memory with a peak rate in TFLOPS.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If the name is neither a known device nor a positive number.
     """
     if isinstance(name, int | float) and not isinstance(name, bool) and 0 < name < float("inf"):
         return Device(float(name), float(name), None)
@@ -54,38 +54,38 @@ def resolve_device(name: object) -> Device:
 
 
 def find_driver_device(name: str) -> Device | None:
-    """Return the device of a driver's name, such as "NVIDIA A100-SXM4-40GB"; None if the table lacks it."""
+    """Return the device for a driver's name, such as "NVIDIA A100-SXM4-40GB", or None if it is unknown."""
     parts = set(re.split(r"[\s_-]+", name.upper()))
     matches = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
     return DEVICES[max(matches, key=len)] if matches else None
 
 
 def get_peak_rate(device: Device, precision: str, tf32: bool) -> float:
-    """Return the peak rate, operations per second; on all these devices tf32 runs at half the rate of bf16."""
+    """Return the peak rate in operations per second. On all these devices, tf32 has half the rate of bf16."""
     if precision != "fp32":
         return device.bf16 * _TERA
     return (max(device.bf16 / 2, device.fp32) if tf32 else device.fp32) * _TERA
 
 
 def get_memory_bytes(device: Device) -> float | None:
-    """Return the memory in bytes; None if it is unknown."""
+    """Return the memory in bytes, or None if it is unknown."""
     return None if device.memory is None else device.memory * _GIGA
 
 
 def compute_days(tokens: float, tokens_per_second: float) -> float:
-    """Return the number of days that reading so many tokens takes."""
+    """Return the number of days that training on `tokens` tokens takes."""
     return tokens / tokens_per_second / _DAY
 
 
 class MemoryUse(NamedTuple):
-    """Memory use of a training step on one device, bytes.
+    """Memory use of a training step on one device in bytes.
 
     Attributes:
         weights: Bytes of parameters and buffers.
         gradients: Bytes of the gradients of trained parameters.
-        optimizer: Bytes of the optimiser's state, and of averaged weights where there are any.
-        activations: Peak bytes of a micro-batch beside the rest.
-        shared: Bytes that several devices add: buckets of gradients, or the largest block with all its weights.
+        optimizer: Bytes of the optimiser's state, including averaged weights if there are any.
+        activations: Peak bytes of a micro-batch in addition to the other fields.
+        shared: Additional bytes with several devices: buckets of gradients, or the largest block with all its weights.
     """
 
     weights: float
@@ -106,15 +106,15 @@ def split_over_devices(
     """Return the memory use of one of several devices.
 
     With sharding, every device has an equal part of weights, gradients and optimiser state. It gathers the weights of
-    the running block, and holds that block's gradients before they are reduced. Without sharding, every device has
-    everything, and buckets as large as the gradients (torch's DistributedDataParallel without
+    the running block, and holds that block's gradients before they are reduced. Without sharding, every device has all
+    of them, and also buckets as large as the gradients (torch's DistributedDataParallel without
     `gradient_as_bucket_view`).
 
     Args:
         memory: Memory use of a single device.
         devices: Number of devices.
         sharded: Whether the devices shard weights, gradients and optimiser state.
-        gradients: Bytes of all gradients, including those that do not exist yet at the peak.
+        gradients: Bytes of all gradients, including those that are not allocated yet at the peak.
         largest_block: Bytes of the weights of the largest block.
     """
     if devices == 1:
@@ -126,7 +126,9 @@ def split_over_devices(
 
 
 def find_largest_batch(rows: int, few: int, bytes_of_rows: float, bytes_of_few: float, limit: float) -> int | None:
-    """Return the largest power of two of rows that fits, for memory linear in the rows; None if one row does not fit.
+    """Return the largest power of two of rows that fits, or None if one row does not fit.
+
+    Memory is assumed to be linear in the number of rows.
 
     Args:
         rows: Rows of the micro-batch.

@@ -1,8 +1,8 @@
 """`mode=estimate`: memory, operations and duration of a training run, before data are prepared or memory is allocated.
 
-The model has no weights, and its own training step runs on fake tensors, see `adadepth.contrib.estimate.fake_step`.
-The step covers forward pass, loss, backward pass and optimiser, on a micro-batch of the longest examples, of which none
-halts before the last update.
+The real training step runs on fake tensors, without weights; see `adadepth.contrib.estimate.fake_step`. The step covers
+forward pass, loss, backward pass and optimiser. Its micro-batch has the longest examples, and no unit halts before the
+last update.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StepCost(NamedTuple):
     Attributes:
         memory: Bytes at the peak.
         operations: Operations of forward and backward pass.
-        work: Multiply-accumulates of a forward pass at full depth, by the model's own cost model.
+        work: Multiply-accumulates of a forward pass at full depth, from the cost model of the model.
         tokens: Number of tokens of the micro-batch.
         parameters: Number of all parameters, and of trained ones.
         gradients: Bytes of all gradients.
@@ -70,7 +70,7 @@ def print_estimate(config: ExperimentConfig) -> None:
     """Print the estimate for the configured training run.
 
     Raises:
-        ConfigError: If it exceeds the device's memory; the message names the micro-batch that fits.
+        ConfigError: If the estimate exceeds the memory of the device. The message names the micro-batch that fits.
     """
     estimate = estimate_training(config)
     say(format_estimate(config, estimate))
@@ -88,10 +88,10 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
     """Return the estimate for the configured training run.
 
     Returns:
-        `length`, tokens of a row; `parameters` and `trained`; `macs_per_token` at full depth, forward;
+        `length`, the tokens of a row; `parameters` and `trained`; `macs_per_token` at full depth, forward;
         `operations_per_token` of a training step;
         `memory`, bytes per device at the peak; `fits`, None if the device's memory is unknown;
-        `rows_that_fit`, fewer than the configuration's if those do not fit;
+        `rows_that_fit`, fewer than the configured rows if these do not fit;
         `tokens_per_second` of all devices at `share` of their peak rate;
         `tokens` of the whole training and `days`, None if the number of steps depends on the data.
 
@@ -124,12 +124,12 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: float, limit: float) -> int | None:
-    """Return the largest power of two of rows whose micro-batch fits; None if one row does not fit.
+    """Return the largest power of two of rows that fits as a micro-batch, or None if one row does not fit.
 
     Args:
         config: Configuration of the experiment.
         spec: Model and micro-batches of the training run.
-        needed: Bytes of a micro-batch with the configuration's rows.
+        needed: Bytes of a micro-batch with the configured number of rows.
         limit: Available bytes.
     """
     rows = config.trainer.per_device_train_batch_size
@@ -141,19 +141,22 @@ def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: floa
 
 
 def _format_advice(rows: int | None) -> str:
-    """Return advice on the number of rows from `rows_that_fit`."""
+    """Return advice on the number of rows from the value of `rows_that_fit`."""
     if rows is None:
         return "not even one row fits"
     return f"trainer.per_device_train_batch_size={rows} fits"
 
 
 def advise_batch(config: ExperimentConfig, limit: float, precision: str) -> str:
-    """Return the batch size that fits into so many bytes, as advice; see `find_rows_in_one_process`."""
+    """Return advice on the batch size that fits into `limit` bytes; see `find_rows_in_one_process`."""
     return _format_advice(find_rows_in_one_process(config, limit, precision))
 
 
 def find_rows_in_one_process(config: ExperimentConfig, limit: float, precision: str) -> int | None:
-    """Return the rows that fit in one process at this precision, for a configuration whose rows do not fit."""
+    """Return the number of rows that fit in one process at this precision.
+
+    The configured number of rows must be too large to fit.
+    """
     trainer = dataclasses.replace(config.trainer, precision=Precision(precision))
     config = dataclasses.replace(config, trainer=trainer)
     spec = build_training_spec(config)
@@ -167,7 +170,7 @@ def _compute_device_memory(config: ExperimentConfig, cost: StepCost) -> MemoryUs
 
 
 def _count_training_tokens(config: ExperimentConfig, spec: TrainingSpec, batch_tokens: int) -> float | None:
-    """Return the tokens of all steps; None if their number depends on the data."""
+    """Return the number of tokens of all steps, or None if it depends on the data."""
     trainer = config.trainer
     step_tokens = batch_tokens * trainer.gradient_accumulation_steps * get_estimate_settings(config).devices
     if trainer.max_steps > 0:
@@ -178,7 +181,7 @@ def _count_training_tokens(config: ExperimentConfig, spec: TrainingSpec, batch_t
 
 
 def resolve_precision(config: ExperimentConfig) -> str:
-    """Return the precision of matrix products; `auto` is bf16, which all devices of the table support."""
+    """Return the precision of matrix products. `auto` becomes bf16, which all devices of the table support."""
     precision = config.trainer.precision
     return "bf16" if precision is Precision.auto else str(precision)
 
@@ -187,7 +190,7 @@ def resolve_precision(config: ExperimentConfig) -> str:
 
 
 def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> StepCost:
-    """Run a step of the real training code on fake tensors.
+    """Run a step of the training code on fake tensors, and return its cost.
 
     Raises:
         ConfigError: If the model's control flow depends on its weights.
@@ -204,7 +207,7 @@ def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> St
 
 
 def prepare_for_training(config: ExperimentConfig, model: Any) -> None:
-    """Set a model to the costliest state of training: training mode, full depth, dense execution."""
+    """Set a model to the most expensive state of training: training mode, full depth, dense execution."""
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
     model.train()
@@ -259,7 +262,7 @@ def _measure_step(
 
 
 def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs that a step takes from outside the batch: memory, slots, or states of a frozen base."""
+    """Return the inputs that a step takes from outside the batch: memory, carried slots, or states of a frozen base."""
     if isinstance(model, ReadsCachedStates) and config.features.cache:
         with torch.no_grad():
             encoded = {name: inputs[name] for name in _ENCODED if name in inputs}
@@ -279,7 +282,7 @@ def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping
 def _measure_optimizer(
     config: ExperimentConfig, model: Any, trained: list[nn.Parameter], tracker: MemoryTracker
 ) -> tuple[int, int]:
-    """Return the bytes of the optimiser's state, and the peak of its step beside state, weights and gradients."""
+    """Return the bytes of the optimiser's state, and the additional bytes at the peak of an optimiser step."""
     optimizer = build_optimizer(model, config.trainer)
     before = tracker.now
     tracker.reset_peak()
@@ -307,7 +310,7 @@ def _compute_full_macs(model: Any, trace: DepthTrace, known_values: KnownValues)
 
 
 def _count_batch_tokens(batch: Mapping[str, Tensor]) -> int:
-    """Return the number of positions of a micro-batch; for vectors, the number of values."""
+    """Return the number of positions of a micro-batch, or the number of values if the inputs are vectors."""
     tensor = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
     return tensor.numel()
 
@@ -317,7 +320,7 @@ def _count_distinct(parameters: list[nn.Parameter]) -> int:
 
 
 def _measure_largest_block(model: nn.Module) -> int:
-    """Return the bytes of the weights of the largest block in a list of modules, or of the model without one."""
+    """Return the bytes of the largest block in a list of modules, or of the whole model without such a list."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     sizes = [sum(parameter.nbytes for parameter in block.parameters()) for blocks in lists for block in blocks]
     return max(sizes, default=sum(parameter.nbytes for parameter in model.parameters()))
@@ -327,7 +330,7 @@ def _measure_largest_block(model: nn.Module) -> int:
 
 
 def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> str:
-    """Return the estimate as the lines of a table."""
+    """Format the estimate as the lines of a table."""
     settings, memory = get_estimate_settings(config), estimate["memory"]
     trainer, has_several = config.trainer, settings.devices > 1
     batch = f"{trainer.per_device_train_batch_size} rows of {estimate['length']:,}"

@@ -1,9 +1,9 @@
-"""A training step on torch's fake tensors, with their memory and operations counted, and values where code reads them.
+"""A training step on fake tensors of torch, with counts of memory and operations, and with values if code needs them.
 
 Fake tensors have a shape, a dtype and a storage size, but no values. The real code of a step therefore runs in seconds
-at any model size. Where the code reads a value, small tensors that depend on the batch alone are computed beside the
-fake ones. For conditions that depend on weights, the answer is the costliest one: every unit continues, every position
-is selected, and no share that is read on its own is 0.
+at any model size. If the code needs the value of a tensor that depends only on the batch, the value is computed along
+with the fake tensor. Conditions that depend on weights get the most expensive result: every unit continues, every
+position is selected, and no share that is read as a single number is 0.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_imp
 
 
 class MemoryTracker(TorchDispatchMode):
-    """A counter of the live bytes of all tensors created within the context, real or fake, and of operations.
+    """A counter of operations and of the live bytes of all tensors, real or fake, created within the context.
 
     It does not count the temporary memory of a running kernel.
 
     Attributes:
         now: Live bytes.
         peak: Peak of the live bytes.
-        gradients: Bytes of the complete gradients of parameters that `watch_gradient` registered.
+        gradients: Bytes of the complete gradients of all parameters registered with `watch_gradient`.
         gradients_at_peak: Bytes of those gradients at the peak.
         operations: Multiplications and additions of matrix products, convolutions and attention.
     """
@@ -49,7 +49,7 @@ class MemoryTracker(TorchDispatchMode):
         self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, tensor: Tensor) -> None:
-        """Count the storage of an existing tensor; every storage counts once."""
+        """Count the storage of an existing tensor. Every storage counts only once."""
         storage = tensor.untyped_storage()
         if storage in self._counted:
             return
@@ -77,7 +77,7 @@ class MemoryTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count it and its results."""
+        """Run an operation, and count its operations and its results."""
         keywords = kwargs or {}
         result = func(*args, **keywords)
         for tensor in _list_tensors(result):
@@ -87,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):
 
 
 def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """Return torch's count of operations; attention on a CPU, which torch omits, counts as on other devices."""
+    """Return the count of operations by torch. Attention on a CPU, which torch omits, counts as on other devices."""
     packet = func._overloadpacket
     if packet is _ATTENTION:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
@@ -98,27 +98,27 @@ def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 class KnownValues(TorchDispatchMode):
-    """A table of values for fake tensors that depend on the batch alone; see the module."""
+    """A table of values for fake tensors that depend only on the batch; see the module docstring."""
 
     def __init__(self) -> None:
         super().__init__()
         self._real = WeakIdKeyDictionary()
 
     def add_fake(self, real: Tensor) -> Tensor:
-        """Return a fake tensor with known values, within `FakeTensorMode`."""
+        """Return a fake tensor with known values. It must be called within `FakeTensorMode`."""
         fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype)
         self._real[fake] = real
         return fake
 
     def get_real(self, tensor: Tensor) -> Tensor | None:
-        """Return the values of a fake tensor; None if they depend on weights."""
+        """Return the values of a fake tensor, or None if they depend on weights."""
         values: Tensor | None = self._real.get(tensor)
         return values
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation on fake tensors, and on their values if all of them are known."""
+        """Run an operation on fake tensors, and also on their values if all of these are known."""
         keywords = kwargs or {}
         if func is _aten._local_scalar_dense.default:
             return self._read_scalar(args[0])
@@ -144,7 +144,10 @@ class KnownValues(TorchDispatchMode):
         return tensor in self._real or (not isinstance(tensor, FakeTensor) and _is_small(tensor))
 
     def _replace_fakes(self, tree: Any) -> Any:
-        """Return arguments with values in place of fake tensors; a constant in the code is not fake yet."""
+        """Return arguments with values in place of fake tensors.
+
+        Constants in the code are not fake and stay the same.
+        """
         return tree_map_only(Tensor, lambda tensor: self._real.get(tensor, tensor), tree)
 
     def _read_scalar(self, tensor: Tensor) -> Any:
@@ -158,7 +161,7 @@ class KnownValues(TorchDispatchMode):
         raise ConfigError("mode=estimate: not supported, because the model reads a value of its weights within a step")
 
     def _convert_masks(self, indices: Any) -> list[Tensor | None]:
-        """Return indices with masks replaced by positions."""
+        """Return indices with boolean masks replaced by positions."""
         integer_indices: list[Tensor | None] = []
         for index in indices:
             is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)

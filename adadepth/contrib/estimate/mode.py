@@ -48,7 +48,7 @@ ESTIMATE = ModeSpec(
 
 
 def check_estimate(config: ExperimentConfig) -> Iterator[str]:
-    """Yield a line for every setting that prevents an estimate."""
+    """Yield a message for every setting that prevents an estimate."""
     settings = get_estimate_settings(config)
     try:
         resolve_device(settings.device)
@@ -66,6 +66,6 @@ def check_estimate(config: ExperimentConfig) -> Iterator[str]:
 
 
 def get_estimate_settings(config: ExperimentConfig) -> EstimateConfig:
-    """Return the settings of this mode."""
+    """Return the settings of mode=estimate."""
     settings: EstimateConfig = get_mode_settings(config, "estimate")
     return settings

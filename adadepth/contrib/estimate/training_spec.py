@@ -1,7 +1,7 @@
 """Model and micro-batches of a configured training run, without its data.
 
 `mode=estimate` builds the model and micro-batches of the longest examples without preparing data. For synthetic data it
-generates a few examples; for all other data, lengths and labels follow from the settings.
+generates a few examples. For all other data, lengths and labels follow from the settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TrainingSpec(NamedTuple):
     Attributes:
         build: Function that builds the model.
         batch: Function from a number of rows to a micro-batch of the longest examples, with inputs for any model.
-        examples: Number of examples in an epoch; None: it depends on the data.
+        examples: Number of examples in an epoch, or None if it depends on the data.
     """
 
     build: Callable[[], Any]
@@ -73,7 +73,9 @@ def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
 
 
 def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
-    """Return the vocabulary size, the maximum of a trained tokenizer; None for that of the pretrained model.
+    """Return the vocabulary size, or None if the pretrained model defines it.
+
+    For a trained tokenizer it is the maximum size.
 
     Raises:
         ConfigError: If the size depends on the text and the configuration does not state it.
@@ -105,7 +107,7 @@ def _load_vocabulary_size(path: str) -> int:
 
 
 def _resolve_model_settings(config: ExperimentConfig) -> Any:
-    """Return the model's settings, with equal clusters of words in place of those that depend on the text."""
+    """Return the settings of the model. Clusters of words that depend on the text are replaced by equal ones."""
     clusters = getattr(config.model, "cutoff_clusters", None)
     if clusters is None:
         return config.model
@@ -132,7 +134,7 @@ def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
 
 
 def _get_head_fields(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the head's settings that depend on the data, with two classes if the configuration names none."""
+    """Return the settings of the head that depend on the data, with two classes if the configuration names none."""
     dataset: Any = config.dataset
     problem = str(get_problem(dataset))
     if problem == "puzzle":
@@ -176,7 +178,7 @@ def _build_labelled_batch(config: ExperimentConfig, fields: Mapping[str, Any], r
 
 
 def _build_language_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Return text without document ends: a segment of every stream, or packed blocks."""
+    """Return text without document ends, as one segment of every stream or as packed blocks."""
     ids = _build_ids(config, rows)
     if get_kind(config.dataset).reading == "blocks":
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "documents": ids * 0}

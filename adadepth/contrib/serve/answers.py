@@ -1,6 +1,6 @@
-"""Answers of a served model to one input: predictions, depth, compute and time, computed by the code of prediction.
+"""Answers of a served model to one input: predictions, depth, compute and time.
 
-The figures of a text are those of `mode=predict`; those of a synthetic example are those of `mode=evaluate`.
+The values for a text are those of `mode=predict`. The values for a synthetic example are those of `mode=evaluate`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class BoardCell:
 
     Attributes:
         symbol: Symbol of the input.
-        difficulty: Distance to the cell's answer; None: unknown.
-        label: Correct answer; None: the cell has no target, or it is unknown.
-        predicted: The model's answer; None: the cell has no target.
-        updates: Number of updates of the cell; None: the cell has no depth of its own.
-        steps: Answer after every step.
+        difficulty: Distance to the answer of the cell, or None if it is unknown.
+        label: Correct answer, or None if the cell has no target or the target is unknown.
+        predicted: Answer of the model, or None if the cell has no target.
+        updates: Number of updates of the cell, or None if the cell has no depth of its own.
+        steps: Answers after every step.
     """
 
     symbol: str
@@ -62,12 +62,12 @@ class Answer:
         result: Description of this input, with the fields of texts.json.
         setting: Depth at which the model answered.
         overrides: Settings of the model's configuration that `setting` changes.
-        seconds: Seconds of a pass at `setting`, and of one at full depth.
+        seconds: Duration in seconds of a forward pass at `setting`, and of one at full depth.
         full_result: Description at full depth, with the fields of `result`.
-        board: Cells of a synthetic example, in rows; None: the input is a text.
+        board: Cells of a synthetic example, in rows, or None if the input is a text.
         label: Correct label of a synthetic example with one label.
         difficulty: Difficulty of that example.
-        source: Name of the evaluation set and number of the example; None: the visitor wrote or edited the input.
+        source: Name of the evaluation set and number of the example, or None if the visitor wrote or edited the input.
         steps: Predictions after every step by token position, for a text.
     """
 
@@ -90,7 +90,7 @@ class Answer:
 
 
 def compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExample, setting: Setting) -> Answer:
-    """Return a model's answer to a text or a synthetic example, at a setting and at full depth.
+    """Return the answer of a model to a text or a synthetic example, at a setting and at full depth.
 
     Raises:
         DataError: If the text is too long or unreadable for the model, or if the answer takes too long.
@@ -116,7 +116,10 @@ def _compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExamp
 
 
 def measure_quality(checkpoint: ServedCheckpoint, setting: Setting) -> DepthQuality | None:
-    """Return a model's quality at a setting, measured once a setting; None without evaluation data."""
+    """Return the quality of a model at a setting, or None without evaluation data.
+
+    The quality is measured once for each setting.
+    """
     if checkpoint.evaluator is None:
         return None
     if setting not in checkpoint.measurements:
@@ -161,7 +164,10 @@ def _collate_input(checkpoint: ServedCheckpoint, model_input: InputExample) -> M
 
 
 def _measure_seconds(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> float:
-    """Return the seconds of a pass without per-step predictions: one run if it is slow, else the median of several."""
+    """Return the seconds of a pass without per-step predictions.
+
+    A slow pass is measured once. Otherwise the result is the median of several passes.
+    """
     time_pass = _build_timed_pass(checkpoint, model_input)
     seconds = [time_pass()]
     while sum(seconds) < _QUICK_SECONDS and len(seconds) < _REPEATS:
@@ -187,7 +193,7 @@ def _build_timed_pass(checkpoint: ServedCheckpoint, model_input: Text | InputExa
 
 
 def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> dict[str, Any]:
-    """Return the source of an example, with its label and difficulty where it has them."""
+    """Return the source of an example, and its label and difficulty if it has them."""
     details: dict[str, Any] = {"source": model_input.source}
     if "label" in model_input.example:
         details["label"] = checkpoint.model.config.id2label[int(model_input.example["label"])]
@@ -199,7 +205,7 @@ def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> 
 def _build_board(
     checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapping[str, Any]
 ) -> list[list[BoardCell]]:
-    """Return the cells of an example, in rows, with their targets, answers and updates."""
+    """Return the cells of an example, in rows, with their symbols, targets, answers and updates."""
     example, row = model_input.example, result["texts"][0]
     positions = find_cell_positions(example).tolist()
     cells = get_cell_symbols(checkpoint, example)
@@ -236,7 +242,7 @@ def _get_labels(checkpoint: ServedCheckpoint, example: Mapping[str, Any], positi
 def _build_puzzle_cells(
     checkpoint: ServedCheckpoint, example: Mapping[str, Any], cells: list[str], row: Mapping[str, Any]
 ) -> list[BoardCell]:
-    """Return the cells of a puzzle, which halts as a whole and has an answer for every cell after every step."""
+    """Return the cells of a puzzle. It halts as a whole and has an answer for every cell after every step."""
     names = checkpoint.pipeline.tokenizer.convert_ids_to_tokens(np.asarray(example["labels"]).tolist())
     targets = [name if label else None for name, label in zip(names, np.asarray(example["labels"]), strict=True)]
     steps = [step["label"] for step in row["steps"] or []][: round(row["updates"])]

@@ -1,4 +1,4 @@
-"""A served checkpoint with its knobs and data, and conversion between examples, boards and their text."""
+"""A served checkpoint with its depth knobs and data, and conversions between examples, boards and their text."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class DepthQuality(NamedTuple):
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Synthetic data, of which a visitor can request new examples.
+    """Synthetic data that can generate new examples for a visitor.
 
     Attributes:
         dataset: Settings of the dataset.
-        sets: Evaluation sets by name: the first resembles the training data, the others are harder.
+        sets: Evaluation sets by name. The first set resembles the training data, and the others are harder.
         collate: Function that builds a batch of examples.
-        board: Parser and formatter of edited boards; None: the board is read-only.
+        board: Parser and formatter of edited boards, or None if the board is read-only.
     """
 
     dataset: Any
@@ -45,7 +45,7 @@ class SyntheticData:
 
 @dataclass(frozen=True)
 class QualityEvaluator:
-    """A measurement of the model's quality at its current depth.
+    """An evaluator of the quality of the model at its current depth.
 
     Attributes:
         name: Name of the metric.
@@ -68,10 +68,10 @@ class ServedCheckpoint:
         knobs: Depth knobs of the model.
         command: Command line for the same checkpoint, without mode and input.
         reads_pairs: Whether the model reads two texts.
-        synthetic: Synthetic data of the run; None: the visitor writes texts.
-        evaluator: Measurement of the quality; None: the evaluation data are not available.
+        synthetic: Synthetic data of the run, or None if the visitor writes texts.
+        evaluator: Evaluator of the quality, or None if the evaluation data are not available.
         curve: Name of a quality metric, and (compute, quality) of the settings that the run compared.
-        initial_text: Text in the input box at first.
+        initial_text: Initial text of the input box.
         lock: Lock that a query holds while it sets and runs the model.
         measurements: Measured quality by setting.
     """
@@ -95,7 +95,7 @@ class ServedCheckpoint:
 
     @property
     def segment_length(self) -> int | None:
-        """Tokens per segment of a model with memory; None without one."""
+        """Tokens per segment of a model with memory, or None for other models."""
         return self.pipeline.segment_length
 
     @property
@@ -113,7 +113,7 @@ class InputExample(NamedTuple):
 
 
 def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) -> InputExample:
-    """Return an example of an evaluation set, by the number that mode=evaluate reads it under.
+    """Return an example of an evaluation set by its number, which is the same as in mode=evaluate.
 
     Raises:
         DataError: If the set does not exist.
@@ -129,7 +129,7 @@ def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) 
 
 
 def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, text: str) -> InputExample:
-    """Return the example that a visitor's edited board describes.
+    """Return the example for a board that a visitor edited.
 
     Raises:
         DataError: If the board is invalid.
@@ -148,19 +148,19 @@ def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, t
 
 
 def find_cell_positions(example: Mapping[str, Any]) -> np.ndarray:
-    """Return the positions of an example's cells in its sequence, without special tokens."""
+    """Return the positions of the cells of an example in its sequence, without special tokens."""
     marks = example.get("special_tokens_mask")
     return np.arange(len(example["input_ids"])) if marks is None else np.flatnonzero(np.asarray(marks) == 0)
 
 
 def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> list[str]:
-    """Return the symbols of an example's cells."""
+    """Return the symbols of the cells of an example."""
     ids = np.asarray(example["input_ids"])[find_cell_positions(example)].tolist()
     return list(map(str, checkpoint.pipeline.tokenizer.convert_ids_to_tokens(ids)))
 
 
 def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
-    """Return cells, or values per cell, in the rows of the board."""
+    """Return cells, or one value per cell, arranged in the rows of the board."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if synthetic.board is None:

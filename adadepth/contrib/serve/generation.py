@@ -1,4 +1,4 @@
-"""Streaming of a language model's continuation, at a setting or at full depth, from the same seed."""
+"""Streaming of the continuation of a text by a language model, at a setting and at full depth, with the same seed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Continuation:
         text: Generated text, without the prompt.
         tokens: Number of generated tokens.
         seconds: Seconds since the start.
-        result: Description of the whole text, with the fields of texts.json; None: in progress.
+        result: Description of the whole text, with the fields of texts.json, or None while it is in progress.
         overrides: Settings of the model's configuration that `setting` changes.
     """
 
@@ -48,30 +48,30 @@ class Continuation:
 
 
 class _TokenStreamer(BaseStreamer, StoppingCriteria):
-    """A streamer that queues every token, and stops generation once the reader has stopped."""
+    """A streamer that queues every token, and stops generation when the reader has stopped."""
 
     def __init__(self, queue: Queue[Any], stopped: Event, deadline: Deadline) -> None:
         self.queue, self.stopped, self.deadline, self.is_prompt = queue, stopped, deadline, True
 
     def put(self, value: torch.Tensor) -> None:
-        """Queue generated tokens; the first call brings the prompt."""
+        """Queue generated tokens. The first call passes the prompt, which is skipped."""
         self.deadline.renew()
         if not self.is_prompt:
             self.queue.put(value.flatten().tolist())
         self.is_prompt = False
 
     def end(self) -> None:
-        """Do nothing: the complete text is queued once it is described."""
+        """Do nothing, because the complete text is queued after it is described."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
-        """Return whether to stop, for every row."""
+        """Return for every row whether generation must stop."""
         return torch.full((input_ids.shape[0],), self.stopped.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
 def stream_continuation(
     checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting
 ) -> Iterator[Continuation]:
-    """Continue a text, and yield it after every token; closing the iterator stops the model.
+    """Continue a text, and yield it after every token. If the iterator is closed, the model stops.
 
     Raises:
         DataError: If the text is too long, or the number of tokens exceeds the limit.
@@ -107,7 +107,7 @@ def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
     """Return the next part of the queue, or raise the error that ended generation.
 
     Raises:
-        DataError: If no part comes in time, as when compiled code does not return.
+        DataError: If no part arrives in time, for example because compiled code does not return.
     """
     try:
         part = queue.get(timeout=seconds + GRACE)
@@ -121,7 +121,7 @@ def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
 def _generate(
     checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting, queue: Queue[Any], stopped: Event
 ) -> None:
-    """Generate a text in a thread of its own, and put its result or error into the queue."""
+    """Generate a text in a separate thread, and put its result or error into the queue."""
     try:
         with (
             checkpoint.lock.hold(checkpoint.model) as deadline,
@@ -147,7 +147,7 @@ def _generate_all(
     streamer: _TokenStreamer,
     overrides: dict[str, Any],
 ) -> Continuation:
-    """Generate the whole continuation by the code of `mode=predict new_tokens=...`."""
+    """Generate the whole continuation with the code of `mode=predict new_tokens=...`."""
     pipeline = checkpoint.pipeline
     end_times: list[float] = []
     streamer.end = lambda: end_times.append(perf_counter())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Depth controls of a model: which knobs it has, and how a value of one changes its configuration."""
+"""Depth controls of a model: the available knobs, and the effect of their values on its configuration."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Knob:
 
 @dataclass(frozen=True)
 class Setting:
-    """The depth of a model: a knob's name with its value, or `AS_TRAINED` or `FULL`."""
+    """The depth of a model: the name of a knob with its value, or `AS_TRAINED` or `FULL`."""
 
     knob: str = AS_TRAINED
     value: float = 0.0
 
 
 def list_knobs(model: Any) -> list[Knob]:
-    """Return the depth knobs of a model, its own first; an empty list if its depth is fixed."""
+    """Return the depth knobs of a model, with its own knob first, or an empty list if its depth is fixed."""
     knobs = []
     if isinstance(model, DepthKnob) and not hasattr(model.config, "exit_rule"):
         knobs.append(_build_block_knob(model) if _changes_block_count(model) else _build_level_knob(model))
@@ -76,7 +76,7 @@ def _changes_block_count(model: Any) -> bool:
 
 
 def _build_block_knob(model: Any) -> Knob:
-    """Build the knob of a model whose depth is a number of blocks."""
+    """Build the knob of a model with a variable number of blocks."""
     least = next((depth for depth in range(1, model.max_updates) if _supports_depth(model, depth)), model.max_updates)
     return Knob("number of blocks", least, model.max_updates, 1, lambda model, value: _fit_depth(model, int(value)))
 
@@ -101,14 +101,14 @@ def _build_level_knob(model: Any) -> Knob:
 
 
 def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
-    """Build a knob for the mean number of updates, which fits the model's own knob as `budget.targets` does.
+    """Build a knob for the mean number of updates. It fits the depth knob of the model as `budget.targets` does.
 
     Args:
         model: Model with a depth knob.
         depth: Function that measures the mean number of updates at the current setting.
 
     Returns:
-        The knob, or None if the model has no knob to fit.
+        The new knob, or None if the model has no knob to fit.
     """
     spec = families().get(model.config.model_type)
     if not isinstance(model, DepthKnob) or spec is None or _changes_block_count(model) or not spec.budget.fitted:
@@ -127,7 +127,10 @@ def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
 
 
 def _build_rule_knobs(model: Any) -> list[Knob]:
-    """Build a knob for every supported exit rule with a threshold, the current rule first, and one for a fixed step."""
+    """Build a knob for every supported exit rule with a threshold, and one for a fixed step.
+
+    The knob of the current rule comes first.
+    """
     config = model.config
     supported = list_supported_rules(model.exit_signals, count_head_classes(config), one_class=takes_one_class(config))
     rules = [rule for name in supported if (rule := _parse_threshold_rule(name)) is not None]
@@ -150,7 +153,7 @@ def _build_rule_knob(rule: ExitRule) -> Knob:
 
 
 def _parse_threshold_rule(name: str) -> ExitRule | None:
-    """Return the exit rule of a name, at any threshold; None if no threshold of it sets a depth."""
+    """Return the exit rule with a name, at any threshold, or None if a threshold of it does not set a depth."""
     for text in (name, f"{name}:0.5"):
         try:
             return parse_rule(text).with_level(0.5)
@@ -177,7 +180,7 @@ def set_full_depth(model: Any) -> None:
 
 @contextmanager
 def restore_depth(model: Any) -> Iterator[None]:
-    """Restore the model's depth when the context ends."""
+    """Restore the depth of the model at the end of the context."""
     before = dict(vars(model.config))
     try:
         yield
@@ -190,7 +193,7 @@ def restore_depth(model: Any) -> Iterator[None]:
 
 @contextmanager
 def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[dict[str, Any]]:
-    """Apply a setting to the model within the context; yield the configuration values that it changes.
+    """Apply a setting to the model within the context, and yield the configuration values that it changes.
 
     Raises:
         ConfigError: If the knob does not exist, or the value is out of its range.

@@ -11,7 +11,7 @@ from adadepth.config.modes import ModeSpec, get_mode_settings
 
 
 def _is_host(value: str) -> bool:
-    """Return whether a name can be looked up; sockets raise a `UnicodeError` for invalid names."""
+    """Return whether a name can be looked up. Sockets raise a `UnicodeError` for invalid names."""
     try:
         return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
     except UnicodeError:
@@ -46,6 +46,6 @@ SERVE = ModeSpec(
 
 
 def get_serve_settings(config: ExperimentConfig) -> ServeConfig:
-    """Return the settings of this mode."""
+    """Return the settings of mode=serve."""
     settings: ServeConfig = get_mode_settings(config, "serve")
     return settings

@@ -1,6 +1,6 @@
-"""The page in gradio: its controls, their events and its server.
+"""The gradio page: its controls, their events and its server.
 
-No other module imports gradio. Analytics, external fonts and storage of inputs are off.
+No other module imports gradio. Analytics, external fonts and storage of inputs are disabled.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _CODE_FONT = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
 def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, names: Sequence[str] = ()) -> None:
-    """Open the page, print its address and who can reach it, and wait for Ctrl-C.
+    """Open the page, print its address and whether other machines can reach it, and wait for Ctrl-C.
 
     Args:
         checkpoints: Checkpoints to serve.
-        host: Address to listen at.
-        port: Port to listen at; 0: any free port.
-        names: Additional host names of the page, such as that of a proxy.
+        host: Address to listen on.
+        port: Port to listen on, or 0 for any free port.
+        names: Additional host names of the page, such as the name of a proxy.
 
     Raises:
         ConfigError: If the port is taken.
@@ -127,11 +127,11 @@ def _bypass_proxy() -> Iterator[None]:
 
 
 class _OneLineTraceback:
-    """A replacement of the module `traceback` that prints errors in one line of the console."""
+    """A replacement for the module `traceback` that prints each error on one line of the console."""
 
     @staticmethod
     def print_exc(*_: Any, **__: Any) -> None:
-        """Print the error that is being handled."""
+        """Print the error that is currently handled."""
         error = sys.exc_info()[1]
         say(f"refused: {'' if error is None else format_error(error)}")
 
@@ -140,7 +140,7 @@ class _OneLineTraceback:
 
 
 def _shorten_tracebacks() -> None:
-    """Replace gradio's tracebacks with one line each; gradio has no setting for that."""
+    """Replace the tracebacks of gradio with one line each, because gradio has no setting for that."""
     for module in (gr.queueing, gr.routes, gr.utils):
         vars(module)["traceback"] = _OneLineTraceback()
 
@@ -154,7 +154,7 @@ def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
 
 
 def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
-    """Build the page for one checkpoint, or for several with the same kind of input."""
+    """Build the page for one checkpoint, or for several checkpoints with the same type of input."""
     first = checkpoints[0]
     with gr.Blocks(title="adadepth: interactive demo", analytics_enabled=False) as page:
         gr.HTML(_render_heading(checkpoints), elem_id="ada-head", js_on_load=None, apply_default_css=False)
@@ -186,11 +186,11 @@ class _InputControls(NamedTuple):
     """The controls of the input.
 
     Attributes:
-        values: Components whose values form the input.
+        values: Components with the values that form the input.
         ask_button: Button that requests an answer.
         draw: Button that draws another synthetic example.
         board: Cells of a synthetic example.
-        write: Buttons to generate and to stop, and the number of tokens, for a language model.
+        write: Buttons that start and stop generation, and the number of tokens, for a language model.
     """
 
     values: list[Any]
@@ -275,9 +275,9 @@ def _connect_controls(
     """Connect the controls with the answers.
 
     In the browser, every control records the request and changes a hidden text. Only that change triggers an answer. A
-    change during an answer triggers another one afterwards, from the controls' values at that time. The page therefore
-    shows their last state. The controls cannot trigger answers themselves: gradio would repeat a whole event, with the
-    effects of the first control on others.
+    change during an answer triggers another answer afterwards, with the current values of the controls. The page
+    therefore always shows their last state. The controls cannot trigger answers themselves, because gradio would repeat
+    a whole event, including the effects of the first control on others.
     """
     request = gr.Textbox(_ANSWER, visible="hidden", container=False, elem_id="ada-wanted")
     changes = [load, controls.ask_button.click, depth.knob.input, depth.value.input]
@@ -315,7 +315,10 @@ def _build_note_script(request: str) -> str:
 
 
 def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls) -> None:
-    """Set the slider's range from the knob, and choose a knob when the slider moves, in the browser without delay."""
+    """Set the range of the slider from the knob, and choose a knob when the slider moves.
+
+    Both happen in the browser, without delay.
+    """
     ranges = {
         knob.name: {
             "__type__": "update", "minimum": knob.low, "maximum": knob.high, "step": knob.step, "value": knob.start,
@@ -331,7 +334,7 @@ def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls)
 
 
 def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputControls) -> None:
-    """Show the selected example as cells and as text, and an edited text as cells."""
+    """Show the selected example as cells and as text, and show an edited text as cells."""
     name, number, text = controls.values
     current = gr.State((name.value, number.value))
 
@@ -352,12 +355,12 @@ def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputCont
 
 
 def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) -> Iterator[Any]:
-    """Yield the contents of the page for the state of its controls, one checkpoint after another.
+    """Yield the contents of the page for the state of its controls, for one checkpoint after another.
 
     Args:
         checkpoints: Checkpoints to query.
         count: Number of values that form the input.
-        values: Request, input values, knob, its value, and the number of tokens where the model generates text.
+        values: Request, input values, knob, value of the knob, and the number of tokens if the model generates text.
     """
     (request, *inputs), (knob, value, *tokens) = values[: count + 1], values[count + 1 :]
     contents: list[Any] = [gr.skip()] * len(checkpoints)
@@ -371,7 +374,7 @@ def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) 
 def _render_parts(
     checkpoint: ServedCheckpoint, inputs: Sequence[Any], knob: str, value: Any, tokens: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield an answer without and then with its curve, or generated text; an error as one line."""
+    """Yield an answer without its curve and then with it, or generated text. An error is yielded as one line."""
     try:
         setting = Setting(knob, float(value or 0))
         if tokens and checkpoint.generates_text:
@@ -388,7 +391,7 @@ def _render_parts(
 
 
 def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | InputExample:
-    """Return the input that the controls describe."""
+    """Return the input that the values of the controls describe."""
     if checkpoint.synthetic is not None:
         name, number, text = inputs
         original = get_synthetic_example(checkpoint, str(name), int(number or 0))
@@ -398,7 +401,7 @@ def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | I
 
 
 def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting) -> Iterator[str]:
-    """Yield the text generated so far, at the setting and then at full depth, at intervals."""
+    """Yield the generated text at regular intervals, first at the setting and then at full depth."""
     parts: list[Continuation] = []
     for depth in (setting, Setting(FULL)) if checkpoint.knobs else (setting,):
         seconds = 0.0
@@ -410,9 +413,9 @@ def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, s
 
 
 def _build_failure_script(checkpoints: Sequence[ServedCheckpoint]) -> str:
-    """Return a script for an unanswered request, which was stopped or did not fit into the queue.
+    """Return a script for a request without an answer, which was stopped or did not fit into the queue.
 
-    It requests an answer again if the controls have changed meanwhile; otherwise it shows an error line.
+    The script requests an answer again if the controls have changed meanwhile. Otherwise it shows an error line.
     """
     line = UserError("no answer: too many requests are waiting, or the page has failed; try again")
     lines = json.dumps([str(render_error(checkpoint, line)) for checkpoint in checkpoints])
@@ -421,7 +424,7 @@ def _build_failure_script(checkpoints: Sequence[ServedCheckpoint]) -> str:
 
 
 def _render_failure(checkpoint: ServedCheckpoint, error: BaseException) -> str:
-    """Return an error as one line; print unexpected errors to the console only."""
+    """Return an error as one line. The details of unexpected errors are printed only to the console."""
     if isinstance(error, UserError):
         return str(render_error(checkpoint, error))
     say(f"{checkpoint.name}: {format_error(error)}")

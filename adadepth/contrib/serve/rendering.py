@@ -1,4 +1,4 @@
-"""HTML of answers: predictions, depth, compute and time beside full depth, with downloads and the command line."""
+"""HTML of answers: predictions, depth, compute and time compared with full depth, downloads and the command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_LETTERS = 2  # letters of an answer in a cell
 
 
 class Tile(NamedTuple):
-    """A figure with its name, and its value at full depth."""
+    """A value with its name, and the value at full depth for comparison."""
 
     key: str
     name: str
@@ -45,12 +45,12 @@ class Tile(NamedTuple):
 
 
 def render_template(template: str, **content: Any) -> Markup:
-    """Render a template of this package; text is escaped."""
+    """Render a template of this package. Text is escaped."""
     return Markup(load_templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
 
 
 def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
-    """Render an error, in one line, in the place of an answer."""
+    """Render an error on one line in place of an answer."""
     message = " ".join(str(error).split())
     return render_template("error", name=checkpoint.name, message=message)
 
@@ -58,13 +58,13 @@ def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
 def render_answer(
     checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer, *, with_curve: bool = True
 ) -> Markup:
-    """Render an answer as a section that can also stand alone.
+    """Render an answer as a section that can also be shown alone.
 
     Args:
         checkpoint: Checkpoint that answered.
         model_input: Input of the model.
         answer: Answer to render.
-        with_curve: Whether to add the quality at this depth, which may have to be measured first.
+        with_curve: Whether to add the quality at this depth, which may need to be measured first.
     """
     max_updates = answer.result["max_depth"]
     figure, curve_of = build_work_curve(checkpoint, answer) if with_curve else (None, "")
@@ -91,7 +91,7 @@ def render_answer(
 
 
 def render_continuations(checkpoint: ServedCheckpoint, prompt: str, parts: Sequence[Continuation]) -> Markup:
-    """Render the text generated so far at a setting, beside that at full depth."""
+    """Render the text generated so far at a setting, next to the text at full depth."""
     sides = [_describe_side(checkpoint, prompt, part) for part in parts]
     side_count = 2 if checkpoint.knobs else 1  # a model of one depth writes once
     is_whole = len(parts) == side_count and all(part.result is not None for part in parts)
@@ -131,7 +131,7 @@ def _format_setting(setting: Setting) -> str:
 
 
 def _add_token_steps(answer: Answer) -> Mapping[str, Any]:
-    """Return the description of a text, with the prediction after every step for every token."""
+    """Return the description of a text, with the prediction after every step added to every token."""
     if not answer.steps:
         return answer.row
     tokens = [dict(token) for token in answer.row["tokens"]]
@@ -185,7 +185,7 @@ def _describe_truth(answer: Answer) -> str:
 
 
 def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return how many cells with a target are correct, and a remark; None without targets."""
+    """Return the number of correct cells with a target, and a remark, or None if no cell has a target."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.label is not None]
     targets = [cell for cell in board_cells if result["predicts"] != "cells" or cell.label != cell.symbol]
     if not targets:
@@ -200,7 +200,7 @@ def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] |
 
 
 def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figure | None, str]:
-    """Return a figure of quality against compute with the slider's point, and its description."""
+    """Return a figure of quality against compute with the point of the current setting, and its description."""
     points, name, examples = _collect_curve_points(checkpoint, answer.setting)
     if not points:
         return None, ""
@@ -224,7 +224,7 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
 def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tuple[list[tuple[float, float]], str, str]:
     """Return (compute, quality) points for settings of a knob, the metric's name, and a description.
 
-    The points are measured now if evaluation data are available; otherwise they are those that the run compared.
+    The points are measured now if evaluation data are available. Otherwise they are those that the run compared.
     """
     if checkpoint.evaluator is None:
         if checkpoint.curve is None:
@@ -257,7 +257,7 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
 
 
 def _build_boards(checkpoint: ServedCheckpoint, answer: Answer) -> list[dict[str, Any]]:
-    """Return the boards of an answer: the difficulty of every cell, and its depth with the answer."""
+    """Return the boards of an answer: one with the difficulty of every cell, and one with its depth and answer."""
     if answer.board is None or (answer.result["unit"] != "token" and answer.result["predicts"] == "classes"):
         return []  # rendered as a text: its cells have no depth or answer of their own
     board_cells = [cell for row in answer.board for cell in row]
@@ -298,7 +298,7 @@ def _build_cell(text: str, style: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
-    """Return a cell of the input with its difficulty."""
+    """Return a cell of the input board with its difficulty."""
     difficulty = "" if cell.difficulty is None else str(cell.difficulty)
     if cell.symbol in ".#":
         return _build_cell(difficulty or cell.symbol, "wall" if cell.symbol == "#" else "")
@@ -306,7 +306,7 @@ def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
-    """Return a cell in the colour of its depth, with its answer."""
+    """Return a cell with its answer, in the colour of its depth."""
     depth = 0 if cell.updates is None else round(cell.updates)
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = f"d{depth}" + (" wrong" if is_wrong else "")
@@ -322,7 +322,7 @@ def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
 
 
 def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
-    """Return a cell of a puzzle's answer."""
+    """Return a cell of the answer to a puzzle."""
     is_given = cell.label == cell.symbol
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = " ".join(["given"] * is_given + ["wrong"] * is_wrong)
@@ -331,7 +331,10 @@ def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _choose_abbreviation(checkpoint: ServedCheckpoint, answer: Answer) -> Any:
-    """Return a function that shortens answers to the fewest distinct letters; in a single row they stay whole."""
+    """Return a function that shortens answers to the fewest letters that distinguish them.
+
+    Answers on a board with a single row are not shortened.
+    """
     assert answer.board is not None
     names = list(checkpoint.model.config.id2label.values())
     if len(answer.board) == 1:
@@ -426,7 +429,7 @@ def _build_boards_figure(answer: Answer) -> Figure | None:
 
 
 def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer) -> tuple[str, str]:
-    """Return the command line with the same result, and a remark about it."""
+    """Return the command line that gives the same result, and a remark about it."""
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
     if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":
@@ -439,7 +442,7 @@ def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample
 
 
 def _format_text_override(text: Text) -> str:
-    """Return a text as a value of `text=`, quoted where Hydra would read a file, a list, a pair or null."""
+    """Return a text as a value of `text=`, quoted if Hydra would read it as a file, a list, a pair or null."""
     if isinstance(text, str) and not text.startswith(("[", "@")) and text != "null":
         return text
     parts = [_quote_text(part) for part in ([text] if isinstance(text, str) else text)]
@@ -457,6 +460,6 @@ def _format_command(checkpoint: ServedCheckpoint, mode: str, overrides: Sequence
 
 
 def _quote_text(text: str) -> str:
-    """Return a text in Hydra's quotes."""
+    """Return a text in quotes for Hydra."""
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + escaped.replace("${", "\\${") + "'"

@@ -1,4 +1,4 @@
-"""Filter of HTTP requests: allowed host names, no routes for files, and a limit on the request size."""
+"""Filter of HTTP requests: allowed host names, no file routes, and a limit on the request size."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _POLICY_VIOLATION = 1008  # close code of a websocket
 
 
 class AllowedHosts:
-    """The host names under which the page answers.
+    """The allowed host names of the page.
 
-    Another site can point its own name at this machine (DNS rebinding). A browser then treats the page as a part of
-    that site. A numeric address cannot be redirected in this way.
+    Another site can point its own host name at this machine (DNS rebinding). A browser then treats the page as a part
+    of that site. A numeric address cannot be redirected in this way.
 
     Args:
-        host: Address that the server listens at.
-        names: Additional host names, such as that of a proxy.
+        host: Address that the server listens on.
+        names: Additional host names, such as the name of a proxy.
     """
 
     def __init__(self, host: str, names: Iterable[str] = ()) -> None:
@@ -56,7 +56,7 @@ class AllowedHosts:
         return name in self._hosts or is_loopback(name) or (not self._is_local and _parse_address(name) is not None)
 
     def has_origin(self, origin: str, host: str) -> bool:
-        """Return whether an `Origin` header is a proxy's, or has the host and port of the `Host` header."""
+        """Return whether an `Origin` header names a proxy, or has the host and port of the `Host` header."""
         scheme = urlsplit(origin).scheme if "//" in origin else ""
         name, port = _parse_url(origin)
         if name in self._extra_hosts:
@@ -66,13 +66,13 @@ class AllowedHosts:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or a name is reachable from this machine alone."""
+    """Return whether an address or a name is reachable only from this machine."""
     address = _parse_address(host)
     return address.is_loopback if address is not None else host.lower().rstrip(".") == "localhost"
 
 
 def list_space_hosts() -> list[str]:
-    """Return the host names of a space of the hub."""
+    """Return the host names of the page if it runs in a space of the hub."""
     return [name for name in os.environ.get("SPACE_HOST", "").split(",") if name]
 
 
@@ -84,7 +84,7 @@ def _parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
 
 
 def _parse_url(url: str) -> tuple[str, int | None]:
-    """Return the lower-case host name and the port of a URL; an empty name if the URL is invalid."""
+    """Return the lower-case host name and the port of a URL. The name is empty if the URL is invalid."""
     try:
         parts = urlsplit(url)
         name = "" if "@" in parts.netloc else (parts.hostname or "")
@@ -94,7 +94,7 @@ def _parse_url(url: str) -> tuple[str, int | None]:
 
 
 class RequestFilter:
-    """An ASGI middleware that rejects foreign host names, routes for files, and requests that are too long.
+    """An ASGI middleware that rejects unknown host names, file routes, and requests that are too long.
 
     Args:
         app: ASGI application behind the filter.
@@ -105,7 +105,10 @@ class RequestFilter:
         self.app, self.names = app, names
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        """Pass a request on or reject it; report an error of the application in one line of the console."""
+        """Pass a request to the application or reject it.
+
+        An error of the application is printed on one line of the console.
+        """
         if scope["type"] == "websocket":  # the page has none
             await receive()
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
@@ -126,7 +129,7 @@ class RequestFilter:
             await _send_refusal(send, *_TOO_LONG)
 
     def _find_refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
-        """Return the status and the message for a request to reject; None for an allowed one."""
+        """Return the status and the message for a rejected request, or None for an allowed one."""
         headers: dict[str, list[str]] = {}
         for name, value in scope.get("headers", ()):
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -146,7 +149,7 @@ class RequestFilter:
 
 
 class _LimitedRequest:
-    """A request that is read up to the size limit, whether or not it states its length."""
+    """A request that is read only up to the size limit, even if it does not state its length."""
 
     def __init__(self, receive: _Receive, send: _Send) -> None:
         self._receive, self._send, self._bytes = receive, send, 0

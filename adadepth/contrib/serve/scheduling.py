@@ -1,4 +1,4 @@
-"""Exclusive access to a model, one query at a time, with a time limit for each."""
+"""Exclusive access to a model: one query at a time, each with a time limit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Deadline:
         self.renew()
 
     def renew(self) -> None:
-        """Restart the time limit, as after every token of a generated text."""
+        """Restart the time limit, for example after every token of a generated text."""
         self.end = perf_counter() + self._seconds
 
     def check(self, *_: Any) -> None:
-        """Stop a query after its time limit; runs before every module of the model.
+        """Raise an error if the time limit of the query has passed. It runs before every module of the model.
 
         Raises:
             DataError: If the time limit has passed.
@@ -52,10 +52,10 @@ class ModelLock:
 
     @contextmanager
     def hold(self, model: Any) -> Iterator[Deadline]:
-        """Wait for the lock and hold it within the context, in which the model's modules enforce the time limit.
+        """Wait for the lock and hold it within the context. The modules of the model check the time limit.
 
         Raises:
-            DataError: If the previous query is overdue because compiled code still runs for it.
+            DataError: If the previous query has not ended in time, because it still runs compiled code.
         """
         deadline = self._deadline
         remaining = self.seconds if deadline is None else deadline.end - perf_counter()

@@ -1,4 +1,4 @@
-"""`mode=serve`: loading of checkpoints with their data, and a page on which visitors query them at any depth."""
+"""`mode=serve`: loads checkpoints with their data, and opens a page on which visitors query them at any depth."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SHARED_KEYS = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")
 
 
 def serve(config: ExperimentConfig) -> None:
-    """Open the page, and wait until it is closed with Ctrl-C."""
+    """Open the page, and wait until Ctrl-C closes it."""
     if find_spec("gradio") is None:
         raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
     checkpoints = [load_served_checkpoint(single) for single in _list_configs(config)]
@@ -68,10 +68,10 @@ def serve(config: ExperimentConfig) -> None:
 
 
 def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
-    """Check that all checkpoints read the same kind of input.
+    """Check that all checkpoints read the same type of input.
 
     Raises:
-        ConfigError: If two checkpoints read different inputs; the message names them.
+        ConfigError: If two checkpoints read different inputs. The message names them.
     """
     kinds = [None if checkpoint.synthetic is None else type(checkpoint.synthetic.dataset) for checkpoint in checkpoints]
     for checkpoint, kind in zip(checkpoints, kinds, strict=True):
@@ -81,7 +81,7 @@ def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
 
 
 def open_page_of_run(run: Path, host: str, port: int) -> None:
-    """Open the page of one run from any run directory; entry point of a space's app.py."""
+    """Open the page of one run from its run directory alone. The app.py of a space calls this function."""
     from adadepth.contrib.serve.page import open_page
 
     settings = load_run_settings(run, "checkpoint")
@@ -90,7 +90,7 @@ def open_page_of_run(run: Path, host: str, port: int) -> None:
 
 
 def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
-    """Return one configuration per checkpoint; with several checkpoints, that of each one's run."""
+    """Return one configuration per checkpoint. With several checkpoints, each has the configuration of its run."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
     if ignored := [key for key in list_overridden_keys() if key.partition(".")[0] not in _SHARED_KEYS]:
@@ -101,7 +101,7 @@ def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
 
 
 def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
-    """Return the configuration of a checkpoint's run, or the current one for a checkpoint outside a run."""
+    """Return the configuration of the run of a checkpoint, or the current one for a checkpoint outside a run."""
     single = dataclasses.replace(config, checkpoint=path, mode=Mode.predict)
     run = run_of_checkpoint(single)
     if run is None:
@@ -111,7 +111,7 @@ def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
 
 
 def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
-    """Load a checkpoint with its knobs, data and initial input."""
+    """Load a checkpoint with its depth knobs, data and initial input."""
     pipeline, path = load_pipeline(config)
     copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
@@ -147,14 +147,15 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
 
 
 def _name_run(config: ExperimentConfig, run: Path) -> str:
-    """Return the title of a run's column on the page."""
+    """Return the title for the column of a run on the page."""
     return format_run(run) if is_demo(run) else f"{config.name}/{run.name}"
 
 
 def copy_weights(model: torch.nn.Module) -> None:
     """Copy the weights from the memory-mapped file into memory.
 
-    If another process truncates the mapped file, this process ends (SIGBUS); if one overwrites it, the model changes.
+    If another process truncated the mapped file, this process would end (SIGBUS). If another process overwrote it, the
+    model would change.
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
@@ -174,7 +175,7 @@ def _get_config_name(config: ExperimentConfig) -> str:
 
 
 def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
-    """Return the labelled data of a run if they are available offline, else None."""
+    """Return the labelled data of a run if they are available offline, otherwise None."""
     dataset: Any = config.dataset
     is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
     if config.task is not Task.finetune or get_problem(dataset) is None or not is_at_hand:
@@ -198,7 +199,7 @@ def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> Synth
 
 
 def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
-    """Return an evaluator on examples of the first set, with the evaluation of mode=evaluate."""
+    """Return an evaluator on examples of the first set, which evaluates as mode=evaluate does."""
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
@@ -213,7 +214,7 @@ def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -
 
 
 def _evaluate(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> DepthQuality:
-    """Evaluate the model at its current depth."""
+    """Return the quality, compute and mean updates of the model at its current depth."""
     model: Any = session.model
     evaluation = session.start_evaluation(name)
     model.eval()
@@ -239,7 +240,10 @@ def _select_forward_arguments(model: Any, batch: Mapping[str, Any]) -> dict[str,
 
 
 def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
-    """Return (compute, quality) points of the exit rules or budgets that a run or its newest evaluation compared."""
+    """Return (compute, quality) points of the exit rules or budgets that were compared.
+
+    They come from the newest evaluation of the run that has them, or from the run itself.
+    """
     for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
         files = read_run(folder)
         for study in files.of(EXIT_RULES).get("sets", {}).values():

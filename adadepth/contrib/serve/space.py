@@ -1,4 +1,4 @@
-"""Export of a run as a space of the hub: its page with model and settings in one folder.
+"""Export of a run as a space of the hub: the page with its model and settings in one folder.
 
 python -m adadepth.contrib.serve.space RUN [FOLDER]
 """
@@ -65,7 +65,7 @@ def _get_version(package: str, default: str) -> str:
 
 
 def make_space(arguments: list[str]) -> int:
-    """Write the space for command-line arguments; return the exit status."""
+    """Write the space for command-line arguments, and return the exit status."""
     if len(arguments) not in (1, 2):
         print("error: make space RUN=outputs/NAME/RUN [FOLDER=space]", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
-"""MLflow, Trackio and Comet as trackers, registered by entry points of the group `adadepth.loggers`.
+"""MLflow, Trackio and Comet trackers, registered by entry points of the group `adadepth.loggers`.
 
-None of their packages is imported here.
+This module imports none of their packages.
 """
 
 from adadepth.training.trackers import TrackerKind

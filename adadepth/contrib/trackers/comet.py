@@ -18,7 +18,7 @@ _DISABLED = (*_LOGS, *_AUTOMATIC)
 
 
 class CometTracker(Tracker):
-    """Tracker with one experiment per run; a resumed run continues the experiment of its key."""
+    """Tracker with one experiment per run. A resumed run continues the experiment with its key."""
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None

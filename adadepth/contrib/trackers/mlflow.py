@@ -1,4 +1,4 @@
-"""MLflow tracker on `mlflow-skinny`: files below ``output_dir``, or the server of MLFLOW_TRACKING_URI."""
+"""MLflow tracker on `mlflow-skinny`: writes files below ``output_dir``, or to the server of MLFLOW_TRACKING_URI."""
 
 import os
 import time
@@ -16,7 +16,7 @@ _MAX_PARAMETER_LENGTH = 500  # characters
 class MlflowTracker(Tracker):
     """Tracker with one MLflow run in the experiment ``logger.project``.
 
-    Histograms and tables are JSON files among its artifacts.
+    Histograms and tables are stored as JSON files in the artifacts of the run.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Trackio, Hugging Face's local tracker, whose files `trackio show` displays."""
+"""Trackio tracker, the local tracker by Hugging Face. `trackio show` displays its files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 
 class TrackioTracker(Tracker):
-    """Tracker with one Trackio run, named like the run directory, in the project ``logger.project``.
+    """Tracker with one Trackio run in the project ``logger.project``. The run has the name of the run directory.
 
-    Trackio writes to its own folder (``TRACKIO_DIR``).
+    Trackio writes to a folder of its own (``TRACKIO_DIR``).
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Depth by linguistic class: `mode=evaluate` of a model of tokens on a treebank."""
+"""Depth by linguistic class: `mode=evaluate` of a token-level model on a treebank."""

@@ -1,4 +1,4 @@
-"""Words of a treebank with part of speech, relation, depth in the tree and frequency; their sentences as examples."""
+"""Words of a treebank with part of speech, relation, depth in the tree and frequency, and its sentences as examples."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class Trees:
     """Words of a treebank in the order of its sentences.
 
     Attributes:
-        sentences: Index of the first word of each sentence, then the number of words, (sentences + 1,) int64.
-        forms: Form of each word as it is written.
+        sentences: Index of the first word of each sentence, followed by the total number of words, (sentences + 1,)
+            int64.
+        forms: Original form of each word.
         upos: Part of speech of each word.
-        deprel: Relation of each word to its head, subtypes such as ``nsubj:pass`` included.
+        deprel: Relation of each word to its head, including subtypes such as ``nsubj:pass``.
         depth: Number of arcs from the root of the sentence, 0 for the root, (words,) int64.
     """
 
@@ -66,12 +67,12 @@ class Trees:
 
 
 def read_trees(table: DataTable) -> Trees:
-    """Return the words of a table with the columns ``COLUMNS``, each a list a sentence.
+    """Return the words of a table with the columns ``COLUMNS``. Each cell is a list with one value per token.
 
-    Sentences without words are left out.
+    Sentences without words are skipped.
 
     Raises:
-        DataError: If no sentence is a tree, or one is invalid; the message names the line or row.
+        DataError: If no sentence is a tree, or one is invalid. The message names the line or row.
     """
     names = table.class_names.get("upos", [])
     lengths, forms, upos, deprel = [], [], [], []
@@ -100,8 +101,8 @@ class _Word(NamedTuple):
 def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
     """Yield the words of each sentence.
 
-    The reader of CoNLL-U yields words only. Other tables may also have rows for contractions and for empty nodes, which
-    have no head and are left out.
+    The reader of CoNLL-U yields only words. Other tables may also have entries for contractions and for empty nodes,
+    which have no head and are skipped.
     """
     first = 0
     for batch in table.batches():
@@ -119,7 +120,7 @@ def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
 
 
 def _require_columns(word: _Word) -> _Word:
-    """Return the word; raise DataError if one of its columns is empty."""
+    """Return the word, or raise DataError if one of its columns is empty."""
     for name, value in zip(COLUMNS, word[1:], strict=True):
         is_empty = not value if name == "tokens" else isinstance(value, str) and not value.strip()
         if value is None or is_empty:
@@ -128,7 +129,10 @@ def _require_columns(word: _Word) -> _Word:
 
 
 def _count_depths(words: Sequence[_Word]) -> list[int]:
-    """Return how many arcs lead from the root to each word; heads count words from 1, and 0 is above the root."""
+    """Return the number of arcs from the root to each word.
+
+    Heads number words from 1, and the head of the root is 0.
+    """
     heads = _check_heads(words)
     depths: dict[int, int] = {0: -1}
     for word in range(1, len(heads) + 1):
@@ -144,7 +148,7 @@ def _count_depths(words: Sequence[_Word]) -> list[int]:
 
 
 def _check_heads(words: Sequence[_Word]) -> list[int]:
-    """Return the number of each word's head, of which exactly one is 0."""
+    """Return the number of the head of each word. Exactly one of them is 0."""
     allowed = {str(number): number for number in range(len(words) + 1)}
     for word in words:
         if str(word.head) not in allowed:
@@ -180,20 +184,20 @@ NO_WORD = -1  # the owner of special tokens
 
 @dataclass(frozen=True)
 class Masks:
-    """Vocabulary and settings with which tokens are masked."""
+    """Vocabulary and settings for masking tokens."""
 
     vocabulary: Vocabulary
     settings: MaskingConfig
 
 
 class TreebankExamples(Dataset[dict[str, Any]]):
-    """Dataset of sentences as token sequences, the same in every epoch and for every seed.
+    """Dataset of sentences as token sequences, which are the same in every epoch and for every seed.
 
     Args:
         pieces: Token ids of each word of each sentence.
-        first_words: Number of each sentence's first word in the treebank.
-        layout: Special tokens and length of a sequence; longer sentences are cut.
-        masks: Masking of the tokens, as in evaluations of pretraining; None: tokens are not masked. Masked examples
+        first_words: Index in the treebank of the first word of each sentence.
+        layout: Special tokens and length of a sequence. Longer sentences are truncated.
+        masks: Masking of the tokens as in evaluations of pretraining, or None for tokens without masks. Masked examples
             also have the fields of `adadepth.data.pretraining.examples.make_example`.
     """
 
@@ -227,7 +231,7 @@ class TreebankExamples(Dataset[dict[str, Any]]):
         return {"input_ids": corrupted, "labels": labels, "mask_kind": kinds, "sentence_order_label": NO_PAIR}
 
     def owners(self, index: int) -> np.ndarray:
-        """Return the index in the treebank of the word that each token is a piece of, or `NO_WORD`, (S,) int64."""
+        """Return the index in the treebank of the word of each token, or `NO_WORD`, (S,) int64."""
         special = self._build_sequence(index)["special_tokens_mask"] == 1
         words = np.repeat(np.arange(len(self.pieces[index])), [len(word) for word in self.pieces[index]])
         owners = np.full(len(special), NO_WORD, dtype=np.int64)
@@ -245,9 +249,9 @@ class TreebankSet:
 
     Attributes:
         trees: All words of the split.
-        per_million: Frequency of each word's form per million words, (words,) float64.
+        per_million: Frequency of the form of each word per million words, (words,) float64.
         plain: Evaluated sentences without masks.
-        masked: Evaluated sentences with masked tokens; None for a model that does not predict them.
+        masked: Evaluated sentences with masked tokens, or None for a model that does not predict masked tokens.
     """
 
     trees: Trees
@@ -276,11 +280,11 @@ class TreebankData:
 
     @property
     def train(self) -> TreebankExamples:
-        """Examples of the first split; a trainer requires some."""
+        """Examples of the first split, because a trainer requires a training set."""
         return next(iter(self.sets.values())).plain
 
     def collate(self, examples: Examples) -> dict[str, Tensor]:
-        """Return a padded batch from the collator of plain or masked examples."""
+        """Return a padded batch, from the collator for plain or for masked examples."""
         kind = PretrainingCollator if "labels" in examples[0] else SequenceCollator
         return kind(self.tokenizer.pad_token_id, self.sequence_length, self.pad_to_length)(examples)
 
@@ -289,12 +293,12 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     """Read and tokenise the sentences of a treebank.
 
     Args:
-        dataset: Settings of the treebank: its files and evaluated splits.
+        dataset: Settings of the treebank, with its files and evaluated splits.
         tokenizer: Folder or hub id of the model's tokenizer.
-        masks: Whether the sentences are also masked; the tokenizer then needs [MASK].
+        masks: Whether the sentences are also masked. The tokenizer then needs [MASK].
 
     Raises:
-        DataError: If the files or the tokenizer lack something.
+        DataError: If a column, a file or a token of the tokenizer is missing.
     """
     words = load_tokenizer(tokenizer, PRETRAINING_TOKENS if masks else list_needed_tokens(1))
     tables = _open_tables(dataset)
@@ -326,7 +330,7 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
 
 
 def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:
-    """Open all splits, or all files as one set if they are not named like splits."""
+    """Open all splits, or open all files as one set if their names are not those of splits."""
     path = dataset.path
     if path is None:
         return load_hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
@@ -340,7 +344,7 @@ def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:
 
 
 def _find_treebank_files(path: Any) -> list[Path]:
-    """Return the files of a path; raise DataError if one is not CoNLL-U."""
+    """Return the files of a path, or raise DataError if one is not a CoNLL-U file."""
     files = find_files("dataset.path", path)
     for file in files:
         if file.suffix != ".conllu":
@@ -361,7 +365,7 @@ def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataT
 
 
 def _summarise_set(split: TreebankSet, layout: Layout) -> dict[str, int]:
-    """Return the numbers of sentences and words, of evaluated ones, and of truncated sentences."""
+    """Return the numbers of sentences and words, of evaluated sentences and words, and of truncated sentences."""
     pieces = split.plain.pieces
     tokens = [sum(map(len, words)) for words in pieces]
     return {

@@ -1,4 +1,4 @@
-"""`mode=evaluate` on a treebank: the depth of a trained model's tokens by linguistic class of their words."""
+"""`mode=evaluate` on a treebank: the depth of the tokens of a trained model by the linguistic class of their words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HEAD_KINDS = ("classification", "tagging", "question_answering")  # heads that 
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Measure, write and print depths by word on every set of a treebank; return the metrics."""
+    """Measure, write and print the depths of words on every set of a treebank, and return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = _load_model(config, path)
@@ -69,10 +69,10 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 
 
 def _load_model(config: ExperimentConfig, path: str) -> Any:
-    """Load the checkpoint's model with the head it was trained with.
+    """Load the model of the checkpoint with the head that it was trained with.
 
     Raises:
-        CheckpointError: If its tokens do not halt one by one, or it does not read single sentences.
+        CheckpointError: If its tokens do not halt one by one, or it does not accept single sentences.
     """
     model: Any = load_model(path, _resolve_head_class(config, path), config.model, list_overridden_model_settings())
     if model.depth_unit != "token":
@@ -84,7 +84,7 @@ def _load_model(config: ExperimentConfig, path: str) -> Any:
 
 
 def _resolve_head_class(config: ExperimentConfig, path: str) -> Any:
-    """Return the model class of the head that a checkpoint stores."""
+    """Return the model class of the head that is stored in a checkpoint."""
     if config.task is Task.pretrain:
         return pretraining_class(config.model)
     spec = family(config.model.name)
@@ -99,7 +99,10 @@ def _resolve_head_class(config: ExperimentConfig, path: str) -> Any:
 
 
 def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | MaskedTreebankScorer]:
-    """Build a scorer for every set; masked ones come first, because they have the published classes of tokens."""
+    """Build a scorer for every set.
+
+    Scorers with masks come first, because they have the published classes of tokens.
+    """
     scorers: dict[str, TreebankScorer | MaskedTreebankScorer] = {
         f"{name}_{_MASKED}": MaskedTreebankScorer(data.tokenizer, split.masked, device)
         for name, split in data.sets.items()
@@ -111,7 +114,7 @@ def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer 
 def _summarise_words(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
-    """Return the content of words.json."""
+    """Return the contents of words.json."""
     max_updates = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
     for name, split in data.sets.items():

@@ -29,7 +29,7 @@ _RAREST = "below 10"
 def classify_words(
     upos: Sequence[str], deprel: Sequence[str], depth: Iterable[int], per_million: Iterable[float]
 ) -> dict[str, list[str]]:
-    """Return the class of each word by kind; every argument has one entry per word."""
+    """Return the class of each word for every kind of class. Every argument has one entry per word."""
     return {
         "upos": list(upos),
         "deprel": [relation.partition(":")[0] for relation in deprel],
@@ -40,7 +40,7 @@ def classify_words(
 
 
 def _list_ordered_classes(kind: str) -> list[str]:
-    """Return the classes of a kind in their natural order; empty for kinds without one."""
+    """Return the classes of a kind in their natural order, or an empty list for kinds without one."""
     if kind == "tree_depth":
         return [*map(str, range(DEEPEST)), f"{DEEPEST} or more"]
     return [*(name for _, name in _BANDS), _RAREST] if kind == "frequency" else []
@@ -52,14 +52,14 @@ def _choose_frequency_band(frequency: float) -> str:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Depths of the subword pieces of words, in any order.
+    """Depths of the subword pieces of words. The pieces may be in any order.
 
     Attributes:
         word: Index of the word of each piece, (K,) int64.
         first: Whether a piece is the first of its word, (K,) bool.
         updates: Depth of each piece in updates, (K,) float64.
-        cosines: Cosine similarity of the states of first pieces before and after each iteration, NaN for iterations
-            that were not run, (first pieces, L) float32; None where the states are not available.
+        cosines: Cosine similarity of the states of first pieces before and after each iteration, (first pieces, L)
+            float32. It is NaN for iterations that were not run, and None if the states are not available.
     """
 
     word: NDArray[np.int64]
@@ -85,14 +85,14 @@ def describe_words(
     """Return depth statistics by class as JSON values, for first pieces and for the mean over the pieces of a word.
 
     Args:
-        pieces: Pieces of the set; words without a first piece are not counted.
-        classes: Class of every word of the treebank, by kind.
+        pieces: Pieces of the set. Words without a first piece are not counted.
+        classes: Class of every word of the treebank, for each kind of class.
         sentences: Index of the sentence of each word of the treebank, (words,) int64.
         max_updates: Maximum number of updates L.
 
     Returns:
-        `all`, a row of all words, and `kinds`: rows by kind, see `_summarise_class`. Rows of `_UNORDERED_KINDS` are
-        sorted by falling depth.
+        `all`, the row for all words, and `kinds`, the rows of each kind; see `_summarise_class`. The rows of
+        `_UNORDERED_KINDS` are sorted by decreasing depth.
     """
     order = np.argsort(pieces.word[pieces.first], kind="stable")
     words = pieces.word[pieces.first][order]
@@ -116,10 +116,10 @@ def describe_words(
 def _summarise_class(
     name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_updates: int
 ) -> dict[str, Any]:
-    """Return the row of a class: numbers of words and sentences, mean depth of first pieces, its interval and spread.
+    """Return the row of a class: number of words and sentences, and mean depth of first pieces with interval, spread.
 
-    `split` is the share of words of several pieces. `over_pieces` is the mean over words of the mean over their pieces.
-    `cosine` has a value per iteration, averaged over the `cosine_n` first pieces that ran it.
+    `split` is the share of words with several pieces. `over_pieces` averages depth over the pieces of a word, and then
+    over words. `cosine` has one value per iteration, averaged over the `cosine_n` first pieces that ran the iteration.
     """
     first, sentence = depths["first"][members], depths["sentence"][members]
     mean, over_pieces = (

@@ -1,4 +1,4 @@
-"""Depth by linguistic class: tables, text, files and the section of the report."""
+"""Depth by linguistic class: tables, text, files and the report section."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _INTERVAL = Column("interval", "95 %", text, "text")
 
 
 def build_kind_table(name: str, kind: str, readings: Mapping[str, _WordSummary]) -> Table:
-    """Build the table of a kind: number of words, depth and interval of each class, without and with masks.
+    """Build the table of one kind of class: number of words, depth and interval of each class, without and with masks.
 
     Args:
         name: Name of the set.
         kind: Kind of classes from `adadepth.contrib.treebank.measures.CLASS_KINDS`.
-        readings: Statistics of `plain` sentences, and of `masked` ones where the model predicts masked words.
+        readings: Statistics of `plain` sentences, and of `masked` sentences if the model predicts masked words.
     """
     columns = [
         Column("class", kind, text, "text"),
@@ -62,7 +62,7 @@ def build_kind_table(name: str, kind: str, readings: Mapping[str, _WordSummary])
 
 
 def build_cosine_table(name: str, kind: str, reading: _WordSummary, max_updates: int) -> Table | None:
-    """Build the table of state similarity before and after each iteration; None where the states are not available."""
+    """Build the table of the similarity of states before and after each iteration, or return None without states."""
     rows = [row for row in _prepend_all_words(reading, kind) if "cosine" in row]
     if not rows:
         return None
@@ -75,10 +75,11 @@ def build_cosine_table(name: str, kind: str, reading: _WordSummary, max_updates:
 
 
 def build_full_table(summary: _WordSummary) -> Table:
-    """Build the table with a row for each class of all kinds, sets and readings.
+    """Build the table with one row for each class, over all kinds of class, sets and readings (plain or masked).
 
     Args:
-        summary: Mapping with `max_depth` and `sets`: by name, `plain` and `masked`, both from `describe_words`.
+        summary: Mapping with `max_depth` and `sets`. Each set has `plain` and, if it was measured, `masked`, from
+            `describe_words`.
     """
     steps = range(1, summary["max_depth"] + 1)
     keys = ["set", "reading", "kind", "class", "n", "sentences", "mean", "low", "high", "std", "p10", "median", "p90"]
@@ -94,7 +95,10 @@ def build_full_table(summary: _WordSummary) -> Table:
 
 
 def flatten_words(summary: _WordSummary) -> dict[str, float]:
-    """Return the metrics for trackers: mean depth of all words and of each part of speech, by set and reading."""
+    """Return the metrics for trackers: mean depth of all words and of each part of speech.
+
+    There is one metric for each set and reading (plain or masked).
+    """
     return {
         metric_name(f"halting/{name}{'_masked' * (reading == 'masked')}/{kind}/{row['class']}/mean"): row["mean"]
         for name, readings in summary["sets"].items()
@@ -123,7 +127,7 @@ def format_words(summary: _WordSummary) -> str:
 
 
 def _iterate_rows(reading_summary: _WordSummary) -> Iterator[tuple[str, _WordSummary]]:
-    """Yield (kind, row) of all words, whose kind is `word`, and of every class."""
+    """Yield (kind, row) for all words, with the kind `word`, and for every class."""
     if "all" in reading_summary:
         yield "word", reading_summary["all"]
     yield from ((kind, row) for kind, rows in reading_summary["kinds"].items() for row in rows)
@@ -158,7 +162,7 @@ _READING_LABELS = {"plain": "as they are", "masked": "masked"}
 
 
 def words(files: RunFiles) -> Section | None:
-    """Build the section on depth by linguistic class; None without words.json."""
+    """Build the section on depth by linguistic class, or return None without words.json."""
     summary = files.of(WORDS, OfSets)
     if not summary:
         return None
@@ -175,7 +179,7 @@ def words(files: RunFiles) -> Section | None:
 
 
 def _describe_set(name: str, readings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figure and tables of each kind for one set."""
+    """Return the figure and tables of each kind of class for one set."""
     kinds = [
         {
             "title": CLASS_KINDS[kind],
@@ -196,7 +200,10 @@ def _describe_set(name: str, readings: Mapping[str, Any], summary: Mapping[str, 
 
 
 def build_kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
-    """Plot mean depth and interval of each class with enough words: a panel per reading, on the same axis."""
+    """Plot mean depth and interval of each class with enough words.
+
+    There is one panel per reading (plain or masked), with a shared axis.
+    """
     order = [row["class"] for row in readings["plain"]["kinds"][kind]]
     shown_rows = {
         reading: [row for row in reading_summary["kinds"][kind] if row["n"] >= FEWEST_WORDS and row["low"] is not None]

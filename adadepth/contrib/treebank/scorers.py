@@ -1,4 +1,4 @@
-"""Scorers of a treebank, which record the depth of every token with the word it is a piece of."""
+"""Scorers of a treebank, which record the depth of every token with the word of the token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 class WordRecorder:
-    """Recorder of the depth of every piece of a word; where tokens are masked, of those fed as [MASK] only.
+    """Recorder of the depth of every piece of a word.
+
+    If tokens are masked, only the pieces that were replaced by [MASK] are recorded.
 
     Args:
         examples: Evaluated sentences.
@@ -32,7 +34,7 @@ class WordRecorder:
         self._parts: list[WordPieces] = []
 
     def add(self, batch: Mapping[str, Tensor], trace: DepthTrace, states: Sequence[Tensor] | None) -> None:
-        """Add a batch, with the similarity of its states before and after each iteration where these are available."""
+        """Add a batch. If its states are given, also add their similarity before and after each iteration."""
         owners = torch.full(batch["input_ids"].shape, NO_WORD)
         for row, index in zip(owners, batch["index"].tolist(), strict=True):
             row_owners = torch.from_numpy(self.examples.owners(index))
@@ -57,7 +59,10 @@ class WordRecorder:
 
 
 def _compute_cosines(trace: DepthTrace, states: Sequence[Tensor]) -> Tensor:
-    """Return the similarity of states before and after each iteration, NaN where it was not run, (B, T, L) float32."""
+    """Return the similarity of states before and after each iteration, (B, T, L) float32.
+
+    It is NaN for iterations that were not run.
+    """
     ran = trace.iterations_run
     cosines = torch.full((*trace.updates.shape, trace.max_updates), math.nan, device=trace.updates.device)
     for step in range(len(states) - 1):
@@ -67,7 +72,7 @@ def _compute_cosines(trace: DepthTrace, states: Sequence[Tensor]) -> Tensor:
 
 
 class TreebankScorer(Scorer):
-    """Scorer of sentences without masks: the depth of every token, and no predictions.
+    """Scorer of sentences without masks. It records the depth of every token and scores no predictions.
 
     Args:
         tokenizer: Tokenizer of the sentences.
@@ -86,11 +91,11 @@ class TreebankScorer(Scorer):
         self.words.merge()
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return no metrics, because nothing is predicted."""
+        """Return no metrics, because there are no predictions."""
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens as units by token class."""
+        """Return the tokens as units, with their token classes."""
         return Units(classify_tokens(batch, self._tokenizer))
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
@@ -101,12 +106,12 @@ class TreebankScorer(Scorer):
         self._sentences.update({**batch, "labels": ids}, outputs.trace, unknown, ids)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return depth by token class, and example sentences."""
+        """Return depth statistics by token class, and example sentences."""
         return EvaluationReport(statistics, self._sentences.sentences())
 
 
 class MaskedTreebankScorer(PretrainingScorer):
-    """Scorer of masked sentences, evaluated like those of pretraining."""
+    """Scorer of masked sentences, evaluated in the same way as in pretraining."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: TreebankExamples, device: torch.device) -> None:
         super().__init__(tokenizer, device)
