@@ -335,10 +335,10 @@ class HaltingStatistics:
     """Accumulator of the statistics of depth of a set of traces.
 
     Args:
-        max_updates: L of every trace.
-        classes: Names of the classes; `all` must be one of them.
+        max_updates: Maximum number of updates L of every trace.
+        classes: Names of the classes. `all` must be one of them.
         device: Device of the traces and the sums. It needs float64.
-        difficulties: D; units have difficulties 0 to D - 1. 0: there are none.
+        difficulties: Number D of difficulties. Units have difficulties 0 to D - 1. It is 0 if the data have none.
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class HaltingStatistics:
         """Add a batch. This method never waits for the device.
 
         Args:
-            trace: The depths of the batch's units; its `unit` is `token`, `sequence` or `task`.
+            trace: Depths of the units of the batch. Its `unit` is `token`, `sequence` or `task`.
             classes: Boolean masks by class name, of the shape of `trace.updates`: (B, T) or (B,).
             token_losses: Loss of each unit in nats, of the same shape, or NaN for a unit without a loss.
             hidden_states: States x_0 to x_n before and after the n iterations that ran, each (*updates.shape, H). A

@@ -48,7 +48,7 @@ def advise(
         rules: Studied rules. Rules with a threshold are tried at many thresholds. Sampling and mixing rules are
             skipped.
         problem: Kind of prediction.
-        metrics: Metrics whose mean is the score.
+        metrics: Metrics that are averaged into the score.
         macs: Function that returns the multiply-accumulates of recorded examples; see `study`.
         seed: Seed of the random split into halves.
 
@@ -123,7 +123,7 @@ class _Split:
         records: Records of the half.
         sequences: Number of the sequence of each example, (M,).
         problem: Kind of prediction.
-        metrics: Metrics whose mean is the score.
+        metrics: Metrics that are averaged into the score.
         macs: Function that returns the multiply-accumulates of recorded examples.
     """
 

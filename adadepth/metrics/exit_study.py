@@ -96,10 +96,10 @@ def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def find_settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the first step after which no prediction is wrong, or N if there is none, int64 (M,).
+    """Return the first step with a right prediction that stays right at all later steps, else N, int64 (M,).
 
-    The prediction of the returned step is right too. These exits are as accurate as the last step, with the fewest
-    updates. The arguments are those of `find_oracle_exits`, for classes only.
+    These exits are as accurate as the last step, with the fewest updates. The arguments are those of
+    `find_oracle_exits`, for classes only.
     """
     return find_first_stable_step(is_right(step_logits, labels))
 
@@ -172,9 +172,9 @@ class _ReplayEvaluator:
         self.first, self.settled = self._find_oracle_exits()
 
     def _find_oracle_exits(self) -> tuple[Tensor, Tensor]:
-        """Return the first step with a right prediction, and the first step after which no prediction is wrong.
+        """Return the first step with a right prediction, and the first one with a prediction that stays right.
 
-        For a text, the steps are those of the least loss and of a loss as good as the last one.
+        For a text, they are the step of least loss, and the first step with a loss that stays near the last one.
         """
         if self.scores.losses is not None:
             return find_least_loss_exits(self.scores.losses), find_near_last_exits(self.scores.losses)
@@ -233,8 +233,8 @@ class _ReplayEvaluator:
     def _compare_to_oracle(self, exits: Tensor) -> dict[str, Any]:
         """Return the distance of exits from the oracle, and the mean exit step of each range of difficulty.
 
-        `from_oracle` is the mean distance in updates to the first step after which the prediction stays right (for a
-        text, as good as the last one). It includes the shares of examples that exit before it and after it.
+        `from_oracle` is the mean distance in updates to the first step with a prediction that stays right (for a text,
+        with a loss that stays near the last one). It includes the shares of examples that exit before it and after it.
         """
         late = (exits - self.settled).double()
         shares = {"early": float((late < 0).double().mean()), "late": float((late > 0).double().mean())}

@@ -82,7 +82,7 @@ def find_least_loss_exits(losses: Tensor) -> Tensor:
 
 
 def find_near_last_exits(losses: Tensor, tolerance: float = NEAR) -> Tensor:
-    """Return the first step after which the loss stays near that of the last step, int64 (M,).
+    """Return the first step with a loss that stays near that of the last step, int64 (M,).
 
     Args:
         losses: Losses of every step, (M, N).

@@ -187,7 +187,7 @@ def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the F1 of class 1, as GLUE does for MRPC and QQP; 0 if class 1 is neither predicted nor a label."""
+    """Return the F1 of class 1, as GLUE does for MRPC and QQP. It is 0 if class 1 never occurs."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))

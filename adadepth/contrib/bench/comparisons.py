@@ -187,6 +187,6 @@ def _format_cheapest(cheapest: tuple[HaltingMethod, Estimate] | None, full_depth
 
 
 def format_share(compute: Estimate, full_depth: float) -> str:
-    """Format compute as a share of that of full depth, with its standard error."""
+    """Format compute as a share of full depth's compute, with its standard error."""
     error = "" if compute.error is None else f" ± {100 * compute.error / full_depth:.1f}"
     return percent(compute.mean / full_depth) + error

@@ -99,7 +99,7 @@ def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select the results of a task whose training took as much compute as full depth takes for the usual steps.
+    """Select the results with a training compute equal to that of full depth for the usual number of steps.
 
     The list is empty if no result has more than the usual steps.
     """
@@ -136,7 +136,10 @@ def compute_best_score(points: OperatingPoints) -> float:
 
 
 def compute_threshold(points: OperatingPoints, share: float) -> float:
-    """Return the score that is a share of the best one."""
+    """Return the score that is the given share of the best score.
+
+    For log-likelihoods, it is the given share of the likelihood.
+    """
     best = compute_best_score(points)
     return best + math.log(share) if best < 0.0 else share * best
 
@@ -188,7 +191,7 @@ def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str
 
 
 def _format_setting(point: Mapping[str, Any]) -> str:
-    """Return the settings to use, as text."""
+    """Return the selected settings as text."""
     return point["rule"] or " ".join(point["setting"]) or "as trained"
 
 

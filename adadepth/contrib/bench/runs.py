@@ -71,14 +71,14 @@ class BenchRun:
 
     @property
     def prerequisites(self) -> set[str]:
-        """Names of the methods whose runs this run starts from."""
+        """Names of the methods that must run first, because this run uses their run directories."""
         return {name for override in self.training for name in _RUN_REFERENCE.findall(override)}
 
     def resolve_folders(self, folders: Mapping[str, Path]) -> BenchRun:
-        """Return the run with references replaced by run directories.
+        """Return the run with references replaced by the run directories of other methods.
 
         Args:
-            folders: Run directory of each method that this run starts from.
+            folders: Run directory of each method in `prerequisites`.
         """
         resolved = (_RUN_REFERENCE.sub(lambda match: str(folders[match[1]]), override) for override in self.training)
         return replace(self, training=tuple(resolved))
@@ -91,7 +91,7 @@ def list_bench_runs(
 
     Args:
         tasks: Settings by task: `overrides`, `places`, and `ways`, the lists of overrides by method.
-        seeds: Seeds with which every method is run.
+        seeds: Seeds for every method.
         common_overrides: Overrides of all runs, which take precedence over those of tasks and methods.
         expand: Function that returns the overrides of each combination of swept values.
 
@@ -136,7 +136,7 @@ def _split_overrides(overrides: Any) -> tuple[list[str], list[str]]:
 
 
 def add_prerequisites(missing: Iterable[BenchRun], all_runs: Sequence[BenchRun]) -> list[BenchRun]:
-    """Return the missing runs and all runs that they start from, in the order of `all_runs`."""
+    """Return the missing runs and all runs that they depend on, in the order of `all_runs`."""
     selected = set(missing)
     while True:
         prerequisites = {(run.task, run.seed, name) for run in selected for name in run.prerequisites}
@@ -152,7 +152,7 @@ def find_ready_runs(
     """Yield each run with finished prerequisites, in its original form and with resolved references to run directories.
 
     Args:
-        runs: Runs to choose from; finished and failed ones are skipped.
+        runs: Candidate runs. Finished and failed runs are skipped.
         finished: Run directories of the finished runs.
         failed: Runs that failed.
     """
@@ -190,7 +190,7 @@ def find_finished_evaluation(run: Path, config: ExperimentConfig) -> Path | None
 
 
 def _is_damaged(evaluation: Path) -> bool:
-    """Return whether the results of an evaluation are unreadable, after a warning."""
+    """Return whether the results of an evaluation are unreadable, and warn if they are."""
     files = read_run(evaluation)
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)

@@ -45,7 +45,7 @@ class BenchSweeper(GridSweeper):
     Args:
         tasks: Settings by task: its description `about`, the `overrides` of all its runs, and `ways`, the overrides of
             each method.
-        seeds: Seeds with which every method is run.
+        seeds: Seeds for every method.
         folder: Folder of the runs, the results and the page.
         results: Folder with results of runs that finished elsewhere and are not run again, or None without one.
     """

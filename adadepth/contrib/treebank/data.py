@@ -61,7 +61,7 @@ class Trees:
         return len(self.sentences) - 1
 
     def sentence(self, number: int) -> list[str]:
-        """Return the forms of a sentence."""
+        """Return the words of a sentence in their original form."""
         first, last = self.sentences[number : number + 2]
         return self.forms[first:last]
 
