@@ -334,7 +334,7 @@ def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
     for name in metrics:
         if name in _ENTITY_METRICS and wrong:
             raise ConfigError(
-                f"dataset.metrics={name}: needs tags O, B-TYPE and I-TYPE, but found {wrong[0]}; set the names "
+                f"dataset.metrics={name}: needs tags O, B-TYPE and I-TYPE, but the data have {wrong[0]}; set the names "
                 "with dataset.labels, or use token_accuracy"
             )
 

@@ -230,9 +230,9 @@ def _check_source(
             f"model.pretrained={path}: holds {source.model_type}, but {join_alternatives(allowed)} is needed"
         )
     required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
-    required |= {f"{name} of the data": (name, fields[name]) for name in fixed if name in fields}
+    required |= {f"the data need {name}": (name, fields[name]) for name in fixed if name in fields}
     differing = [
-        f"{label}={value}, but {getattr(source, name)} in the model"
+        f"{label}={value}, but the pretrained model has {getattr(source, name)}"
         for label, (name, value) in required.items()
         if hasattr(source, name) and getattr(source, name) != value
     ]

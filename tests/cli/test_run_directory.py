@@ -225,14 +225,18 @@ def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig,
     def resume(*given: str) -> Path:
         return run_directory(configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", *given))
 
-    with pytest.raises(CheckpointError, match=re.escape(f"{refused}seed was 0, is 5") + "$"):
+    with pytest.raises(CheckpointError, match=re.escape(f"{refused}seed was 0 and now is 5") + "$"):
         resume("seed=5")
-    spread = "trainer.max_steps was 1000, is 900 (trainer.schedule=linear depends on the number of optimiser steps)"
-    with pytest.raises(CheckpointError, match=re.escape(f"{refused}{spread}; trainer.learning_rate was 0.002, is 0.1")):
+    spread = (
+        "trainer.max_steps was 1000 and now is 900 (trainer.schedule=linear depends on the number of optimiser steps)"
+    )
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"{refused}{spread}; trainer.learning_rate was 0.002 and now is 0.1")
+    ):
         resume("trainer.max_steps=900", "trainer.learning_rate=0.1")
     with pytest.raises(CheckpointError, match="small was False and now is True; a resumed run cannot change it"):
         resume("debug=default")
-    with pytest.raises(CheckpointError, match=r"trainer.max_steps was 1000, is 500"):
+    with pytest.raises(CheckpointError, match=r"trainer.max_steps was 1000 and now is 500"):
         resume("debug=overfit")
 
 

@@ -295,7 +295,6 @@ EXEMPT = {
     "or set model.vocab_size={}": "a fact of weights of the user's",
     "search.path=sampled leaves parameters unused": "only several processes are asked for it",
     "search.latency_weight={}: only used with": "a supernet of task=language_model, which no root has",
-    "model.pretrained: model=stock_classifier needs it": "a model of the user's",
     "model.pretrained={} trains one": "a model of the user's",
     "no states were recorded": "what was given",
     "'exit_rules=[{}]'": "a rule that was studied: tests/training/test_finetune.py",

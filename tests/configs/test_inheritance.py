@@ -105,6 +105,6 @@ def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
     given = ("mode=evaluate", f"checkpoint={run}")
     assert line(*given) == f"dataset, tokenizer, context as in {run}"
     assert line(*given, "tokenizer=albert", "dataset.sequence_length=16") == (
-        f"dataset, context as in {run}, but for dataset.sequence_length"
+        f"dataset, context as in {run}, except dataset.sequence_length"
     )
     assert line() is None

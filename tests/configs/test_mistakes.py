@@ -130,8 +130,8 @@ MISTAKES = [
      "dataset.source=embedded: tagged sentences are read from the hub or local files"),
     ("adalayers_tiny dataset=wikiann dataset.metrics=[f1]", "dataset.metrics=f1: not a metric of a tagging"),
     ("adalayers_tiny dataset=wikiann dataset.labels=[NOUN,VERB]",
-     "dataset.metrics=entity_f1: needs tags O, B-TYPE and I-TYPE, but found NOUN; set the names with dataset.labels, "
-     "or use token_accuracy"),
+     "dataset.metrics=entity_f1: needs tags O, B-TYPE and I-TYPE, but the data have NOUN; set the names "
+     "with dataset.labels, or use token_accuracy"),
     # ---- questions and multiple choice
     ("ponder_cola dataset=squad", "model=ponder_albert: dataset=squad answers questions, for albert_act only"),
     ("act_swag model=albert_pretrained", "model=albert: dataset=swag chooses among endings, for albert_act only"),

@@ -210,7 +210,7 @@ def test_padding_and_ignored_labels_are_no_units():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match=r"readout_weight=0\.5: question answering has no readouts, set it to 0"):
+    with pytest.raises(ConfigError, match=r"readout_weight=0\.5: question answering has no readouts; set it to 0"):
         AlbertActForQuestionAnswering(small_config(readout_weight=0.5))
     with pytest.raises(ConfigError, match=r"readout_weight=-1\.0 must be at least 0"):
         small_config(readout_weight=-1.0)

@@ -20,14 +20,14 @@ def settings(draw, *, distinct=False):
         "alpha": draw(st.floats(0.1, 256.0)),
         "cutoff": draw(st.floats(0.0, 0.999 / layers)),
         "top_k": draw(st.none() | st.integers(1, layers)),
-        "kept": draw(st.none() | st.lists(st.integers(0, layers - 1), min_size=1, unique=True)),
+        "active": draw(st.none() | st.lists(st.integers(0, layers - 1), min_size=1, unique=True)),
     }
     return scores, options
 
 
-def plain_weights(scores, alpha, cutoff, top_k, kept):
+def plain_weights(scores, alpha, cutoff, top_k, active):
     """The definition in double precision: who takes part, their softmax, and what is left of it above the cutoff."""
-    logits = {layer: alpha * score for layer, score in enumerate(scores) if kept is None or layer in kept}
+    logits = {layer: alpha * score for layer, score in enumerate(scores) if active is None or layer in active}
     chosen = sorted(logits, key=logits.__getitem__, reverse=True)[: top_k or len(scores)]
     powers = {layer: math.exp(logits[layer] - logits[chosen[0]]) for layer in chosen}
     weights = {layer: power / sum(powers.values()) for layer, power in powers.items()}
@@ -52,7 +52,7 @@ def test_weights_are_a_distribution_over_the_layers_asked_for(case):
     torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
     active = weights.nonzero().flatten().tolist()
     assert len(active) <= (options["top_k"] or len(scores))
-    assert options["kept"] is None or set(active) <= set(options["kept"])
+    assert options["active"] is None or set(active) <= set(options["active"])
     assert -1e-5 <= weights_entropy(weights).item() <= math.log(len(scores)) + 1e-5
 
 

@@ -335,7 +335,9 @@ def test_several_labels_a_text_are_mapped_by_name(tmp_path: Path) -> None:
     rows = [{"text": f"It says {name}", "label": name} for name in ("food", "news")] * 8
     write_splits(tmp_path / "one", "csv", train=rows, validation=rows)
     single = ("dataset.problem=classification", "dataset.metrics=[accuracy]")
-    with pytest.raises(CheckpointError, match="trained for multi_label, the data are for classification"):
+    with pytest.raises(
+        CheckpointError, match="the model was trained for multi_label, but the data are for classification"
+    ):
         evaluate(run, "ponder", *single, f"dataset.path={tmp_path}/one")
 
 

@@ -142,7 +142,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "patience:2" in shown
     advised = study["advice"]["rule"]["rule"]
-    assert f"advice: take model.exit_rule={advised}, " in shown or advised == "fixed:4"
+    assert f"advice: use model.exit_rule={advised}, " in shown or advised == "fixed:4"
     model = AutoModelForSequenceClassification.from_pretrained(directory / "model")
     assert model.config.exit_rule == advised
     assert model(torch.tensor([[2, 9, 7, 3]])).exit_steps.max() <= 4

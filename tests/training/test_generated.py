@@ -70,7 +70,7 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
         "dataset.size=6",
         "dataset.beyond_sizes=[]",
     )
-    with pytest.raises(ConfigError, match=r"the data's type_vocab_size=8 but 12 there"):
+    with pytest.raises(ConfigError, match=r"the data need type_vocab_size=8, but the pretrained model has 12"):
         run(tmp_path / "narrow", "act_maze", *start)
 
 

@@ -76,7 +76,9 @@ def test_a_loss_that_explodes_ends_the_run_and_no_checkpoint_is_of_it(tmp_path, 
         record(torch.tensor(first + 10 * late) if first else loss * (factor if late else 1))
 
     trainer.progress.record_loss = exploded
-    with pytest.raises(DivergedError, match=r"for 10 updates; the last complete checkpoint is \S+checkpoint-3\."):
+    with pytest.raises(
+        DivergedError, match=r"for 10 optimiser steps; the last complete checkpoint is \S+checkpoint-3\."
+    ):
         trainer.train()
     assert trainer.state.global_step == 13
 

@@ -20,7 +20,7 @@ _TRAINING = {
 }
 _RULES = {
     "run": "",
-    "budget": "set it to another mean depth after training",
+    "budget": "calibrate it to another mean depth after training",
     "fixed": "run one fixed number of updates",
     "margin": "exit by the margin of the two likeliest answers",
     "quantile": "exit when the cumulative halting probability exceeds the threshold",

@@ -122,8 +122,8 @@ def build_from_decoder(
             )
         if name in _DECODER_SIZES and getattr(text, name, None) != value:
             raise ConfigError(
-                f"model.pretrained={settings.pretrained}: model.{name}={value}, but {getattr(text, name, None)} in "
-                "the model"
+                f"model.pretrained={settings.pretrained}: model.{name}={value}, but the pretrained model "
+                f"has {getattr(text, name, None)}"
             )
     if vocab_size is not None and vocab_size > text.vocab_size:
         raise ConfigError(

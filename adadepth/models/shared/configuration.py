@@ -195,7 +195,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _build_docstring(config_class: type) -> str:
     """Return the docstring of a class with a paragraph for every declared field."""
     options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
-    wrap = functools.partial(textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    wrap = functools.partial(
+        textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False
+    )
     fields = [
         wrap(f"{name}: {' '.join(filter(None, (f'{format_help(spec, options.get(name, ()))}.', spec.more)))}")
         for name, spec in get_field_specs(config_class).items()

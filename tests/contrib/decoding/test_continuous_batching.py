@@ -116,7 +116,7 @@ def test_nothing_is_asked_for() -> None:
         ({"cache_policy": "some"}, "cache_policy=some: must be one of all, frozen"),
         ({"exit_rule": "expectation"}, "exit_rule=expectation: mixes all loops"),
         ({"seeds": [1]}, "seeds: got 1 seeds for 5 prompts"),
-        ({"generation_config": GenerationConfig(num_beams=2)}, "num_beams=2: decode_texts serves 1 only"),
+        ({"generation_config": GenerationConfig(num_beams=2)}, "num_beams=2: decode_texts supports only 1"),
         ({"generation_config": GenerationConfig(stop_strings=["a"])}, "stop_strings"),
         ({"prompts": [[]]}, "every text needs"),
     ],

@@ -155,7 +155,10 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
         ({"num_beams": 2}, "one text at a time"),
         ({"cache_implementation": "static"}, "needs a DynamicCache, not StaticCache"),
         ({"use_cache": False}, "needs a DynamicCache, not none"),
-        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states=True: self-spec"),
+        (
+            {"output_hidden_states": True, "return_dict_in_generate": True},
+            "output_hidden_states=True: not supported by self-speculation",
+        ),
     ],
 )
 def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:

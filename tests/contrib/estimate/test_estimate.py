@@ -127,7 +127,10 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
     limit = run_fake_step(config, spec, rows // 2).memory.total
     assert rows == 16
     monkeypatch.setattr("adadepth.contrib.estimate.estimate.get_memory_bytes", lambda device: limit)
-    with pytest.raises(ConfigError, match=r"size=16: takes .* GB of H100; trainer.per_device_train_batch_size=8 fits$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"size=16: needs .* GB, more than the .* GB of H100; trainer.per_device_train_batch_size=8 fits$",
+    ):
         print_estimate(config)
     assert "multiply-accumulates per token" in capsys.readouterr().out
     assert find_rows_in_one_process(config, 1, "bf16") is None

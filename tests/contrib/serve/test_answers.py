@@ -200,7 +200,7 @@ def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None
     [
         ("", Setting(), "no text: type one"),
         (" \n\t", Setting(), "no text: type one"),
-        ("x" * (MAX_CHARACTERS + 1), Setting(), "has 5,001 characters; at most 5,000"),
+        ("x" * (MAX_CHARACTERS + 1), Setting(), "has 5,001 characters; the limit is 5,000"),
         (TEXT, Setting("no such knob", 0.5), "unknown setting"),
         (TEXT, Setting("exit rule quantile", 1.5), "must be from 0.01 to 0.99"),
         (TEXT, Setting("exit rule quantile", float("nan")), "must be from 0.01 to 0.99"),

@@ -30,7 +30,7 @@ from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, small
 
 PANIC = "a" * 60  # which the expression below cannot decide
-LINE = "tokenizer: it fails on this text .PanicException: .*retry-limit"
+LINE = "tokenizer: failed on this text .PanicException: .*retry-limit"
 
 
 def panicking(kind: str) -> PreTrainedTokenizerFast:

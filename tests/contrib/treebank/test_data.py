@@ -202,7 +202,7 @@ def test_sentences_are_evenly_spread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
-    ({"evaluation_splits": ["tset"]}, "dataset.evaluation_splits=tset: there is validation"),
+    ({"evaluation_splits": ["tset"]}, "dataset.evaluation_splits=tset: known splits are validation"),
     ({"path": "PLACE/nothing"}, "dataset.path=PLACE/nothing: "),
     ({"path": "PLACE"}, "dataset.path=PLACE: no CoNLL-U file (.conllu) in that folder"),
     ({"path": "PLACE/words.txt"}, "dataset.path=PLACE/words.txt: not a CoNLL-U file, which ends in .conllu"),

@@ -259,7 +259,9 @@ def test_messages_about_files(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     assert message(local_config(tmp_path / "empty.txt", cache)).endswith("empty.txt: the file is empty")
     (tmp_path / "blank.txt").write_text("\n \n")
-    assert "0 different document(s) found, 2 are needed" in message(local_config(tmp_path / "blank.txt", cache))
+    assert "0 different document(s) found, but a held-out text needs at least 2" in message(
+        local_config(tmp_path / "blank.txt", cache)
+    )
     (tmp_path / "one.txt").write_text("Only one document.")
     assert "dataset.evaluation_path" in message(local_config(tmp_path / "one.txt", cache))
     (tmp_path / "folder").mkdir()

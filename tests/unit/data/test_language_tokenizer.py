@@ -120,7 +120,7 @@ def test_a_tokenizer_is_made_once_for_the_same_text_and_settings(tmp_path: Path)
 
 def test_messages(tmp_path: Path) -> None:
     for kind in ("unigram", "word"):
-        with pytest.raises(DataError, match=r"^tokenizer: the training \w+ holds? no (text|word)"):
+        with pytest.raises(DataError, match=r"^tokenizer: the training \w+ contains? no (text|word)"):
             make(tmp_path, kind, ["", " "])
     with pytest.raises(DataError, match=r"^tokenizer.vocab_size=8: "):
         make(tmp_path, "unigram", vocab_size=8)

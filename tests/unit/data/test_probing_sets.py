@@ -177,8 +177,8 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
 @pytest.mark.parametrize(("change", "expected"), [
     ({"verb_index": 9}, "agr.tsv has the verb_index '9'; it must be from 2 to 7, the number of "
                         "words of its orig_sentence"),
-    ({"verb_index": 1}, "agr.tsv has the verb_index '1'; from 2 to 7"),
-    ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; from 2 to 7"),
+    ({"verb_index": 1}, "agr.tsv has the verb_index '1'; it must be from 2 to 7, the number of words"),
+    ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; it must be from 2 to 7, the number of words"),
     ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: line 6 of"),
     ({"n_diff_intervening": "na"}, "has the difficulty 'na'; an integer of at least 0 is needed"),
 ])  # fmt: skip

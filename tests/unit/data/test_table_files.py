@@ -219,7 +219,7 @@ def load(folder: Path, **changes: Any) -> Any:
 @pytest.mark.parametrize(("columns", "changes", "message"), [
     (["text", "review", "label"], {}, "text_columns=sentence: FILE has the columns text, review, label; name the one"),
     (["a", "b", "label"], {}, "text_columns=sentence: FILE has the columns a, b, label; name the one or two"),
-    (["text", "class", "target"], {}, "label_column=label: FILE has the columns text, class, target; name the one"),
+    (["text", "class", "target"], {}, "label_column=label: FILE has the columns text, class, target; name the label"),
     (["text", "label"], {"text_columns": ["sentence"]}, "text_columns=sentence: FILE has the columns text, label"),
     (["text", "class"], {"label_column": "label"}, "label_column=label: FILE has the columns text, class"),
     (["premise", "question1", "question2", "hypothesis", "label"], {}, "text_columns=sentence: FILE has"),

@@ -130,7 +130,7 @@ def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: 
 def test_a_beginning_needs_its_continuation(tmp_path: Path) -> None:
     content = rows([["a", "cat"]], [["O", "B-PER"]])
     path = write_splits(tmp_path / "in", train=content, validation=content)
-    with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: the tag B-PER exists, but I does not-PER"):
+    with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: the tag B-PER exists, but I-PER does not"):
         load(tmp_path, path, labelled_pieces="all", labels=["O", "B-PER"])
 
 

@@ -81,7 +81,7 @@ def test_a_wrong_name_is_one_line(metrics: list[str], text: str) -> None:
 def test_entity_metrics_need_tags_that_mark_entities() -> None:
     check_tags(METRICS, TAGS)
     check_tags(["token_accuracy"], ["NOUN", "VERB"])
-    with pytest.raises(ConfigError, match=r"^dataset.metrics=entity_f1: needs tags .*, but there is "):
+    with pytest.raises(ConfigError, match=r"^dataset.metrics=entity_f1: needs tags .*, but the data have "):
         check_tags(["entity_f1"], ["O", "NOUN"])
     with pytest.raises(ConfigError, match="not a metric of a classification"):
         check_metrics(["entity_f1"], "classification")

@@ -186,7 +186,7 @@ def test_a_state_dict_is_checked_as_well(folder: Path) -> None:
     )
     del weights["classifier.weight"]
     line = refusal(lambda: model_class.from_pretrained(None, config=config, state_dict=weights))
-    assert line == "state_dict: its weights 'classifier.weight' is missing"
+    assert line == "state_dict: its weights 'classifier.weight' are missing"
 
 
 def test_a_subfolder_is_read_and_checked(folder: Path) -> None:
@@ -212,7 +212,7 @@ def test_tied_and_untied_words_are_not_confused(tmp_path: Path) -> None:
     small_looped(tie_word_embeddings=True).save_pretrained(tmp_path)
     assert LoopedForCausalLM.from_pretrained(tmp_path).config.tie_word_embeddings
     configure(tmp_path, tie_word_embeddings=False)
-    assert "'lm_head.weight' is missing" in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
+    assert "'lm_head.weight' are missing" in refusal(lambda: LoopedForCausalLM.from_pretrained(tmp_path))
     small_looped(tie_word_embeddings=False).save_pretrained(tmp_path)
     configure(tmp_path, tie_word_embeddings=True)
     assert "'lm_head.weight' and 'model.embed_tokens.weight' differ" in refusal(
@@ -272,7 +272,7 @@ def test_an_encoder_that_lacks_a_weight_is_no_new_head(tmp_path: Path) -> None:
     AlbertActForPreTraining(small_config()).save_pretrained(tmp_path)
     name = "albert.pooler.bias"
     rewrite(tmp_path, lambda weights: {key: weight for key, weight in weights.items() if key != name})
-    assert f"{name!r} is missing" in refusal(lambda: AlbertActForSequenceClassification.from_pretrained(tmp_path))
+    assert f"{name!r} are missing" in refusal(lambda: AlbertActForSequenceClassification.from_pretrained(tmp_path))
 
 
 def test_a_part_of_the_head_is_taken_by_a_class_that_has_less(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_subclass_of_somebody_is_strict_about_its_own_weights(tmp_path: Path) 
     Mine(small_config()).save_pretrained(tmp_path)
     assert type(Mine.from_pretrained(tmp_path)) is Mine
     rewrite(tmp_path, lambda weights: {name: weight for name, weight in weights.items() if name != "further.bias"})
-    assert "'further.bias' is missing" in refusal(lambda: Mine.from_pretrained(tmp_path))
+    assert "'further.bias' are missing" in refusal(lambda: Mine.from_pretrained(tmp_path))
 
 
 def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> None:

@@ -161,7 +161,7 @@ def test_rows_without_a_target_count_for_nothing_and_a_wrong_class_is_named(kind
     torch.testing.assert_close(model(**without).loss, model(**batch).loss)
     nothing = model(**batch | {"labels": torch.full((8,), -100)}).loss_parts
     assert nothing["task"] == 0
-    with pytest.raises(DataError, match=r"labels: 3 is not a class of this model, which has 3 \(0 to 2\)"):
+    with pytest.raises(DataError, match=r"labels: 3 is not a class of this model, which has 3 classes \(0 to 2\)"):
         model(**batch | {"labels": torch.full((8,), 3)})
 
 
@@ -169,5 +169,8 @@ def test_what_the_data_say() -> None:
     counts = {"rare": 2, "common": 6, "absent": 0}
     assert compute_class_weights("balanced", counts) == pytest.approx((8 / 6, 8 / 18, 1))
     assert compute_class_weights({"rare": 3}, counts) == (3, 1, 1)
-    with pytest.raises(DataError, match=r"dataset.class_weights.comon: no class \(did you mean 'common'\?\)"):
+    with pytest.raises(
+        DataError,
+        match=r"dataset.class_weights.comon: not a class \(did you mean 'common'\?\); the classes are rare, common",
+    ):
         compute_class_weights({"comon": 1}, counts)

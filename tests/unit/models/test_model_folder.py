@@ -140,11 +140,11 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         r"albert_layer.ffn.weight' have the shape \(3, 3\), not \(64, 32\)"
     ),
     "int8": (weights(typed(torch.int8)), "have type I8, but torch.float32 or a similar type is needed"),
-    "bool": (weights(typed(torch.bool)), "of type BOOL"),
+    "bool": (weights(typed(torch.bool)), "have type BOOL, but torch.float32 or a similar type is needed"),
     "a name": (
         weights(renamed),
-        f"'{LAYER}' is missing; it has 'albert.encoder.albert_layer.fnn.weight'"
-        "|weights 'encoder.albert_layer.ffn.weight' is missing",
+        f"'{LAYER}' are missing; it contains 'albert.encoder.albert_layer.fnn.weight'"
+        "|weights 'encoder.albert_layer.ffn.weight' are missing",
     ),
     "all names": (
         weights(lambda found: [found.update({f"x{name}": found.pop(name)}) for name in list(found)]), "more are missing"

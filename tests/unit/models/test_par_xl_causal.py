@@ -171,7 +171,9 @@ def test_padding_in_memory_stays_unseen():
 
 @pytest.mark.parametrize("shape", [(2, 11), (2, 13), (2, 1, 12, 12)])
 def test_a_mask_that_does_not_fit_is_one_clear_line(shape):
-    with pytest.raises(DataError, match=rf"^attention_mask of shape \({shape[0]}, .*needed is \(rows, 12\)") as caught:
+    with pytest.raises(
+        DataError, match=rf"^attention_mask of shape \({shape[0]}, .*: must be \(rows, 12\), "
+    ) as caught:
         small_network()(words(), attention_mask=torch.ones(shape))
     assert "\n" not in str(caught.value)
 

@@ -405,9 +405,9 @@ def test_pairs_as_the_original_takes_them(tokenizer):
         ((["a", "b"], []), "texts: 2 first texts and 0 second texts"),
         (([], []), "texts: no texts to encode"),
         ([("a", "b", "c")], "texts: item 1 is neither a text nor a pair of texts"),
-        (["a", 3], "texts: number 2 is neither"),
-        ([None], "texts: number 1 is neither"),
-        (["a", ("b", None)], "texts: number 2 is neither"),
+        (["a", 3], "texts: item 2 is neither"),
+        ([None], "texts: item 1 is neither"),
+        (["a", ("b", None)], "texts: item 2 is neither"),
         ("a b c", "texts: must be a list of texts, not one text"),
     ],
 )

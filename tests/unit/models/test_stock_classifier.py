@@ -231,7 +231,11 @@ def test_mistakes(tmp_path):
         (StockForSequenceClassification, "tagger", "holds a BertForTokenClassification and no BertForSequenceClass"),
         (StockForTokenClassification, "bare", "holds a BertModel and no BertForTokenClassification; model.p"),
         (StockForTokenClassification, "act", "transformers has no classifier of tokens of albert_act"),
-        (StockForSequenceClassification, "bart", "BartForSequenceClassification has two stacks of blocks"),
+        (
+            StockForSequenceClassification,
+            "bart",
+            "BartForSequenceClassification has an encoder and a decoder, which is not supported",
+        ),
         (StockForTokenClassification, "nowhere", "neither a folder nor"),
     ):
         with pytest.raises(CheckpointError, match=message) as raised:

@@ -113,10 +113,10 @@ def test_the_names_that_the_original_prints(caplog):
             assert output["passes"] == output.passes == int(output.exit_steps.max()) - 1
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "halt_probabilities: is called halting_probabilities here",
-        "model_halt_dist: is called posterior here",
-        "target_halt_dist: is called prior here",
-        "passes: is called exit_steps here, the exit step of every example, from 1",
+        "halt_probabilities: use halting_probabilities instead",
+        "model_halt_dist: use posterior instead",
+        "target_halt_dist: use prior instead",
+        "passes: use exit_steps instead, the exit step of every example, from 1",
     ]
     assert "passes" not in list(output)
     with pytest.raises(KeyError, match="'posteriour'"):

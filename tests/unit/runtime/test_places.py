@@ -25,8 +25,8 @@ def test_a_folder_of_a_package_is_found_without_importing_it(tmp_path, monkeypat
 @pytest.mark.parametrize(("path", "message"), [
     ("package:no_such_package/model", "the package no_such_package is not installed; pip install no-such-package"),
     ("package:json/model", "the package json has no folder model"),
-    ("package:../json/model", "no package .. is installed"),
-    ("package:math/model", "no package math is installed"),
+    ("package:../json/model", "'..' is not the name of a package; give package:NAME/FOLDER$"),
+    ("package:math/model", ": math is a module without a folder; give package:NAME/FOLDER$"),
 ])  # fmt: skip
 def test_what_is_not_there_is_one_line(path, message):
     with pytest.raises(CheckpointError, match=message) as caught:

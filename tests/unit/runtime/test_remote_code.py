@@ -67,4 +67,4 @@ def test_no_code_runs_and_nobody_is_asked(
 def test_allowed_code_runs_and_is_named(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_config("checkpoint", str(planted)).model_type == "planted"
     assert (planted.parent / "ran").exists()
-    assert f"code of {planted} runs" in capsys.readouterr().err
+    assert f"running code of {planted}: runtime.trust_remote_code=true" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_it_is_like_any_other(folder: Path) -> None:
     with package_on_path(folder, "own-logger", {GROUP: {"here": "own_logger:HERE", "gone": "own_logger:GONE"}}):
         assert configured("act_tiny", "logger.report_to=here").logger.report_to == ["here"]
-        with pytest.raises(ConfigError, match="the package no_such_library is missing, install it with"):
+        with pytest.raises(ConfigError, match="the package no_such_library is missing; install it with"):
             configured("act_tiny", "logger.report_to=gone")
     with pytest.raises(ConfigError, match=r"logger\.report_to=here: must be one of wandb"):
         configured("act_tiny", "logger.report_to=here")

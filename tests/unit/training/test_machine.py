@@ -16,8 +16,8 @@ SHARDED = ["trainer.fsdp=true"]
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
-    (SHARDED, r"^trainer.fsdp=true: shards over several .* is one; start it with torchrun, or set it to false$"),
-    (["trainer.deepspeed={stage: 1}"], r"^trainer.deepspeed: the package deepspeed is missing, install it with"),
+    (SHARDED, r"^trainer.fsdp=true: shards over .* there is only one; start it with torchrun, or set it to false$"),
+    (["trainer.deepspeed={stage: 1}"], r"^trainer.deepspeed: the package deepspeed is missing; install it with"),
     (["trainer.fsdp_config=gone.json"], r"^trainer.fsdp_config=gone.json: cannot be read \(No such file"),
     (["trainer.fsdp_config=list.json"], r"^trainer.fsdp_config=list.json: must hold a mapping$"),
     (["trainer.fsdp_config=cut.json"], r"^trainer.fsdp_config=cut.json: not JSON \("),

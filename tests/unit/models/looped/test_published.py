@@ -353,5 +353,5 @@ def test_training_begins_with_a_published_model(ouro: Path) -> None:
     with torch.no_grad():
         assert torch.equal(model.eval()(IDS).logits, published(IDS).logits)
     assert (model.config.model_type, model.config.num_loops) == ("looped", 2)
-    with pytest.raises(ConfigError, match=r"model\.core=9 but \d+ there"):
+    with pytest.raises(ConfigError, match=r"model\.core=9, but the pretrained model has \d+$"):
         build_language_model(dataclasses.replace(wanted, core=9), OURO["vocab_size"])

@@ -193,7 +193,7 @@ def test_settings_make_a_looped_model_of_a_decoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.hidden_size=64"], "model.hidden_size=64 but 32 there"),
+        (["model.hidden_size=64"], "model.hidden_size=64, but the pretrained model has 32"),
         (["model.norms=branch"], "model.norms=branch: not supported, because model.pretrained="),
         (["model.core=9"], "prelude=0, core=9, coda=0: 9 layers, but the decoder has 6"),
     ],
